@@ -1,4 +1,4 @@
-//! What must not happen between a call and its result, once a call of the kind has been made.
+//! A call whose plan is known allocates no memory, however long it waits.
 //!
 //! # Safety
 //! The counting allocator passes every request on to the system's, unchanged.
@@ -7,6 +7,7 @@ use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,
     thread,
+    time::Duration,
 };
 use tbccl::{Communicator, Config, Rank, ReduceOp};
 
@@ -17,8 +18,8 @@ thread_local! {
 /// Counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: all requests go to the system's allocator as they came; the counter is a thread-local cell without a
-// destructor, so that counting neither allocates nor outlives the thread.
+// SAFETY: all requests go to the system's allocator unchanged; the counter is a thread-local cell without a
+// destructor, so counting neither allocates nor outlives the thread.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -70,6 +71,25 @@ fn calls_of_a_known_kind_do_not_allocate() {
                 for _ in 0..20 {
                     every_call(&mut comm, &mut data, &mut registered);
                 }
+                assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
+            });
+        }
+    });
+}
+
+#[test]
+fn a_long_wait_does_not_allocate() {
+    let communicators = Communicator::local(3, &Config::default()).expect("memory for a test");
+    thread::scope(|scope| {
+        for mut comm in communicators {
+            scope.spawn(move || {
+                let mut data = [1.0_f32];
+                comm.all_reduce_in_place(&mut data, ReduceOp::Sum).expect("all_reduce");
+                let before = ALLOCATIONS.get();
+                if comm.rank() == Rank(2) {
+                    thread::sleep(Duration::from_millis(100));
+                }
+                comm.all_reduce_in_place(&mut data, ReduceOp::Sum).expect("all_reduce");
                 assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
             });
         }

@@ -11,7 +11,7 @@ use std::{
 
 /// One address of a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub(crate) enum Address {
     /// Name of a Unix socket in the abstract namespace of this host.
     Abstract(String),
     /// Path of a Unix socket on this host.
@@ -27,7 +27,7 @@ impl Address {
     ///
     /// # Errors
     /// A sentence that quotes the malformed address and shows the expected form.
-    pub fn parse_list(text: &str) -> Result<Vec<Address>, String> {
+    pub(crate) fn parse_list(text: &str) -> Result<Vec<Address>, String> {
         let addresses: Result<Vec<Address>, String> =
             text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Address::parse).collect();
         match addresses {
@@ -53,7 +53,7 @@ impl Address {
     }
 
     /// Whether this is a TCP address.
-    pub fn is_remote(&self) -> bool {
+    pub(crate) fn is_remote(&self) -> bool {
         matches!(self, Address::Tcp(..))
     }
 }
@@ -61,7 +61,7 @@ impl Address {
 /// Parses a host and a port: `host:7777`, `10.0.0.1:7777`, `[fe80::1%en0]:7777`.
 ///
 /// Returns `None` for other text, and for port 0.
-pub fn host_and_port(text: &str) -> Option<(String, u16)> {
+pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -86,7 +86,7 @@ impl fmt::Display for Address {
 ///
 /// # Errors
 /// The resolver's error, if the host name has no known address.
-pub fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let Address::Tcp(host, port) = address else { return Ok(Vec::new()) };
     let found: Vec<SocketAddr> = (host.as_str(), *port)
         .to_socket_addrs()

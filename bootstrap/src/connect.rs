@@ -44,12 +44,18 @@ const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_m
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousHost {
     /// Rank in the job that meets there.
-    pub rank: u32,
+    pub(super) rank: u32,
     /// Display label of each rank of that job, by rank.
-    pub labels: Arc<[String]>,
+    pub(super) labels: Arc<[String]>,
 }
 
 impl RendezvousHost {
+    /// Returns the description of the host: its rank, and the display label of each rank, by rank.
+    #[must_use]
+    pub fn new(rank: u32, labels: impl Into<Arc<[String]>>) -> RendezvousHost {
+        RendezvousHost { rank, labels: labels.into() }
+    }
+
     /// Returns the display label of the host rank.
     pub(super) fn label(&self) -> String {
         self.label_of(self.rank)
@@ -65,20 +71,38 @@ impl RendezvousHost {
 #[derive(Clone, Debug)]
 pub struct ConnectSpec {
     /// Addresses of the rendezvous.
-    pub addresses: Vec<Address>,
+    pub(super) addresses: Vec<Address>,
     /// Secret of the job. Required for TCP addresses.
-    pub secret: Option<Secret>,
+    pub(super) secret: Option<Secret>,
     /// How long to try to connect: zero if the server must be running already, long if another rank starts
     /// it.
-    pub timeout: Duration,
+    pub(super) timeout: Duration,
     /// The rank whose listening sockets these are, for a later communicator.
     ///
     /// That rank opened the sockets before and serves them sooner or later. If nothing listens, the rank has
     /// ended. If nothing answers, the rank has not come yet.
-    pub rendezvous_host: Option<RendezvousHost>,
+    pub(super) rendezvous_host: Option<RendezvousHost>,
 }
 
 impl ConnectSpec {
+    /// Returns the secret of the job, if it has one.
+    #[must_use]
+    pub fn secret(&self) -> Option<&Secret> {
+        self.secret.as_ref()
+    }
+
+    /// Whether ranks of other hosts can reach the rendezvous.
+    #[must_use]
+    pub fn has_remote_address(&self) -> bool {
+        self.addresses.iter().any(Address::is_remote)
+    }
+
+    /// Returns the TCP addresses of the rendezvous, without those of unknown hosts.
+    #[must_use]
+    pub fn socket_addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.iter().filter_map(|address| resolve(address).ok()).flatten().collect()
+    }
+
     /// Returns the timeout of the handshake.
     fn proof_timeout(&self) -> Duration {
         if self.rendezvous_host.is_some() { self.timeout } else { PROOF_TIMEOUT }

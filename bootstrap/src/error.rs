@@ -48,8 +48,7 @@ impl Error {
 }
 
 /// Returns advice for the user on a system error whose number suggests some.
-#[must_use]
-pub fn remedy(error: &io::Error) -> Option<&'static str> {
+fn remedy(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE) => Some("raise the limit on open files (ulimit -n)"),
         Some(libc::EAGAIN) => Some("raise the limit on processes (ulimit -u)"),

@@ -93,10 +93,14 @@ pub fn feed_handshake(bytes: &[u8]) {
 /// Parses addresses and unique ids from text and bytes.
 pub fn parse_addresses(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
-        && let Ok(list) = super::Address::parse_list(text)
+        && let Ok(list) = super::address::Address::parse_list(text)
     {
         let written: Vec<String> = list.iter().map(ToString::to_string).collect();
-        assert_eq!(super::Address::parse_list(&written.join(",")), Ok(list), "what is written can be read");
+        assert_eq!(
+            super::address::Address::parse_list(&written.join(",")),
+            Ok(list),
+            "what is written can be read"
+        );
     }
     if let Ok(bytes) = bytes.try_into() {
         let _ = super::UniqueId::from_bytes(bytes).map(|id| format!("{id:?}"));

@@ -58,13 +58,12 @@ mod unique_id;
 mod unix;
 mod wire;
 
-pub use address::{Address, host_and_port, resolve};
 pub use client::{Connection, Joined, Notice};
 pub use connect::{ConnectSpec, RendezvousHost};
-pub use error::{Error, Result, remedy};
-pub use identity::{Identity, LaunchInfo, Parent, Resolved, WorldRanks, launcher_of_env, ranks_of_env};
+pub use error::{Error, Result};
+pub use identity::{Identity, LaunchInfo, Resolved, WorldRanks, launcher_of_env, ranks_of_env};
 pub use reconnect::ReconnectListener;
 pub use server::{JobStatus, RejectionCounts, Server, ServerSpec};
-pub use transport::secure::{Secret, SecretError};
+pub use transport::secure::Secret;
 pub use unique_id::UniqueId;
-pub use wire::{Hello, MAGIC, Member, PROTOCOL, Word};
+pub use wire::{Hello, Member, Word};

@@ -40,5 +40,5 @@ pub(super) fn is_peer_silent(socket: impl AsFd, timeout: Duration) -> bool {
     #[cfg(target_os = "linux")]
     // An error means that the socket is broken, which the next read reports.
     let _ = sockopt::set_tcp_keepidle(&socket, SECOND);
-    transport::driver::silence(socket).is_some_and(|silence| silence >= timeout)
+    transport::driver::unanswered_for(socket).is_some_and(|silence| silence >= timeout)
 }

@@ -107,17 +107,8 @@ mod tests {
             reconnect_addresses: String::new(),
             hosts_rendezvous: rank == 0,
         };
-        Hello {
-            magic: MAGIC.to_owned(),
-            protocol: PROTOCOL,
-            size,
-            job: job.to_owned(),
-            member,
-            options: std::collections::BTreeMap::new(),
-            arena: false,
-            timeout_ms: timeout.as_millis() as u64,
-            peer_timeout_ms: 1400,
-        }
+        let timeout_ms = timeout.as_millis() as u64;
+        Hello { job: job.to_owned(), timeout_ms, peer_timeout_ms: 1400, ..Hello::new(size, member) }
     }
 
     fn listener() -> ReconnectListener {

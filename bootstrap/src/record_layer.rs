@@ -74,7 +74,7 @@ impl RecordLayer {
             let bytes = handshake.outgoing();
             out.extend_from_slice(bytes);
             let len = bytes.len();
-            handshake.written(len);
+            handshake.mark_written(len);
         }
         self.finish_handshake()
     }
@@ -107,11 +107,11 @@ impl RecordLayer {
                 Ok(if bytes.is_empty() { Decoded::Incomplete } else { Decoded::Bytes(bytes.len()) })
             }
             RecordLayer::Shaking(handshake) => {
-                let len = handshake.wants().min(bytes.len());
+                let len = handshake.bytes_wanted().min(bytes.len());
                 if len == 0 {
                     return Ok(Decoded::Incomplete);
                 }
-                handshake.take(&bytes[..len]).map_err(untrusted)?;
+                handshake.receive(&bytes[..len]).map_err(untrusted)?;
                 self.write_handshake(answer)?;
                 Ok(Decoded::Bytes(len))
             }

@@ -22,7 +22,7 @@ use std::{
     os::unix::net::UnixStream,
     time::Duration,
 };
-use transport::driver::{SILENCE, SILENCE_MOST};
+use transport::driver::{PEER_TIMEOUT, PEER_TIMEOUT_MAX};
 
 /// A connected nonblocking socket.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ impl Socket {
     pub(super) fn tcp(stream: TcpStream) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        liveness::enable_keepalive(&stream, SILENCE)?;
-        Ok(Socket::Tcp(stream, SILENCE))
+        liveness::enable_keepalive(&stream, PEER_TIMEOUT)?;
+        Ok(Socket::Tcp(stream, PEER_TIMEOUT))
     }
 
     /// Sets the time without an answer after which the peer's host counts as gone, clamped to the supported
@@ -54,7 +54,7 @@ impl Socket {
         match self {
             Socket::Unix(_) => Ok(()),
             Socket::Tcp(stream, peer_timeout) => {
-                *peer_timeout = timeout.clamp(SILENCE, SILENCE_MOST);
+                *peer_timeout = timeout.clamp(PEER_TIMEOUT, PEER_TIMEOUT_MAX);
                 Ok(liveness::enable_keepalive(stream, *peer_timeout)?)
             }
         }

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, io};
 
 /// First field of every hello, by which other programs are recognized and rejected.
-pub const MAGIC: &str = "tbccl";
+pub(crate) const MAGIC: &str = "tbccl";
 
 /// Version of this protocol and of the shared memory layout. Equal on all ranks.
-pub const PROTOCOL: u32 = 5;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
@@ -38,9 +38,9 @@ pub type Word = (u16, u64);
 #[serde(deny_unknown_fields)]
 pub struct Hello {
     /// [`MAGIC`].
-    pub magic: String,
+    pub(crate) magic: String,
     /// Protocol version of the rank: [`PROTOCOL`].
-    pub protocol: u32,
+    pub(crate) protocol: u32,
     /// Number of ranks of the job.
     pub size: u32,
     /// Name of the job, where several jobs meet at the same address one after the other; otherwise empty.
@@ -61,6 +61,24 @@ pub struct Hello {
     pub peer_timeout_ms: u64,
 }
 
+impl Hello {
+    /// Returns the hello of a rank of a job of `size` ranks, without a name, options, arena and timeouts.
+    #[must_use]
+    pub fn new(size: u32, member: Member) -> Hello {
+        Hello {
+            magic: MAGIC.into(),
+            protocol: PROTOCOL,
+            size,
+            job: String::new(),
+            member,
+            options: BTreeMap::new(),
+            arena: false,
+            timeout_ms: 0,
+            peer_timeout_ms: 0,
+        }
+    }
+}
+
 /// Description of a rank, known to all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -75,8 +93,7 @@ pub struct Member {
     pub probe_address: u64,
     /// Value of the word at `probe_address`.
     pub probe_value: u64,
-    /// Addresses of its reconnect listener, as [`super::Address::parse_list`] reads them; empty if it has
-    /// none.
+    /// Addresses of its reconnect listener, separated by commas; empty if it has none.
     #[serde(default, rename = "muster")]
     pub reconnect_addresses: String,
     /// Whether the rendezvous runs in its process.

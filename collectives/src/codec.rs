@@ -1,32 +1,35 @@
-//! How elements are packed for the way: fewer bits, and what that costs in precision.
+//! Codecs: element formats with fewer bits for messages, and their loss of precision.
 //!
-//! A codec turns the `f32` elements of a chunk into bytes and back. It works on blocks of elements that have one scale,
-//! counted from the start of the chunk:
+//! A codec turns the `f32` elements of a chunk into bytes and back. It works on blocks of elements that share
+//! a scale, counted from the start of the chunk:
 //!
-//! * [`Codec::Int8`]: a block is its scale, an `f32`, and then one byte per element. The scale is the largest magnitude
-//!   in the block over 127, and an element the nearest multiple of it, ties to even: so an element is off by at most
-//!   half a scale, 1/254 of that largest magnitude.
-//! * [`Codec::Bf16`]: the upper half of each element, rounded to nearest, ties to even: off by at most 2^-8 of itself.
+//! * [`Codec::Int8`]: a block is its scale, an `f32`, followed by one byte per element. The scale is the
+//!   largest magnitude in the block divided by 127. An element becomes the nearest multiple of the scale,
+//!   ties to even. So an element is off by at most half a scale, 1/254 of that largest magnitude.
+//! * [`Codec::Bf16`]: the upper half of each element, rounded to nearest, ties to even. An element is off by
+//!   at most 2^-8 of itself.
 //!
-//! Numbers that are not finite stay noticed: by `int8` all elements of their block become NaN, by `bf16` they stay
-//! what they are. By `int8` elements of a block whose largest magnitude is below 2^-100 become 0.
+//! Non-finite numbers are not lost: `int8` turns all elements of their block into NaN, and `bf16` keeps them.
+//! `int8` turns elements of a block whose largest magnitude is below 2^-100 into 0.
 //!
 //! # Error bound
 //!
-//! A result of a quantized `all_reduce` is a sum in which some partial sums, and mostly the result, were packed on their
-//! way. Let `d` be the most encodings that a contribution goes through ([`Report::encodings`]), `δ` what one encoding
-//! loses at most, relative to the largest magnitude in the block, and `S` the sum, over the ranks, of the largest magnitude
-//! that each rank has in the block (for `bf16`: of the element alone). Give each encoding the height `h` that is one more
-//! than the greatest height among the encodings inside what it packs. Those of one height have no contribution in
-//! common, and each is of a number of at most the magnitudes of its contributions, `(1+δ)^(h-1)` times over. So those of
-//! height `h` lose at most `δ(1+δ)^(h-1) S` together, and all of them
+//! A result of a quantized `all_reduce` is a sum in which some partial sums, and usually the result, were
+//! packed on the way. Let `d` be the maximum number of encodings that a contribution goes through
+//! ([`Report::encodings`]). Let `δ` be the maximum loss of one encoding, relative to the largest magnitude in
+//! the block. Let `S` be the sum, over the ranks, of the largest magnitude that each rank has in the block
+//! (for `bf16`: of the element alone). Give each encoding a height `h`: one more than the greatest height
+//! among the encodings inside the value that it packs. Encodings of one height have no contribution in
+//! common, and each packs a number of at most `(1+δ)^(h-1)` times the magnitudes of its contributions. So the
+//! encodings of height `h` lose at most `δ(1+δ)^(h-1) S` together, and all of them
 //!
 //! ```text
 //! |error| <= S ((1+δ)^d - 1)
 //! ```
 //!
-//! plus what the additions themselves lose, which is at most `S ((1+2^-24)^n - 1)` more. [`Codec::error_bound`] is that.
-//! An average is that over `n`. Any larger block, up to the whole of the data, gives a weaker bound that holds too.
+//! plus the loss of the additions themselves, which is at most `S ((1+2^-24)^n - 1)` more.
+//! [`Codec::error_bound`] is that sum. For an average, divide by `n`. Any larger block, up to the whole of
+//! the data, gives a weaker bound that holds too.
 //!
 //! [`Report::encodings`]: crate::verify::Report::encodings
 
@@ -34,7 +37,7 @@ use crate::UnknownName;
 use std::fmt;
 use std::str::FromStr;
 
-/// Elements that share a scale.
+/// Number of elements that share a scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum BlockLen {
@@ -47,30 +50,30 @@ pub enum BlockLen {
     B256 = 256,
 }
 
-/// How `f32` elements are packed.
+/// A packed format of `f32` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Codec {
-    /// A byte each, and a scale for every block.
+    /// One byte per element, and a scale for every block.
     Int8(BlockLen),
-    /// The upper half.
+    /// The upper half of each element (bfloat16).
     Bf16,
 }
 
-/// The bytes of an element before it is packed.
+/// Bytes of an element before it is packed.
 const ELEMENT_BYTES: u64 = 4;
 
-/// The bytes of a scale.
+/// Bytes of a scale.
 const SCALE_BYTES: u64 = 4;
 
-/// Packed chunks start at multiples of this many bytes.
+/// Alignment of packed chunks, in bytes.
 pub(crate) const LINE: u64 = 64;
 
 impl Codec {
-    /// Every codec.
+    /// All codecs.
     pub const ALL: [Codec; 4] =
         [Codec::Int8(BlockLen::B128), Codec::Int8(BlockLen::B64), Codec::Int8(BlockLen::B256), Codec::Bf16];
 
-    /// The name: `int8`, which has blocks of 128 elements; `int8/64`, `int8/256`, `bf16`.
+    /// Returns the name: `int8` (blocks of 128 elements), `int8/64`, `int8/256` or `bf16`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,7 +84,7 @@ impl Codec {
         }
     }
 
-    /// A number for it that never changes, at least 1.
+    /// Returns the codec's number, at least 1, which never changes.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -92,7 +95,7 @@ impl Codec {
         }
     }
 
-    /// Bytes of `elements` elements of a chunk after packing.
+    /// Returns the bytes of `elements` elements of a chunk after packing.
     #[must_use]
     pub const fn packed_bytes(self, elements: u64) -> u64 {
         match self {
@@ -103,8 +106,8 @@ impl Codec {
         }
     }
 
-    /// Largest error of one encoding, relative to the largest magnitude in the block; with `bf16`, to the
-    /// element.
+    /// Returns the largest error of one encoding, relative to the largest magnitude in the block; for `bf16`,
+    /// relative to the element.
     #[must_use]
     pub const fn loss(self) -> f64 {
         match self {
@@ -114,8 +117,8 @@ impl Codec {
         }
     }
 
-    /// Bound of the error of an element of a sum over `ranks` ranks, when contributions go through at most
-    /// `encodings` encodings.
+    /// Returns a bound of the error of an element of a sum over `ranks` ranks, when contributions go through
+    /// at most `encodings` encodings.
     ///
     /// `magnitudes` is the sum over the ranks of the largest magnitude that each has in the element's block.
     /// The bound holds while no partial sum is near the largest `f32`. The module derives it.
@@ -149,7 +152,7 @@ impl FromStr for Codec {
 /// Parameters of packed chunks in a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packing {
-    /// How they are packed.
+    /// Codec of the chunks.
     pub codec: Codec,
     /// Blocks of packed chunks that each rank needs.
     pub blocks: u32,

@@ -1,4 +1,4 @@
-//! The collectives, and the shape of their buffers.
+//! The collectives, and the shapes of their buffers.
 
 use crate::UnknownName;
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,9 @@ pub enum Collective {
     AllReduce,
     /// Every rank receives all ranks' blocks in rank order. Input 1 block, output n blocks.
     AllGather,
-    /// Block `r` of everyone, reduced, to rank `r`. Input n blocks, output 1 block.
+    /// Rank `r` receives the reduction of block `r` of all ranks. Input n blocks, output 1 block.
     ReduceScatter,
-    /// The root's block to everyone. Input 1 block (the root's is read), output 1 block.
+    /// Every rank receives the root's block. Input 1 block (only the root's is read), output 1 block.
     Broadcast,
     /// Block `j` of rank `i` becomes block `i` of rank `j`. Input n blocks, output n blocks.
     AllToAll,
@@ -25,21 +25,22 @@ pub enum Collective {
     Reduce,
     /// The root receives all ranks' blocks in rank order. Input 1 block, output n blocks at the root.
     Gather,
-    /// Block `r` of the root to rank `r`. Input n blocks at the root, output 1 block.
+    /// Rank `r` receives block `r` of the root. Input n blocks at the root, output 1 block.
     Scatter,
-    /// The blocks of the ranks up to and with the own one, reduced. Input 1 block, output 1 block.
+    /// Every rank receives the reduction of the blocks of the lower ranks and its own. Input 1 block, output
+    /// 1 block.
     Scan,
     /// Each rank receives the reduction of the blocks of the ranks before it; rank 0's output is unchanged.
     /// Input 1 block, output 1 block.
     ExclusiveScan,
-    /// Rank `r`'s block to rank `r + 1`, round the circle. Input 1 block, output 1 block.
+    /// Rank `r + 1` receives rank `r`'s block, around the ring. Input 1 block, output 1 block.
     SendRecv,
     /// No rank leaves before every rank has entered. No data: `count` is 0.
     Barrier,
 }
 
 impl Collective {
-    /// Every collective, in the order of tables.
+    /// All collectives, in the order of tables.
     pub const ALL: [Collective; 12] = [
         Collective::AllReduce,
         Collective::AllGather,
@@ -55,7 +56,7 @@ impl Collective {
         Collective::Barrier,
     ];
 
-    /// The name: `all_reduce`.
+    /// Returns the name: `all_reduce`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -74,7 +75,7 @@ impl Collective {
         }
     }
 
-    /// Other spellings in use: those of NCCL, MPI and the peers' benchmarks.
+    /// Returns other spellings in use: those of NCCL, MPI and the peers' benchmarks.
     const fn aliases(self) -> &'static [&'static str] {
         match self {
             Collective::AllReduce => &["allreduce"],
@@ -89,40 +90,40 @@ impl Collective {
         }
     }
 
-    /// Whether elements are combined by an operation.
+    /// Whether the collective combines elements by an operation.
     #[must_use]
     pub const fn reduces(self) -> bool {
         self.shape().reduces
     }
 
-    /// Whether the elements of all ranks are combined, so that they have an average.
+    /// Whether the collective combines the elements of all ranks, so that they have an average.
     #[must_use]
     pub const fn averages(self) -> bool {
         self.shape().averages
     }
 
-    /// Whether one rank is the root.
+    /// Whether the collective has a root.
     #[must_use]
     pub const fn has_root(self) -> bool {
         self.shape().has_root
     }
 
-    /// Blocks of the largest input on `ranks` ranks.
+    /// Returns the blocks of the largest input on `ranks` ranks.
     #[must_use]
     pub const fn input_blocks(self, ranks: u32) -> u32 {
         self.shape().send.count(ranks)
     }
 
-    /// Blocks of the largest output on `ranks` ranks.
+    /// Returns the blocks of the largest output on `ranks` ranks.
     #[must_use]
     pub const fn output_blocks(self, ranks: u32) -> u32 {
         self.shape().recv.count(ranks)
     }
 
-    /// Blocks of the input and of the output of a rank.
+    /// Returns the blocks of a rank's input and output.
     ///
-    /// Where only the root's input is read, or only the root gets a result, the other ranks have none. A broadcast's
-    /// input counts on every rank.
+    /// Where only the root's input is read, or only the root gets a result, the other ranks have none. The
+    /// input of a broadcast counts on every rank.
     #[must_use]
     pub const fn blocks_of(self, ranks: u32, at_root: bool) -> (u32, u32) {
         let (send, recv) = (self.shape().send, self.shape().recv);
@@ -132,7 +133,8 @@ impl Collective {
         (input, output)
     }
 
-    /// nccl-tests' factor from algorithm bandwidth (bytes of the larger side / time) to bus bandwidth.
+    /// Returns nccl-tests' factor from algorithm bandwidth (bytes of the larger side / time) to bus
+    /// bandwidth.
     #[must_use]
     pub fn busbw_factor(self, ranks: u32) -> f64 {
         let n = f64::from(ranks);

@@ -53,7 +53,7 @@ pub enum Kind {
 }
 
 impl DType {
-    /// Every element type, in the order of tables.
+    /// All element types, in the order of tables.
     pub const ALL: [DType; 14] = [
         DType::F32,
         DType::F64,
@@ -71,7 +71,7 @@ impl DType {
         DType::Complex64,
     ];
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -82,7 +82,7 @@ impl DType {
         }
     }
 
-    /// The numeric class of the type.
+    /// Returns the numeric class of the type.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -93,7 +93,7 @@ impl DType {
         }
     }
 
-    /// The short name: `f32`, `bf16`, `complex64`.
+    /// Returns the short name: `f32`, `bf16`, `complex64`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -114,7 +114,7 @@ impl DType {
         }
     }
 
-    /// The long name, as NumPy, MLX and nccl-tests spell it: `float32`, `bfloat16`, `uint8`.
+    /// Returns the long name, as NumPy, MLX and nccl-tests spell it: `float32`, `bfloat16`, `uint8`.
     #[must_use]
     pub const fn long_name(self) -> &'static str {
         match self {
@@ -135,9 +135,10 @@ impl DType {
         }
     }
 
-    /// The numbers of `tbccl.h`, with the C names without their prefix `tbccl`. Numbers below 1000 are NCCL's.
+    /// The numbers of `tbccl.h`, with the C names without their prefix `tbccl`. Numbers below 1000 are
+    /// NCCL's.
     ///
-    /// A number is never given to another meaning.
+    /// A number never gets another meaning.
     pub const CODES: &'static [(DType, i32, &'static [&'static str])] = &[
         (DType::I8, 0, &["Int8", "Char"]),
         (DType::U8, 1, &["Uint8"]),
@@ -155,7 +156,7 @@ impl DType {
         (DType::Complex64, 1003, &["Complex64"]),
     ];
 
-    /// Other spellings in use: C's and nccl-tests'.
+    /// Returns another spelling in use: C's or nccl-tests'.
     const fn alias(self) -> Option<&'static str> {
         match self {
             DType::F32 => Some("float"),

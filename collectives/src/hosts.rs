@@ -1,14 +1,14 @@
-//! Which ranks share a host, as far as planners ask.
+//! The placement of ranks on hosts, as planners see it.
 //!
-//! It is a rule and not a list, so that a [`Spec`](crate::Spec) stays small: launchers give hosts their ranks one host
-//! after the other, or by turns. What ranks of a job come to is found by [`Hosts::of`]; ranks that are dealt otherwise
-//! are planned for as if nothing were known.
+//! A placement is a rule, not a list, so that a [`Spec`](crate::Spec) stays small: launchers fill hosts one
+//! after the other, or deal ranks round robin. [`Hosts::of`] finds the rule of a job's placement. Ranks that
+//! follow no rule are planned for as if the placement were unknown.
 
 use std::fmt;
 use std::str::FromStr;
 use topology::{Cluster, Placement, Rank};
 
-/// How ranks are dealt to hosts.
+/// The rule by which ranks are placed on hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Hosts {
     /// All ranks are on one host, or nothing is known.
@@ -18,7 +18,7 @@ pub enum Hosts {
     Blocks(u32),
     /// Ranks are placed on this many hosts round robin; the first hosts may have one more.
     Turns(u32),
-    /// One host after the other gets as many ranks as are said.
+    /// Hosts are filled one after the other, each with its own number of ranks.
     Sizes(Sizes),
 }
 
@@ -26,19 +26,19 @@ pub enum Hosts {
 /// on each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sizes {
-    /// None is 0 but those behind the last host.
+    /// Ranks of each host; 0 only behind the last host.
     each: [u8; Sizes::MOST_HOSTS],
 }
 
 impl Sizes {
-    /// The hosts that there can be at most.
+    /// Maximum number of hosts.
     pub const MOST_HOSTS: usize = 32;
 
-    /// The ranks that a host can have at most.
+    /// Maximum number of ranks on a host.
     pub const MOST_RANKS: u32 = u8::MAX as u32;
 
-    /// Hosts with these numbers of ranks. `None` where there are no hosts or too many, or one has no ranks or
-    /// too many.
+    /// Creates the sizes of hosts with these numbers of ranks. `None` where there are no hosts or too many,
+    /// or one has no ranks or too many.
     #[must_use]
     pub fn new(sizes: &[u32]) -> Option<Sizes> {
         let fit = sizes.iter().all(|size| (1..=Sizes::MOST_RANKS).contains(size));
@@ -50,12 +50,12 @@ impl Sizes {
         Some(Sizes { each })
     }
 
-    /// The ranks of every host.
+    /// Returns the ranks of every host.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         self.each.into_iter().take_while(|size| *size > 0).map(u32::from)
     }
 
-    /// The ranks on the hosts before this one.
+    /// Returns the number of ranks on the hosts before this one.
     fn before(self, host: u32) -> u32 {
         self.iter().take(host as usize).sum()
     }
@@ -68,7 +68,7 @@ impl fmt::Debug for Sizes {
 }
 
 impl Hosts {
-    /// The rule by which ranks are placed, if it is one of these.
+    /// Returns the rule by which ranks are placed, if a rule describes the placement.
     ///
     /// [`Hosts::One`] otherwise, and where each host has one rank: no plan works within hosts then.
     #[must_use]
@@ -89,7 +89,7 @@ impl Hosts {
         rule.filter(|rule| sizes.len() > 1 && rule.most(n) > 1).unwrap_or(Hosts::One)
     }
 
-    /// The rule by which the ranks of a cluster are placed.
+    /// Returns the rule by which the ranks of a cluster are placed.
     #[must_use]
     pub fn on(cluster: &Cluster) -> Hosts {
         match cluster.ranks_per_host() {
@@ -98,7 +98,7 @@ impl Hosts {
         }
     }
 
-    /// Whether `n` ranks can be placed by this rule.
+    /// Whether the rule can place `n` ranks.
     #[must_use]
     pub fn suit(self, n: u32) -> bool {
         match self {
@@ -107,7 +107,7 @@ impl Hosts {
         }
     }
 
-    /// The number of hosts that `n` ranks are on.
+    /// Returns the number of hosts that `n` ranks are on.
     #[must_use]
     pub fn count(self, n: u32) -> u32 {
         match self {
@@ -118,7 +118,7 @@ impl Hosts {
         }
     }
 
-    /// The number of ranks on a host.
+    /// Returns the number of ranks on a host.
     #[must_use]
     pub fn ranks_on(self, host: u32, n: u32) -> u32 {
         let count = self.count(n);
@@ -131,7 +131,7 @@ impl Hosts {
         }
     }
 
-    /// The number of ranks on the fullest host.
+    /// Returns the number of ranks on the fullest host.
     #[must_use]
     pub fn most(self, n: u32) -> u32 {
         match self {
@@ -147,7 +147,7 @@ impl Hosts {
         }
     }
 
-    /// The host of a rank, and its number there.
+    /// Returns the host of a rank, and the rank's number there.
     #[must_use]
     pub fn place(self, rank: Rank, n: u32) -> (u32, u32) {
         match self {
@@ -169,7 +169,7 @@ impl Hosts {
         }
     }
 
-    /// The rank with a number on a host.
+    /// Returns the rank with a number on a host.
     #[must_use]
     pub fn rank(self, host: u32, number: u32, n: u32) -> Rank {
         Rank(match self {

@@ -1,26 +1,27 @@
-//! How many elements each chunk has.
+//! Elements per chunk.
 //!
 //! A schedule knows chunks; a call knows elements. A block of `count` elements is cut into chunks as evenly
-//! as whole cache lines allow: chunks start on multiples of 64 bytes from the start of the block, and differ
-//! by at most one line, but for the last that has any elements. With few elements the last chunks are empty.
+//! as whole cache lines allow: chunks start on multiples of 64 bytes from the start of the block. All chunks
+//! differ by at most one line, except the last one with elements. With few elements the last chunks are
+//! empty.
 //!
 //! Ranks that agree on count, element size and number of chunks agree on the layout.
 
 use crate::schedule::{ChunkRange, Schedule};
 use thiserror::Error;
 
-/// The grain of chunks, in bytes.
+/// Granularity of chunks, in bytes.
 pub(crate) const LINE: u64 = 64;
 
-/// More bytes than there is address space for.
+/// The error for a buffer that exceeds the address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{blocks} blocks of {count} elements of {elem_size} bytes are more than 2^63 - 1 bytes")]
 pub struct TooLarge {
-    /// The elements of a block.
+    /// Elements of a block.
     pub count: u64,
-    /// The bytes of an element.
+    /// Bytes of an element.
     pub elem_size: usize,
-    /// The blocks of the largest buffer.
+    /// Blocks of the largest buffer.
     pub blocks: u32,
 }
 
@@ -31,17 +32,17 @@ pub struct BlockLayout {
     count: u64,
     /// Chunks of a block; at least 1.
     chunks: u32,
-    /// Elements that every chunk has.
+    /// Elements that every chunk has at least.
     base: u64,
-    /// Elements of a cache line, by which the first `longer` chunks are longer.
+    /// Elements of a cache line. The first `longer` chunks have that many more.
     line: u64,
-    /// How many chunks have one line more.
+    /// Number of chunks that have one more line.
     longer: u32,
 }
 
 impl BlockLayout {
-    /// The layout of blocks of `count` elements of `elem_size` bytes in `chunks` chunks, for buffers of up to
-    /// `blocks` blocks. No chunks count as one.
+    /// Returns the layout of blocks of `count` elements of `elem_size` bytes in `chunks` chunks, for buffers
+    /// of up to `blocks` blocks. 0 chunks count as one.
     ///
     /// # Errors
     /// [`TooLarge`] when such a buffer cannot exist.
@@ -59,19 +60,20 @@ impl BlockLayout {
         Ok(BlockLayout { count, chunks, base, line, longer })
     }
 
-    /// Elements of a block.
+    /// Returns the elements of a block.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Chunks of a block.
+    /// Returns the chunks of a block.
     #[must_use]
     pub const fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// The first element of a chunk within its block; for the number of chunks, the end of the block.
+    /// Returns the first element of a chunk within its block. `chunk` may be the number of chunks, for the
+    /// end of the block.
     #[inline]
     #[must_use]
     pub fn start(&self, chunk: u32) -> u64 {
@@ -79,33 +81,33 @@ impl BlockLayout {
         start.min(self.count)
     }
 
-    /// The elements of a chunk.
+    /// Returns the elements of a chunk.
     #[inline]
     #[must_use]
     pub fn len(&self, chunk: u32) -> u64 {
         self.start(chunk + 1) - self.start(chunk)
     }
 
-    /// Has a block no elements at all?
+    /// Whether a block has no elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The elements of the longest chunk, which is the first.
+    /// Returns the elements of the longest chunk, which is the first.
     #[must_use]
     pub fn longest(&self) -> u64 {
         self.len(0)
     }
 
-    /// The first element of a chunk within its buffer.
+    /// Returns the first element of a chunk within its buffer.
     #[inline]
     #[must_use]
     pub fn offset(&self, block: u32, chunk: u32) -> u64 {
         u64::from(block) * self.count + self.start(chunk)
     }
 
-    /// Where a range starts within its buffer, and how many elements it has.
+    /// Returns the first element of a range within its buffer, and the number of its elements.
     #[inline]
     #[must_use]
     pub fn range(&self, range: ChunkRange) -> (u64, u64) {
@@ -116,7 +118,7 @@ impl BlockLayout {
 }
 
 impl Schedule {
-    /// The layout of this schedule's chunks for blocks of `count` elements of `elem_size` bytes.
+    /// Returns the layout of this schedule's chunks for blocks of `count` elements of `elem_size` bytes.
     ///
     /// # Errors
     /// [`TooLarge`] when the buffers of such a call cannot exist.
@@ -166,7 +168,8 @@ mod tests {
                 let (start, len) = (layout.start(chunk), layout.len(chunk));
                 prop_assert!(start == count || start % line == 0);
                 prop_assert!(len <= layout.longest());
-                // Even, but for the one that the end of the block cuts short and those behind it.
+                // Chunks are equal, except the one that the end of the block cuts short and the empty ones
+                // after it.
                 prop_assert!(start + len == count || len + line >= layout.longest());
             }
         }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// A name that nothing has, with the nearest one that something has.
+/// The error for an unknown name, with the nearest valid name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("unknown {kind} `{given}`{}; known: {}", suggestion(nearest), known.join(", "))]
 pub struct UnknownName {
@@ -10,7 +10,7 @@ pub struct UnknownName {
     pub kind: &'static str,
     /// The unknown name.
     pub given: String,
-    /// The valid name that is most like it, when one is alike at all.
+    /// The valid name that is most similar, if one is similar enough.
     pub nearest: Option<&'static str>,
     /// All valid names.
     pub known: Vec<&'static str>,

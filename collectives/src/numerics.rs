@@ -1,21 +1,22 @@
-//! In what order the contributions of ranks are combined, and what is promised of it.
+//! The order in which the contributions of ranks are combined, and its guarantees.
 //!
-//! Addition of floating-point numbers is not associative, so the order decides the bits. It belongs to the plan, never
-//! to chance: one plan gives the same bits in every run, and an `all_reduce` the same on every rank. What the class
-//! [`Numerics::Reproducible`] adds is that the order is the same whatever the algorithm, the segments, the transport and
-//! the size: a function of the number of ranks alone.
+//! Addition of floating-point numbers is not associative, so the order decides the bits. The order belongs to
+//! the plan, never to chance: one plan gives the same bits in every run, and an `all_reduce` gives the same
+//! bits on every rank. The class [`Numerics::Reproducible`] guarantees more: the order is a function of the
+//! number of ranks alone, and the same for every algorithm, number of segments, transport and size.
 //!
-//! That order is a tree, here called the *canonical* one. With `p` the largest power of two up to `n`, the first
-//! `2(n-p)` ranks are added in pairs of neighbours, which leaves `p` terms; these are added in pairs of neighbours, and
-//! so on. On 6 ranks: `((x0 + x1) + (x2 + x3)) + (x4 + x5)` with `p = 4` terms `x0+x1`, `x2+x3`, `x4`, `x5`. Recursive
-//! doubling and halving compute just that, and its rounding errors grow with log n, where a chain's grow with n. Prefixes
-//! (`scan`) are added from rank 0 on, one by one.
+//! That order is a tree, here called the *canonical* one. Let `p` be the largest power of two up to `n`. The
+//! first `2(n-p)` ranks are added in pairs of neighbors, which leaves `p` terms. These are added in pairs of
+//! neighbors, and so on. On 6 ranks the sum is `((x0 + x1) + (x2 + x3)) + (x4 + x5)`, with `p = 4` terms
+//! `x0+x1`, `x2+x3`, `x4`, `x5`. Recursive doubling and recursive halving compute exactly this tree. Its
+//! rounding errors grow with log n, where those of a chain grow with n. Prefixes (`scan`) are added one by
+//! one from rank 0 on.
 //!
-//! Operands may change places: all operations are commutative bit by bit, but for which of two NaNs is kept.
+//! Operands may be swapped: all operations are bitwise commutative, except for the choice between two NaNs.
 //!
-//! The tree for numbers of ranks that are no power of two is that of R. Thakur, R. Rabenseifner, W. Gropp:
-//! "Optimization of collective communication operations in MPICH", International Journal of High Performance Computing
-//! Applications 19(1), 2005.
+//! The tree for numbers of ranks that are not powers of two is that of R. Thakur, R. Rabenseifner, W. Gropp:
+//! "Optimization of collective communication operations in MPICH", International Journal of High Performance
+//! Computing Applications 19(1), 2005.
 
 use crate::UnknownName;
 use serde::{Deserialize, Serialize};
@@ -39,7 +40,7 @@ impl Numerics {
     /// Every class.
     pub const ALL: [Numerics; 2] = [Numerics::Fast, Numerics::Reproducible];
 
-    /// The name: `fast`.
+    /// Returns the name: `fast`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,32 +67,31 @@ impl FromStr for Numerics {
     }
 }
 
-/// The positions of ranks among the terms that are left of the canonical tree after the first ranks are added
-/// in pairs.
+/// The terms of the canonical tree after the first ranks are added in pairs, and the ranks that hold them.
 #[derive(Clone, Copy, Debug)]
 pub struct Core {
-    /// How many terms there are: a power of two.
+    /// Number of terms: a power of two.
     pub terms: u32,
-    /// How many of them, the first ones, are sums of two ranks.
+    /// Number of terms that are sums of two ranks. They come first.
     pub pairs: u32,
 }
 
 impl Core {
-    /// The terms for `ranks` ranks; at least 1.
+    /// Returns the terms for `ranks` ranks; at least 1.
     #[must_use]
     pub const fn of(ranks: u32) -> Core {
         let terms = 1 << ranks.ilog2();
         Core { terms, pairs: ranks - terms }
     }
 
-    /// The rank that speaks for a term: of two, the one with the lower number.
+    /// Returns the rank that represents a term: the lower rank of a pair.
     #[must_use]
     pub const fn representative(self, term: u32) -> Rank {
         Rank(if term < self.pairs { 2 * term } else { term + self.pairs })
     }
 
-    /// The term that a rank represents; none for the second rank of a pair, whose contribution the first rank
-    /// adds.
+    /// Returns the term that a rank represents; `None` for the second rank of a pair, whose contribution the
+    /// first rank adds.
     #[must_use]
     pub const fn term(self, rank: Rank) -> Option<u32> {
         match rank.0 {
@@ -101,7 +101,7 @@ impl Core {
         }
     }
 
-    /// The other one of the pair that a rank belongs to, if it does.
+    /// Returns the other rank of a rank's pair; `None` for a rank without a pair.
     #[must_use]
     pub const fn partner(self, rank: Rank) -> Option<Rank> {
         if rank.0 < 2 * self.pairs { Some(Rank(rank.0 ^ 1)) } else { None }
@@ -115,21 +115,21 @@ pub enum Sum {
     Of(Rank),
     /// Two sums of neighbors: `terms` terms from `first` on.
     Terms {
-        /// The first term.
+        /// First term.
         first: u32,
-        /// How many terms: a power of two.
+        /// Number of terms: a power of two.
         terms: u32,
     },
 }
 
 impl Sum {
-    /// The whole sum over `ranks` ranks.
+    /// Returns the whole sum over `ranks` ranks.
     #[must_use]
     pub const fn whole(ranks: u32) -> Sum {
         if ranks == 1 { Sum::Of(Rank(0)) } else { Sum::Terms { first: 0, terms: Core::of(ranks).terms } }
     }
 
-    /// Its two operands; none for a rank's contribution.
+    /// Returns the two operands; `None` for a rank's contribution.
     #[must_use]
     pub const fn operands(self, ranks: u32) -> Option<[Sum; 2]> {
         let core = Core::of(ranks);
@@ -146,7 +146,7 @@ impl Sum {
         })
     }
 
-    /// The ranks whose contributions it holds: the first rank, and their number.
+    /// Returns the ranks whose contributions the sum holds: the first rank, and their number.
     #[must_use]
     pub const fn ranks(self, ranks: u32) -> (Rank, u32) {
         let core = Core::of(ranks);
@@ -162,8 +162,8 @@ impl Sum {
 }
 
 impl Core {
-    /// The sum of `terms` terms from `first` on; a single term that is a rank's contribution is that
-    /// contribution.
+    /// Returns the sum of `terms` terms from `first` on; a single term that is a rank's contribution becomes
+    /// that contribution.
     const fn part(self, first: u32, terms: u32) -> Sum {
         if terms == 1 && first >= self.pairs {
             Sum::Of(self.representative(first))
@@ -173,7 +173,7 @@ impl Core {
     }
 }
 
-/// Evaluates the canonical sum: `leaf` gives what a rank contributes, `join` adds two sums.
+/// Evaluates the canonical sum: `leaf` returns a rank's contribution, `join` adds two sums.
 pub fn fold<T>(ranks: u32, leaf: &mut impl FnMut(Rank) -> T, join: &mut impl FnMut(T, T) -> T) -> T {
     fold_part(Sum::whole(ranks), ranks, leaf, join)
 }

@@ -1,4 +1,4 @@
-//! Reduction operations, and the one table that says which is legal for which element type.
+//! Reduction operations, and the table of the element types that each supports.
 
 use crate::{DType, UnknownName, dtype::Kind};
 use serde::{Deserialize, Serialize};
@@ -32,13 +32,13 @@ pub enum ReduceOp {
     BitXor,
 }
 
-/// An operation that its element type does not have.
+/// The error for an operation that its element type does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{op} is not defined for {dtype}; it is for {}", legal_types(*.op))]
 pub struct IllegalOp {
-    /// The operation asked for.
+    /// The requested operation.
     pub op: ReduceOp,
-    /// The element type it was asked for.
+    /// The element type.
     pub dtype: DType,
 }
 
@@ -48,7 +48,7 @@ fn legal_types(op: ReduceOp) -> String {
 }
 
 impl ReduceOp {
-    /// Every operation, in the order of tables.
+    /// All operations, in the order of tables.
     pub const ALL: [ReduceOp; 8] = [
         ReduceOp::Sum,
         ReduceOp::Prod,
@@ -60,7 +60,7 @@ impl ReduceOp {
         ReduceOp::BitXor,
     ];
 
-    /// The table: is the operation defined for elements of this type?
+    /// Whether the operation is defined for elements of this type. This is the table.
     #[must_use]
     pub const fn is_legal_for(self, dtype: DType) -> bool {
         use ReduceOp::{Avg, BitAnd, BitOr, BitXor, Max, Min, Prod, Sum};
@@ -73,7 +73,7 @@ impl ReduceOp {
         }
     }
 
-    /// Refuses a pair that the table does not hold.
+    /// Checks that the operation is defined for elements of this type.
     ///
     /// # Errors
     /// [`IllegalOp`], which names the types that the operation has.
@@ -81,9 +81,10 @@ impl ReduceOp {
         if self.is_legal_for(dtype) { Ok(()) } else { Err(IllegalOp { op: self, dtype }) }
     }
 
-    /// The numbers of `tbccl.h`, with the C names without their prefix `tbccl`. Numbers below 1000 are NCCL's.
+    /// The numbers of `tbccl.h`, with the C names without their prefix `tbccl`. Numbers below 1000 are
+    /// NCCL's.
     ///
-    /// A number is never given to another meaning.
+    /// A number never gets another meaning.
     pub const CODES: &'static [(ReduceOp, i32, &'static [&'static str])] = &[
         (ReduceOp::Sum, 0, &["Sum"]),
         (ReduceOp::Prod, 1, &["Prod"]),
@@ -95,7 +96,7 @@ impl ReduceOp {
         (ReduceOp::BitXor, 1002, &["BitXor"]),
     ];
 
-    /// The name: `sum`, `band`.
+    /// Returns the name: `sum`, `band`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

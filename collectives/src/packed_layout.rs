@@ -7,7 +7,7 @@ use crate::{BlockLayout, Codec, Packing};
 /// before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedLayout {
-    /// How chunks are packed.
+    /// Codec of the chunks.
     pub codec: Codec,
     chunks: u64,
     /// Bytes from one chunk to the next.
@@ -16,7 +16,7 @@ pub struct PackedLayout {
 }
 
 impl PackedLayout {
-    /// The layout of packed chunks whose elements have `layout`.
+    /// Returns the layout of packed chunks whose elements have the layout `layout`.
     #[must_use]
     pub fn new(packing: Packing, layout: &BlockLayout) -> PackedLayout {
         let Packing { codec, blocks } = packing;
@@ -24,14 +24,14 @@ impl PackedLayout {
         PackedLayout { codec, chunks: layout.chunks().into(), stride, blocks: blocks.into() }
     }
 
-    /// The bytes of all of them; none when they are more than there is address space for.
+    /// Returns the bytes of all chunks; `None` when they exceed the address space.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         let bytes = self.stride.checked_mul(self.chunks)?.checked_mul(self.blocks)?;
         Some(bytes).filter(|bytes| i64::try_from(*bytes).is_ok())
     }
 
-    /// The first byte of a packed chunk.
+    /// Returns the first byte of a packed chunk.
     #[inline]
     #[must_use]
     pub const fn offset(&self, block: u32, chunk: u32) -> u64 {

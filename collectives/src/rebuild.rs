@@ -1,7 +1,7 @@
 //! Passes over finished schedules: segments, replicas and stripes.
 //!
-//! A planner's steps go through these passes before the builder derives their order. Here the steps of a finished schedule
-//! go through them again, and the builder derives the order anew.
+//! A planner's steps go through these passes before the builder derives their order. Here the steps of a
+//! finished schedule go through them again, and the builder derives the order anew.
 
 use crate::{
     PlanError, Weights,

@@ -23,12 +23,12 @@ pub enum Blocks {
 pub struct BufferShape {
     /// Blocks that the buffer holds.
     pub blocks: Blocks,
-    /// Whether only the root has the buffer. Other ranks' is not looked at.
+    /// Whether only the root has the buffer. The buffers of other ranks are not accessed.
     pub is_root_only: bool,
 }
 
 impl BufferShape {
-    /// Blocks of the buffer on `ranks` ranks, where a rank has it.
+    /// Returns the blocks of the buffer on `ranks` ranks, on a rank that has the buffer.
     #[must_use]
     pub const fn count(self, ranks: u32) -> u32 {
         match self.blocks {
@@ -45,7 +45,7 @@ impl BufferShape {
     }
 }
 
-/// How `send` and `recv` lie to each other in a call in place.
+/// The relation of `send` and `recv` in a call in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// `send` equals `recv`.
@@ -85,7 +85,7 @@ pub struct CallShape {
     pub send: BufferShape,
     /// The buffer that is written.
     pub recv: BufferShape,
-    /// How both lie to each other in place.
+    /// The relation of both buffers in place.
     pub in_place: Overlap,
     /// Whether one rank is the root.
     pub has_root: bool,

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use thiserror::Error;
 use topology::Rank;
 
-/// One plan to verify.
+/// A plan to verify.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The planner.
@@ -21,12 +21,12 @@ pub struct Case {
 /// A plan that could not be made, or that is wrong.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum CaseError {
-    /// The planner refused.
+    /// The planner refused the spec.
     #[error("{case}: {error}")]
     Plan {
         /// The case, as it prints.
         case: String,
-        /// Why.
+        /// The planner's error.
         #[source]
         error: PlanError,
     },
@@ -35,7 +35,7 @@ pub enum CaseError {
     Fault {
         /// The case, as it prints.
         case: String,
-        /// The error.
+        /// The fault that the verifier found.
         #[source]
         fault: Box<Fault>,
     },
@@ -67,18 +67,18 @@ impl fmt::Display for Case {
 }
 
 impl Case {
-    /// Plans it.
+    /// Plans the case.
     ///
     /// # Errors
-    /// [`CaseError::Plan`].
+    /// [`CaseError::Plan`] if the planner refuses the spec.
     pub fn plan(&self) -> Result<Schedule, CaseError> {
         self.algorithm.plan(&self.spec).map_err(|error| CaseError::Plan { case: self.to_string(), error })
     }
 
-    /// Plans and verifies it.
+    /// Plans and verifies the case.
     ///
     /// # Errors
-    /// [`CaseError`] names the case and what is wrong.
+    /// [`CaseError::Plan`] if the planner refuses the spec; [`CaseError::Fault`] if the plan is wrong.
     pub fn verify(&self, credits: Credits) -> Result<Report, CaseError> {
         let fault = |fault| CaseError::Fault { case: self.to_string(), fault: Box::new(fault) };
         let report = verify(&self.plan()?, credits).map_err(fault)?;
@@ -87,11 +87,13 @@ impl Case {
     }
 }
 
-/// Every algorithm on `ranks` ranks, with every root, in place and not, in every order of additions that it has and with
-/// packed messages where they can be, on hosts dealt in several ways where that matters, cut into each number of
-/// `segments`. Codecs do not differ in their plans, so one stands for all.
-/// Cases for different numbers of ranks are independent, so callers may share them out among threads.
-/// Algorithms that are not made for so many ranks are left out.
+/// Returns a case for every plan on `ranks` ranks.
+///
+/// The cases cover every algorithm that supports this number of ranks, with every root, in place and out of
+/// place, in every order of additions that it has, and with packed messages where they are possible. Where it
+/// matters, hosts are dealt in several ways. Each plan is cut into each number of `segments`. Plans for
+/// different codecs are alike, so one codec stands for all. Cases for different numbers of ranks are
+/// independent, so callers may distribute them over threads.
 pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
     let algorithms = ALGORITHMS.iter().filter(move |algorithm| algorithm.check_ranks(ranks).is_ok());
     algorithms.flat_map(move |algorithm| {
@@ -113,7 +115,8 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
     })
 }
 
-/// The placements of ranks on hosts that differ for planners: hosts of many ranks and of few, full and not.
+/// Returns the placements of ranks on hosts that differ for planners: hosts of many ranks and of few, full
+/// and not.
 fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     if algorithm.name != "hierarchical" {
         return vec![Hosts::One];
@@ -126,24 +129,24 @@ fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     dealt.filter(|hosts| *hosts != Hosts::Turns(1)).chain(unequal).chain([Hosts::One]).collect()
 }
 
-/// The numeric classes that differ in their plans; a collective that combines nothing has one.
+/// Returns the numeric classes whose plans differ; one for a collective without reduction.
 fn orders(algorithm: &Algorithm) -> impl Iterator<Item = Numerics> + use<> {
     let (most, reduces) = (algorithm.numerics, algorithm.collective.reduces());
     Numerics::ALL.into_iter().filter(move |class| *class == Numerics::Fast || (reduces && *class <= most))
 }
 
-/// The ways of adding and of sending that are worth planning for.
+/// Returns the combinations of numerics and codec to plan for.
 fn ways(algorithm: &Algorithm) -> impl Iterator<Item = (Numerics, Option<Codec>)> + use<> {
     let packed = (Numerics::Fast, Some(Codec::Int8(BlockLen::B128)));
     let packed = (algorithm.collective == Collective::AllReduce).then_some(packed);
     orders(algorithm).map(|numerics| (numerics, None)).chain(packed)
 }
 
-/// Verifies all [`cases`] with zero credits; tells how many there were. `progress` hears of each number of
-/// ranks before its turn.
+/// Verifies all [`cases`] with zero credits, and returns their number. Calls `progress` with each number of
+/// ranks before its cases.
 ///
 /// # Errors
-/// The first case that fails.
+/// The error of the first case that fails.
 pub fn verify_all(
     ranks: RangeInclusive<u32>,
     segments: &[u32],

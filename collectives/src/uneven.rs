@@ -1,9 +1,10 @@
 //! Blocks of unequal lengths: the vector forms of collectives.
 //!
-//! A schedule knows blocks and chunks, not elements, so the plans of `all_gather_v` and its like are those of
-//! `all_gather`, with another layout: each block has a length of its own, and is cut into chunks for itself. That is right
-//! if every step keeps a block's chunks in blocks of the same length. So each block of each buffer is said to have the
-//! *shape* of one of the call's blocks, and a plan for uneven blocks never mixes shapes: [`check`] finds out.
+//! A schedule knows blocks and chunks, not elements. So the plans of `all_gather_v` and the other vector
+//! forms are those of the plain forms with another layout: each block has a length of its own, and is cut
+//! into chunks by itself. That is correct if every step keeps the chunks of a block in blocks of the same
+//! length. To check that, each block of each buffer gets the *shape* of one of the call's blocks. A plan for
+//! uneven blocks never mixes shapes, which [`check`] verifies.
 //!
 //! | collective | shapes |
 //! |---|---|
@@ -11,9 +12,10 @@
 //! | `reduce_scatter`, `scatter` | block `b` of the input has shape `b`, rank `r`'s output shape `r` |
 //! | `all_to_all` | block `j` of rank `i`'s input, and block `i` of rank `j`'s output, have shape `i n + j` |
 //!
-//! Block `b` of scratch has shape `b mod n`; in `all_to_all` it has none, for a rank knows only its own blocks' lengths.
+//! Block `b` of scratch has shape `b mod n`. In `all_to_all` scratch has no shape, since a rank knows only
+//! the lengths of its own blocks.
 //!
-//! Blocks lie side by side; there are no gaps.
+//! Blocks are contiguous, without gaps.
 
 use crate::analysis::Matching;
 use crate::layout::{BlockLayout, TooLarge};
@@ -30,7 +32,8 @@ pub const fn has_vector_form(collective: Collective) -> bool {
 }
 
 impl Algorithm {
-    /// Whether its plans are right for blocks of unequal lengths, if the [`Spec`](crate::Spec) asks for it.
+    /// Whether the algorithm's plans are correct for blocks of unequal lengths, if the [`Spec`](crate::Spec)
+    /// asks for it.
     #[must_use]
     pub fn takes_uneven_blocks(&self) -> bool {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
@@ -44,7 +47,7 @@ impl Algorithm {
     }
 }
 
-/// The shape of a block; none where a rank does not know its length.
+/// Returns the shape of a block; `None` where a rank does not know its length.
 fn shape(collective: Collective, ranks: u32, rank: Rank, buffer: Buffer, block: u32) -> Option<u32> {
     use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
     match (collective, buffer) {
@@ -56,7 +59,7 @@ fn shape(collective: Collective, ranks: u32, rank: Rank, buffer: Buffer, block: 
     }
 }
 
-/// Checks that a plan keeps to the shapes of blocks. The verifier must have accepted the plan.
+/// Checks that a plan never mixes the shapes of blocks. The verifier must have accepted the plan.
 ///
 /// # Errors
 /// [`Fault::Shapes`] with the first step that mixes shapes.
@@ -87,13 +90,14 @@ pub fn check(schedule: &Schedule) -> Result<(), Fault> {
 /// The elements of every chunk of one rank's buffers, whose blocks have lengths of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnevenLayout {
-    /// The start and the chunks of each block, per buffer. The last entry is the end.
+    /// Start and chunks of each block, per buffer. The last entry is the end.
     blocks: [Box<[(u64, BlockLayout)]>; 3],
 }
 
 impl UnevenLayout {
-    /// The layout of `rank`'s buffers in a schedule, given how many elements of `elem_size` bytes each block of its
-    /// input and of its output has. Blocks of scratch have the lengths of the larger buffer's.
+    /// Returns the layout of `rank`'s buffers in a schedule, given the elements of each block of its input
+    /// and of its output, of `elem_size` bytes each. Blocks of scratch have the lengths of the larger
+    /// buffer's blocks.
     ///
     /// # Errors
     /// [`TooLarge`] when such buffers cannot exist.
@@ -122,14 +126,15 @@ impl UnevenLayout {
         Ok(UnevenLayout { blocks: [place(input)?, place(output)?, place(&scratch)?] })
     }
 
-    /// The first element of a chunk within its buffer; chunk 0 of the block behind the last one is the end.
+    /// Returns the first element of a chunk within its buffer. Chunk 0 of the block behind the last one is
+    /// the end.
     #[must_use]
     pub fn offset(&self, buffer: Buffer, block: u32, chunk: u32) -> u64 {
         let (start, layout) = &self.blocks[index(buffer)][block as usize];
         start + layout.start(chunk)
     }
 
-    /// The elements of a whole buffer.
+    /// Returns the elements of a whole buffer.
     #[must_use]
     pub fn len(&self, buffer: Buffer) -> u64 {
         self.blocks[index(buffer)].last().map_or(0, |(end, _)| *end)
@@ -156,13 +161,13 @@ mod tests {
     use crate::schedule::InPlace;
     use crate::{Hosts, Numerics, Spec, verify};
 
-    /// Every way to ask an algorithm for blocks of unequal lengths.
+    /// Returns every spec that asks an algorithm for blocks of unequal lengths.
     fn specs(algorithm: &Algorithm, ranks: u32) -> Vec<Spec> {
         let roots = (0..ranks).filter(|root| *root == 0 || algorithm.collective.has_root());
         let mut specs = Vec::new();
         for root in roots {
             for (in_place, segments) in [(InPlace::No, 1), (InPlace::Yes, 1), (InPlace::No, 3)] {
-                // Nobody has an all-to-all of uneven blocks in place.
+                // No algorithm has an in-place all-to-all of uneven blocks.
                 if algorithm.collective == Collective::AllToAll && in_place == InPlace::Yes {
                     continue;
                 }
@@ -182,7 +187,7 @@ mod tests {
         specs
     }
 
-    /// Partial sums in canonical order once lay in scratch of other lengths.
+    /// A plan in canonical order once kept partial sums in scratch of other lengths.
     #[test]
     fn plans_for_uneven_blocks_are_right_and_never_mix_shapes_whatever_the_order_of_additions() {
         for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.takes_uneven_blocks()) {

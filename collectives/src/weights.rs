@@ -1,4 +1,4 @@
-//! The shares that lanes have in every message: what the pass `stripe` splits by.
+//! Lane weights: the shares of lanes in every message, by which the pass `stripe` splits messages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 /// The greatest share of a lane.
 pub const MAX_WEIGHT: u8 = 64;
 
-/// The shares that lanes have in every message.
+/// The shares of the lanes in every message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Weights {
     shares: [u8; Weights::MAX_LANES],
-    /// How many of them count.
+    /// Number of lanes in use.
     lanes: u8,
 }
 
@@ -18,10 +18,10 @@ impl Weights {
     /// Whole messages on one lane.
     pub const ONE: Weights = Weights { shares: [1, 0, 0, 0], lanes: 1 };
 
-    /// The lanes that a message can be split over at most.
+    /// Maximum number of lanes that a message can be split over.
     pub const MAX_LANES: usize = 4;
 
-    /// Weights of lanes, e.g. 3 and 1.
+    /// Creates the weights of lanes, e.g. 3 and 1.
     ///
     /// `None` when there are no lanes or too many, or one has no weight or more than [`MAX_WEIGHT`].
     #[must_use]
@@ -32,23 +32,23 @@ impl Weights {
         }
         let mut weights = Weights { shares: [0; Weights::MAX_LANES], lanes: shares.len() as u8 };
         weights.shares[..shares.len()].copy_from_slice(shares);
-        // Of a single lane the share is all.
+        // A single lane has the whole message, whatever its share.
         Some(if shares.len() == 1 { Weights::ONE } else { weights })
     }
 
-    /// How many lanes there are.
+    /// Returns the number of lanes.
     #[must_use]
     pub const fn lanes(self) -> u8 {
         self.lanes
     }
 
-    /// All shares together: the pieces of a chunk.
+    /// Returns the sum of all shares: the pieces of a chunk.
     #[must_use]
     pub fn sum(self) -> u32 {
         self.shares.iter().copied().map(u32::from).sum()
     }
 
-    /// For each lane the shares of those before it, and its own.
+    /// Returns, for each lane, the sum of the shares of the lanes before it, and its own share.
     pub fn shares(self) -> impl Iterator<Item = (u32, u32)> {
         let own = self.shares.into_iter().take(usize::from(self.lanes)).map(u32::from);
         own.scan(0, |before, share| {
@@ -58,7 +58,7 @@ impl Weights {
     }
 }
 
-/// The form that is printed: `3:1`.
+/// Parses the printed form: `3:1`.
 impl FromStr for Weights {
     type Err = String;
 

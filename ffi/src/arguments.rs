@@ -184,8 +184,8 @@ impl Arguments {
         };
         let function = shape.names.c.unwrap_or_default();
         Err(Failure::argument(format!(
-            "op was made by tbcclRedOpCreatePreMulSum, which tbccl{function}{variant} does not take; tbcclAllReduce, \
-             tbcclReduce and tbcclReduceScatter do"
+            "op was made by tbcclRedOpCreatePreMulSum, which tbccl{function}{variant} does not take; \
+             tbcclAllReduce, tbcclReduce and tbcclReduceScatter do"
         )))
     }
 }

@@ -111,12 +111,12 @@ pub(crate) unsafe fn try_call<C: CallByAddress>(
 ) -> Option<Outcome> {
     let key = Key::from_bits(bits_of(handle), Kind::Comm)?;
     let mut locked = COMMS.lock(key)?;
-    let (comm, seat) = locked.split();
+    let (comm, biased_lock) = locked.split();
     // Used where it is: moving a call that has just been written in parts takes as long as the lock.
     let described = describe(CommRef { comm, key });
     let Ok(call) = &described else { return Some(described.map(drop)) };
     // SAFETY: the caller's promise.
-    match unsafe { comm.shared.call_seated(seat, call) }? {
+    match unsafe { comm.shared.call_locked(biased_lock, call) }? {
         Ok(()) => Some(Ok(())),
         Err(error) => Some(Err((*error).into())),
     }
@@ -145,8 +145,8 @@ pub(crate) fn unknown(handle: tbcclComm_t) -> Failure {
 pub(crate) fn give(comm: Comm) -> Outcome<tbcclComm_t> {
     // Only the first handle has the lock: that is waited for when a handle is ended, and another one may be
     // ended while a call is in progress.
-    let seat = comm.of.is_none().then(|| comm.shared.seat());
-    let key = COMMS.insert_with(comm, seat);
+    let biased_lock = comm.of.is_none().then(|| comm.shared.biased_lock());
+    let key = COMMS.insert_with(comm, biased_lock);
     let key = key.ok_or_else(|| Failure::usage("there are too many communicators"))?;
     Ok(handle_of(key, Kind::Comm))
 }

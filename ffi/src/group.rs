@@ -232,7 +232,7 @@ impl Group {
             Some(pending) => Ok(pending.wait(None).unwrap_or(Ok(()))?),
             None => Ok(()),
         });
-        // All calls are waited for, whatever the first result is.
+        // Waits for all calls, even if the first has failed.
         let done: Vec<Outcome> = done.collect();
         made.and(done.into_iter().collect())
     }

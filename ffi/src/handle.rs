@@ -39,7 +39,7 @@ use std::{
         atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
     },
 };
-use tbccl::shared::{Seat, Taken};
+use tbccl::shared::{BiasedGuard, BiasedLock};
 
 /// Slots of the first chunk; each further chunk has twice as many.
 const FIRST_CHUNK: u32 = 64;
@@ -111,7 +111,7 @@ struct Slot<T> {
     /// Generation, state and users, from the upper bits down: 30, 2 and 32.
     word: AtomicU64,
     /// The value's lock, if it has one. Set while the slot is vacant and on no list.
-    seat: AtomicPtr<Seat>,
+    biased_lock: AtomicPtr<BiasedLock>,
     value: UnsafeCell<Option<T>>,
 }
 
@@ -123,7 +123,11 @@ impl<T> Slot<T> {
     const USERS: u64 = u32::MAX as u64;
 
     const fn new() -> Slot<T> {
-        Slot { word: AtomicU64::new(0), seat: AtomicPtr::new(ptr::null_mut()), value: UnsafeCell::new(None) }
+        Slot {
+            word: AtomicU64::new(0),
+            biased_lock: AtomicPtr::new(ptr::null_mut()),
+            value: UnsafeCell::new(None),
+        }
     }
 
     fn state(word: u64) -> u64 {
@@ -143,9 +147,9 @@ impl<T> Slot<T> {
 
     /// Returns the slot's lock; it may be the one of an earlier or a later value.
     #[inline]
-    fn seat(&self) -> Option<&'static Seat> {
+    fn biased_lock(&self) -> Option<&'static BiasedLock> {
         // SAFETY: the pointer is null or was made of a reference to a lock that lives as long as the process.
-        unsafe { self.seat.load(Ordering::Acquire).as_ref() }
+        unsafe { self.biased_lock.load(Ordering::Acquire).as_ref() }
     }
 }
 
@@ -163,7 +167,7 @@ pub(crate) struct Table<T> {
 /// A value whose lock is held. It stays in place as long as this lives.
 pub(crate) struct Locked<T: 'static> {
     slot: &'static Slot<T>,
-    taken: Taken,
+    taken: BiasedGuard,
 }
 
 /// A value that stays in place as long as this lives.
@@ -224,10 +228,11 @@ impl<T> Table<T> {
     }
 
     /// Adds a value with the lock that its users hold; `None` if the table is full.
-    pub(crate) fn insert_with(&self, value: T, seat: Option<&'static Seat>) -> Option<Key> {
+    pub(crate) fn insert_with(&self, value: T, biased_lock: Option<&'static BiasedLock>) -> Option<Key> {
         let (index, slot) = self.free_slot()?;
-        let seat = seat.map_or(ptr::null_mut(), |seat| ptr::from_ref(seat).cast_mut());
-        slot.seat.store(seat, Ordering::Release);
+        let biased_lock =
+            biased_lock.map_or(ptr::null_mut(), |biased_lock| ptr::from_ref(biased_lock).cast_mut());
+        slot.biased_lock.store(biased_lock, Ordering::Release);
         // SAFETY: the slot is vacant and on no list but this thread's, so no other thread reads or changes
         // its value.
         unsafe { *slot.value.get() = Some(value) };
@@ -248,10 +253,10 @@ impl<T> Table<T> {
     #[inline(always)]
     pub(crate) fn lock(&'static self, key: Key) -> Option<Locked<T>> {
         let slot = self.slot(key.index)?;
-        let seat = slot.seat()?;
-        let taken = seat.try_take()?;
+        let biased_lock = slot.biased_lock()?;
+        let taken = biased_lock.try_take()?;
         // Compared after taking the lock: a live slot has its own lock, and it is this one.
-        let is_ours = slot.is_of(key) && slot.seat().is_some_and(|now| ptr::eq(now, seat));
+        let is_ours = slot.is_of(key) && slot.biased_lock().is_some_and(|now| ptr::eq(now, biased_lock));
         is_ours.then_some(Locked { slot, taken })
     }
 
@@ -293,7 +298,7 @@ impl<T> Table<T> {
 impl<T: 'static> Locked<T> {
     /// Returns the value and its lock.
     #[inline]
-    pub(crate) fn split(&mut self) -> (&T, &mut Taken) {
+    pub(crate) fn split(&mut self) -> (&T, &mut BiasedGuard) {
         // SAFETY: the slot was live after its lock was taken, and no thread takes its value out without the
         // lock.
         let value = unsafe { &*self.slot.value.get() };
@@ -334,7 +339,7 @@ impl<T: 'static> Held<T> {
             return;
         }
         // A thread that holds the lock found the slot live, and may still read the value.
-        let taken = self.slot.seat().map(Seat::take);
+        let taken = self.slot.biased_lock().map(BiasedLock::take);
         // SAFETY: the slot was closing, so no lookup has found its value since, and it had no user left. Now
         // it is vacant and on no list, and no thread holds its lock, or takes the lock and finds the slot
         // live.

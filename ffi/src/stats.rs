@@ -101,8 +101,8 @@ impl From<Stats> for tbcclStats_t {
             receivedMessages: links.received_messages,
             movedBytes: links.moved_bytes,
             copiedBytes: links.copied_bytes,
-            repeated: links.repeated,
-            renewed: links.renewed,
+            repeated: links.retransmissions,
+            renewed: links.reconnections,
             refused: links.refused,
             polls: polls.polls,
             emptyPolls: polls.empty_polls,
@@ -180,8 +180,8 @@ impl From<Counters> for tbcclLinkStats_t {
             receivedMessages: links.received_messages,
             movedBytes: links.moved_bytes,
             copiedBytes: links.copied_bytes,
-            repeated: links.repeated,
-            renewed: links.renewed,
+            repeated: links.retransmissions,
+            renewed: links.reconnections,
             refused: links.refused,
             ..tbcclLinkStats_t::UNSET
         }

@@ -1,16 +1,17 @@
-//! Compares `tbccl.h` with the sources. After a change: `TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test
-//! header`.
+//! Comparison of `tbccl.h` with the sources that it is generated from.
+//!
+//! After a change: `TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test header`.
 
-use std::{fmt::Write, fs, path::Path};
+use std::{fs, path::Path};
 use tbccl::{Codec, DType, ReduceOp};
 use tbccl_c::codes::{ResultCode, c_enum};
 
 fn initializer(name: &str, structure: &str, fields: &[&str]) -> String {
-    let mut text = format!("#define TBCCL_{name}_INITIALIZER \\\n  {{ sizeof({structure})");
-    for field in ["TBCCL_#_MAGIC", "TBCCL_VERSION_CODE"].iter().chain(fields) {
-        let _ = write!(text, ", {}", field.replace('#', name));
-    }
-    text + " }\n"
+    format!(
+        "#define TBCCL_{name}_INITIALIZER \\\n  \
+         {{ sizeof({structure}), TBCCL_{name}_MAGIC, TBCCL_VERSION_CODE, \\\n    {} }}\n",
+        fields.join(", ")
+    )
 }
 
 /// Returns the parts of the header that are neither functions nor structures.
@@ -19,15 +20,19 @@ fn enums() -> String {
         "#define TBCCL_VERSION(X, Y, Z) ((X) * 10000 + (Y) * 100 + (Z))\n\n#define TBCCL_COMM_NULL NULL\n\
          #define TBCCL_REQUEST_NULL NULL\n#define TBCCL_CONFIG_UNDEF_PTR NULL\n"
             .to_owned(),
-        c_enum::<ResultCode>("What most functions return. Numbers below 1000 are those of nccl.h."),
-        c_enum::<DType>("The types of elements. Numbers below 1000 are those of nccl.h."),
+        c_enum::<ResultCode>("Result of most functions. Numbers below 1000 are those of nccl.h."),
+        c_enum::<DType>("Element types. Numbers below 1000 are those of nccl.h."),
         c_enum::<ReduceOp>(
-            "What contributions are combined by. Numbers below 1000 are those of nccl.h;\n * \
-             tbcclRedOpCreatePreMulSum makes others.",
+            "Reduction operations. Numbers below 1000 are those of nccl.h.\n * \
+             tbcclRedOpCreatePreMulSum makes further operations.",
         ),
-        c_enum::<Codec>("How tbcclAllReduceQuantized packs elements: in blocks of 128 or so many, or by half."),
-        "/**\n * Where the scalar of tbcclRedOpCreatePreMulSum is. It is read at once.\n */\n\
-         typedef enum {\n  tbcclScalarDevice = 0,\n  tbcclScalarHostImmediate = 1,\n} tbcclScalarResidence_t;\n"
+        c_enum::<Codec>(
+            "Codecs of tbcclAllReduceQuantized: int8 with a scale per block, or bf16.\n * \
+             Blocks have 128 elements, unless the name gives another length.",
+        ),
+        "/**\n * Location of the scalar of tbcclRedOpCreatePreMulSum.\n * \
+         The scalar is read at once in both cases.\n */\ntypedef enum {\n  tbcclScalarDevice = 0,\n  \
+         tbcclScalarHostImmediate = 1,\n} tbcclScalarResidence_t;\n"
             .to_owned(),
     ]
     .join("\n")
@@ -73,6 +78,7 @@ fn the_header_is_what_the_sources_say() {
     let committed = fs::read_to_string(&path).expect("a header");
     assert!(
         text == committed,
-        "tbccl.h is not what the sources say; write it anew with: TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test header"
+        "tbccl.h is out of date; regenerate it with: \
+         TBCCL_WRITE_HEADER=1 cargo test -p tbccl-ffi --test header"
     );
 }

@@ -1,27 +1,29 @@
-//! Exported symbols: the functions of the header, all of them and nothing else. `symbols.txt` pins them: a
-//! symbol is never removed. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p tbccl-ffi --test symbols`.
+//! Tests of the exported symbols: exactly the functions of the header.
+//!
+//! `symbols.txt` pins them: a symbol is never removed. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p
+//! tbccl-ffi --test symbols`.
 
-#[allow(dead_code)] // It has more than is needed here.
-mod workshop;
+#[allow(dead_code)] // This test uses only a part of the harness.
+mod harness;
 
+use harness::{command, package_dir, run, shared_library};
 use std::{collections::BTreeSet, fs};
 use tbccl::Collective;
-use workshop::{command, here, run, shared_library};
 
-/// Returns the names that programs may link with.
+/// Returns the symbols that the shared library exports.
 fn exported() -> BTreeSet<String> {
     let library = shared_library();
     let options: &[&str] = if cfg!(target_os = "macos") { &["-gU"] } else { &["-D", "--defined-only"] };
-    let said = run(command("nm", options).arg(library)).stdout;
-    let names = said.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let output = run(command("nm", options).arg(library)).stdout;
+    let names = output.lines().filter_map(|line| line.split_whitespace().nth(2));
     names
         .map(|name| name.strip_prefix('_').filter(|_| cfg!(target_os = "macos")).unwrap_or(name).to_owned())
         .collect()
 }
 
-/// Returns the names of functions that the header declares.
+/// Returns the names of the functions that the header declares.
 fn declared() -> BTreeSet<String> {
-    let header = fs::read_to_string(here().join("tbccl.h")).expect("a header");
+    let header = fs::read_to_string(package_dir().join("tbccl.h")).expect("a header");
     let calls = header.match_indices("(").filter_map(|(at, _)| {
         let before = &header[..at];
         let start = before.rfind(|c: char| !c.is_alphanumeric() && c != '_').map_or(0, |at| at + 1);
@@ -36,15 +38,15 @@ fn declared() -> BTreeSet<String> {
 fn only_the_functions_of_the_header_are_exported() {
     let (exported, declared) = (exported(), declared());
     let odd: Vec<_> = exported.iter().filter(|name| !name.starts_with("tbccl")).collect();
-    assert!(odd.is_empty(), "exported without being ours: {odd:?}");
-    assert_eq!(exported, declared, "exported, and declared in the header");
-    let path = here().join("tests/symbols.txt");
+    assert!(odd.is_empty(), "exported without the prefix tbccl: {odd:?}");
+    assert_eq!(exported, declared, "exported functions, and functions declared in the header");
+    let path = package_dir().join("tests/symbols.txt");
     let text: String = exported.iter().map(|name| format!("{name}\n")).collect();
     if std::env::var_os("TBCCL_WRITE_SYMBOLS").is_some() {
         fs::write(&path, &text).expect("a list");
     }
     let pinned = fs::read_to_string(&path).expect("a list");
-    assert_eq!(text, pinned, "the exported functions are others than those of symbols.txt");
+    assert_eq!(text, pinned, "the exported functions differ from symbols.txt");
 }
 
 #[test]
@@ -63,6 +65,6 @@ fn every_collective_has_its_functions() {
 #[cfg(target_os = "linux")]
 #[test]
 fn the_loader_knows_the_library_by_its_name_and_version() {
-    let said = run(command("objdump", &["-p"]).arg(shared_library())).stdout;
-    assert!(said.lines().any(|line| line.trim() == "SONAME               libtbccl.so.0"), "{said}");
+    let output = run(command("objdump", &["-p"]).arg(shared_library())).stdout;
+    assert!(output.lines().any(|line| line.trim() == "SONAME               libtbccl.so.0"), "{output}");
 }

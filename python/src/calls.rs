@@ -1,9 +1,9 @@
-//! Descriptions of calls: numbers and addresses from Python, checked and made into those of the library.
+//! Conversion of numbers and addresses from Python into call descriptions.
 //!
-//! Nothing here looks at memory: a [`RawCall`] only describes a call.
+//! Nothing here reads memory: a [`RawCall`] only describes a call.
 
 use crate::{
-    errors::invalid,
+    errors::invalid_argument,
     numbers::{self, Variant},
 };
 use half::{bf16, f16};
@@ -11,32 +11,34 @@ use pyo3::{prelude::*, types::PyTuple};
 use std::time::Duration;
 use tbccl::{Blocks, CallKind, CallOptions, DType, Operation, Rank, RawCall, Scale, VectorCounts};
 
-/// Returns a timeout that Python gives in seconds; infinity is none.
+/// Returns the duration of a timeout in seconds, or None for infinity.
 pub(crate) fn seconds(given: f64) -> PyResult<Option<Duration>> {
     if given == f64::INFINITY {
         return Ok(None);
     }
     let limit = Duration::try_from_secs_f64(given);
-    limit.map(Some).map_err(|_| invalid(format!("timeout is {given}; it is seconds, 0 or more")))
+    limit
+        .map(Some)
+        .map_err(|_| invalid_argument(format!("timeout is {given}; it must be seconds, at least 0")))
 }
 
-/// Returns the options with another timeout, if one is given.
+/// Returns the options, with the timeout replaced if one is given.
 pub(crate) fn with_timeout(options: &CallOptions, timeout: Option<f64>) -> PyResult<CallOptions> {
     let mut options = options.clone();
     if let Some(given) = timeout {
-        // A timeout longer than any job: without one the communicator's would hold.
+        // Infinity becomes 136 years: None would select the communicator's timeout.
         options.timeout = Some(seconds(given)?.unwrap_or(Duration::from_secs(u64::from(u32::MAX))));
     }
     Ok(options)
 }
 
-fn rank(number: i64) -> PyResult<Rank> {
-    u32::try_from(number).map(Rank).map_err(|_| invalid(format!("{number} is not a rank")))
+fn parse_rank(number: i64) -> PyResult<Rank> {
+    u32::try_from(number).map(Rank).map_err(|_| invalid_argument(format!("{number} is not a rank")))
 }
 
-/// The numbers of one call.
+/// The numbers that identify one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct CallNumbers {
     pub(crate) call: i32,
     pub(crate) dtype: i32,
     pub(crate) op: i32,
@@ -44,21 +46,23 @@ pub(crate) struct Numbers {
     pub(crate) root: i64,
 }
 
-/// Describes a call. `count` is a number; for a vector form it is a pair of lists or None, the lengths of
-/// what is sent and received.
+/// Builds the description of one call.
+///
+/// `count` is a number of elements. For a vector form it is a pair, each a list or None: the block lengths to
+/// send and to receive.
 #[inline]
-pub(crate) fn call(
-    numbers: Numbers,
+pub(crate) fn raw_call(
+    numbers: CallNumbers,
     count: &Bound<'_, PyAny>,
     send: usize,
     recv: usize,
     factor: Option<f64>,
 ) -> PyResult<RawCall> {
-    let (kind, variant) = numbers::call(numbers.call)?;
+    let (kind, variant) = numbers::kind_and_variant(numbers.call)?;
     let mut operation = match kind {
         CallKind::Collective(collective) => Operation::new(collective),
-        CallKind::Send => Operation::send(rank(numbers.root)?),
-        CallKind::Recv => Operation::recv(rank(numbers.root)?),
+        CallKind::Send => Operation::send(parse_rank(numbers.root)?),
+        CallKind::Recv => Operation::recv(parse_rank(numbers.root)?),
     };
     let shape = operation.shape();
     // A call without elements has no element type.
@@ -68,47 +72,49 @@ pub(crate) fn call(
         operation = operation.with_op(numbers::op(numbers.op)?);
     }
     if shape.has_root {
-        operation = operation.with_root(rank(numbers.root)?);
+        operation = operation.with_root(parse_rank(numbers.root)?);
     }
     if let Some(factor) = factor {
-        operation = operation.with_scale(scale(dtype, factor)?);
+        operation = operation.with_scale(element_scale(dtype, factor)?);
     }
-    let mut even = 0;
+    let mut uniform_count = 0;
     match (variant, count.cast::<PyTuple>()) {
         (Variant::Vector, Ok(pair)) => operation = with_counts(operation, pair)?,
         (Variant::Vector, Err(_)) => {
-            return Err(invalid(format!("{}_v needs the counts of each block", shape.names.rust)));
+            return Err(invalid_argument(format!("{}_v needs the counts of each block", shape.names.rust)));
         }
-        (_, Ok(_)) => return Err(invalid(format!("{} has one count for all blocks", shape.names.rust))),
-        (_, Err(_)) => even = count.extract()?,
+        (_, Ok(_)) => {
+            return Err(invalid_argument(format!("{} has one count for all blocks", shape.names.rust)));
+        }
+        (_, Err(_)) => uniform_count = count.extract()?,
     }
     if variant == Variant::Quantized {
         operation = operation.with_codec(numbers::codec(numbers.root)?);
     }
-    Ok(RawCall { operation, dtype, count: even, send: send as *const u8, recv: recv as *mut u8 })
+    Ok(RawCall { operation, dtype, count: uniform_count, send: send as *const u8, recv: recv as *mut u8 })
 }
 
-/// Adds the lengths of blocks.
+/// Adds the block lengths of a vector form to an operation.
 fn with_counts(operation: Operation<'static>, pair: &Bound<'_, PyTuple>) -> PyResult<Operation<'static>> {
     let (send, recv) = pair.extract::<(Option<Vec<usize>>, Option<Vec<usize>>)>()?;
     let shape = operation.shape();
-    let needed = |counts: Option<Vec<usize>>, which: &str| {
-        counts.ok_or_else(|| invalid(format!("{}_v needs {which}", shape.names.rust)))
+    let required = |counts: Option<Vec<usize>>, which: &str| {
+        counts.ok_or_else(|| invalid_argument(format!("{}_v needs {which}", shape.names.rust)))
     };
     Ok(match (shape.vector, shape.send.blocks) {
         (Some(VectorCounts::Own), _) => {
-            operation.with_own_counts(needed(send, "send_counts")?, needed(recv, "recv_counts")?)
+            operation.with_own_counts(required(send, "send_counts")?, required(recv, "recv_counts")?)
         }
-        (_, Blocks::PerRank) => operation.with_counts(needed(send, "send_counts")?),
-        _ => operation.with_counts(needed(recv, "recv_counts")?),
+        (_, Blocks::PerRank) => operation.with_counts(required(send, "send_counts")?),
+        _ => operation.with_counts(required(recv, "recv_counts")?),
     })
 }
 
-/// Returns the scale of a factor, as an element.
-fn scale(dtype: DType, factor: f64) -> PyResult<Scale> {
+/// Converts a scale factor into an element of the call's type.
+fn element_scale(dtype: DType, factor: f64) -> PyResult<Scale> {
     let is_float = matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::Bf16);
     if !is_float && factor.fract() != 0.0 {
-        return Err(invalid(format!("scale is {factor}, and the elements are {dtype}")));
+        return Err(invalid_argument(format!("scale is {factor}, but {dtype} elements need a whole number")));
     }
     Ok(match dtype {
         DType::F32 => Scale::new(factor as f32),
@@ -123,17 +129,17 @@ fn scale(dtype: DType, factor: f64) -> PyResult<Scale> {
         DType::U16 => Scale::new(factor as u16),
         DType::U32 => Scale::new(factor as u32),
         DType::U64 => Scale::new(factor as u64),
-        _ => return Err(invalid(format!("scale is a real number, and the elements are {dtype}"))),
+        _ => return Err(invalid_argument(format!("{dtype} elements can't be scaled"))),
     })
 }
 
-/// Describes the calls of a group: tuples of the first seven arguments of `submit`.
-pub(crate) fn group(calls: &Bound<'_, PyAny>) -> PyResult<Vec<RawCall>> {
-    calls.try_iter()?.map(|given| one_of_group(&given?)).collect()
+/// Builds the descriptions of a group of calls: tuples of the first seven arguments of `submit`.
+pub(crate) fn raw_calls(calls: &Bound<'_, PyAny>) -> PyResult<Vec<RawCall>> {
+    calls.try_iter()?.map(|given| raw_call_from_tuple(&given?)).collect()
 }
 
-fn one_of_group(given: &Bound<'_, PyAny>) -> PyResult<RawCall> {
+fn raw_call_from_tuple(given: &Bound<'_, PyAny>) -> PyResult<RawCall> {
     let (number, dtype, op, count, send, recv, root) =
         given.extract::<(i32, i32, i32, Bound<'_, PyAny>, usize, usize, i64)>()?;
-    call(Numbers { call: number, dtype, op, root }, &count, send, recv, None)
+    raw_call(CallNumbers { call: number, dtype, op, root }, &count, send, recv, None)
 }

@@ -1,6 +1,7 @@
-//! Failures as Python exceptions: the classes of `tbccl/_errors.py`, with who and where as attributes.
+//! Conversion of failures into Python exceptions: the classes of `tbccl/_errors.py`.
 //!
-//! Which class an error becomes is said there, by the name of its kind. Nothing here decides what failed.
+//! This module chooses the class by the kind of the error and sets its attributes, among them rank, peer,
+//! host and step. It does not decide what failed.
 
 use pyo3::{
     exceptions::PyRuntimeError,
@@ -10,9 +11,9 @@ use pyo3::{
 };
 use tbccl::{Error, PeerName, Place};
 
-/// What is known of a failure beside its text.
+/// Attributes of an exception beside its text.
 #[derive(Debug, Default)]
-struct About {
+struct ErrorDetails {
     rank: Option<u32>,
     peer: Option<u32>,
     host: Option<String>,
@@ -21,48 +22,53 @@ struct About {
     step: Option<String>,
 }
 
-impl About {
-    fn peer(mut self, peer: &PeerName) -> About {
+impl ErrorDetails {
+    fn with_peer(mut self, peer: &PeerName) -> ErrorDetails {
         self.peer = Some(peer.rank.0);
         self.host = Some(peer.host.clone());
         self
     }
 
-    fn at(mut self, place: &Place) -> About {
+    fn with_place(mut self, place: &Place) -> ErrorDetails {
         self.rank = Some(place.rank.0);
         self.call = Some(place.call.to_string());
         self.step.clone_from(&place.step);
         self
     }
 
-    fn of(error: &Error) -> About {
-        let about = About::default();
+    fn from_error(error: &Error) -> ErrorDetails {
+        let details = ErrorDetails::default();
         match error {
             Error::PeerDied { peer, place, .. } | Error::PeerLeft { peer, place } => {
-                about.peer(peer).at(place)
+                details.with_peer(peer).with_place(place)
             }
             Error::Link { peer, place, error } => {
-                About { device: error.device(), ..about.peer(peer).at(place) }
+                ErrorDetails { device: error.device(), ..details.with_peer(peer).with_place(place) }
             }
-            Error::Timeout { place, .. } | Error::Aborted { place } => about.at(place),
+            Error::Timeout { place, .. } | Error::Aborted { place } => details.with_place(place),
             Error::Mismatch { calls } => {
                 let [(rank, call), (peer, _)] = &**calls;
                 let call = Some(call.to_string());
-                About { rank: Some(rank.0), peer: Some(peer.0), call, ..about }
+                ErrorDetails { rank: Some(rank.0), peer: Some(peer.0), call, ..details }
             }
-            Error::Truncated { rank, peer, .. } => About { rank: Some(rank.0), ..about.peer(peer) },
-            Error::Remote { rank, .. } => About { peer: Some(rank.0), ..about },
-            Error::Absent { ranks, .. } => About { peer: ranks.first().map(|rank| rank.0), ..about },
-            Error::Start { rank, host, error } => {
-                About { rank: Some(rank.0), host: Some(host.clone()), device: error.device(), ..about }
+            Error::Truncated { rank, peer, .. } => {
+                ErrorDetails { rank: Some(rank.0), ..details.with_peer(peer) }
             }
-            _ => about,
+            Error::Remote { rank, .. } => ErrorDetails { peer: Some(rank.0), ..details },
+            Error::Absent { ranks, .. } => ErrorDetails { peer: ranks.first().map(|rank| rank.0), ..details },
+            Error::Start { rank, host, error } => ErrorDetails {
+                rank: Some(rank.0),
+                host: Some(host.clone()),
+                device: error.device(),
+                ..details
+            },
+            _ => details,
         }
     }
 }
 
-/// What an error is called in Python, and its number in `tbccl.h`.
-fn kind(error: &Error) -> (&'static str, i32) {
+/// Returns the name of an error's Python class, and the error's code in `tbccl.h`.
+fn class_and_code(error: &Error) -> (&'static str, i32) {
     match error {
         Error::InvalidArgument(_) => ("InvalidArgumentError", 4),
         Error::IllegalOp(_) => ("IllegalOperationError", 1003),
@@ -83,53 +89,53 @@ fn kind(error: &Error) -> (&'static str, i32) {
     }
 }
 
-/// The exception of an error.
+/// Returns the exception for an error of the library.
 #[cold]
-pub(crate) fn raised(error: &Error) -> PyErr {
-    let (class, code) = kind(error);
-    exception(class, code, &error.to_string(), About::of(error))
+pub(crate) fn to_exception(error: &Error) -> PyErr {
+    let (class, code) = class_and_code(error);
+    exception(class, code, &error.to_string(), ErrorDetails::from_error(error))
 }
 
-/// An argument that no call can have.
+/// Returns an `InvalidArgumentError`: no call accepts the argument.
 #[cold]
-pub(crate) fn invalid(text: impl Into<String>) -> PyErr {
-    exception("InvalidArgumentError", 4, &text.into(), About::default())
+pub(crate) fn invalid_argument(text: impl Into<String>) -> PyErr {
+    exception("InvalidArgumentError", 4, &text.into(), ErrorDetails::default())
 }
 
-/// What can't be done now.
+/// Returns a `UsageError`: the call is not allowed in the present state.
 #[cold]
-pub(crate) fn usage(text: &str) -> PyErr {
-    exception("UsageError", 5, text, About::default())
+pub(crate) fn usage_error(text: &str) -> PyErr {
+    exception("UsageError", 5, text, ErrorDetails::default())
 }
 
-/// What the operating system refused.
+/// Returns a `ResourceError`: the operating system refused a resource.
 #[cold]
-pub(crate) fn resource(text: &str) -> PyErr {
-    exception("ResourceError", 2, text, About::default())
+pub(crate) fn resource_error(text: &str) -> PyErr {
+    exception("ResourceError", 2, text, ErrorDetails::default())
 }
 
-fn exception(class: &'static str, code: i32, text: &str, about: About) -> PyErr {
-    Python::attach(|py| made(py, class, code, text, about).unwrap_or_else(|error| error))
+fn exception(class: &'static str, code: i32, text: &str, details: ErrorDetails) -> PyErr {
+    Python::attach(|py| instantiate(py, class, code, text, details).unwrap_or_else(|error| error))
 }
 
-fn made(py: Python<'_>, class: &str, code: i32, text: &str, about: About) -> PyResult<PyErr> {
+fn instantiate(py: Python<'_>, class: &str, code: i32, text: &str, details: ErrorDetails) -> PyResult<PyErr> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || PyModule::import(py, "tbccl._errors").map(Bound::unbind))?;
     let class = module.bind(py).getattr(class)?.cast_into::<PyType>().map_err(PyErr::from)?;
     let attributes = PyDict::new(py);
     attributes.set_item("code", code)?;
-    attributes.set_item("rank", about.rank)?;
-    attributes.set_item("peer", about.peer)?;
-    attributes.set_item("host", about.host)?;
-    attributes.set_item("device", about.device)?;
-    attributes.set_item("call", about.call)?;
-    attributes.set_item("step", about.step)?;
+    attributes.set_item("rank", details.rank)?;
+    attributes.set_item("peer", details.peer)?;
+    attributes.set_item("host", details.host)?;
+    attributes.set_item("device", details.device)?;
+    attributes.set_item("call", details.call)?;
+    attributes.set_item("step", details.step)?;
     let value = class.call((text,), Some(&attributes))?;
     Ok(PyErr::from_value(value))
 }
 
-/// A failure that Python should never see.
+/// Returns a `RuntimeError` for a failure that only a bug in tbccl can cause.
 #[cold]
-pub(crate) fn defect(text: &str) -> PyErr {
-    PyRuntimeError::new_err(format!("internal error: {text}; this is a defect of tbccl"))
+pub(crate) fn internal_error(text: &str) -> PyErr {
+    PyRuntimeError::new_err(format!("internal error: {text}; this is a bug in tbccl"))
 }

@@ -1,13 +1,14 @@
-//! What may come in the way of a wait: Python's signals, and forks.
+//! Interruption of waits by Python's signals, and detection of forks.
 //!
-//! Python's handlers of signals run on its main thread, when that has Python's lock. So whoever waits takes the lock now and
-//! then and asks whether a handler has raised something, as Ctrl-C does. Inside a call the library asks ([`wants_out`]);
-//! what the handler raised is kept for the thread that made the call, and comes out of it in the place of the error.
+//! Python runs signal handlers on its main thread, when that thread holds the GIL. A wait therefore takes the
+//! GIL from time to time and checks whether a handler raised an exception, as for Ctrl-C. Inside a call the
+//! library does so through [`is_interrupted`]; the exception is stored for the calling thread, which raises
+//! it in place of the call's error.
 //!
-//! A child that was forked from a process with communicators has none of its threads, and its peers take it for its
-//! parent: everything is refused there, and nothing is dropped that would wait for a thread.
+//! A child forked from a process with communicators has none of its threads, and its peers take it for its
+//! parent. In such a child every function fails, and nothing whose destructor waits for a thread is dropped.
 
-use crate::errors::{defect, resource, usage};
+use crate::errors::{internal_error, resource_error, usage_error};
 use pyo3::prelude::*;
 use std::{
     cell::{Cell, RefCell},
@@ -17,87 +18,93 @@ use std::{
 };
 use tbccl::forks;
 
-/// How often a wait looks for signals. A Ctrl-C is heard within so much.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
+/// Interval at which a wait checks for signals; the longest delay of a Ctrl-C.
+pub(crate) const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// Is this thread in a call that Python waits for?
-    static WAITS: Cell<bool> = const { Cell::new(false) };
-    /// When it last looked for signals.
-    static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// What a handler of a signal has raised meanwhile.
-    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+    /// Whether this thread is in a call that Python waits for.
+    static IN_CALL: Cell<bool> = const { Cell::new(false) };
+    /// Time of this thread's last check for signals.
+    static LAST_SIGNAL_CHECK: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Exception that a signal handler raised during the call.
+    static PENDING_EXCEPTION: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Has a signal's handler raised something on this thread, which waits for a call? The library asks this, several times
-/// per second.
-pub(crate) fn wants_out() -> bool {
-    if !WAITS.get() {
-        // The thread of the library that makes queued calls: who waits for them asks for itself.
+/// Whether a signal handler raised an exception on this thread, which waits for a call.
+///
+/// The library calls this several times per second.
+pub(crate) fn is_interrupted() -> bool {
+    if !IN_CALL.get() {
+        // The progress thread, which runs queued calls: a thread that waits for them checks by itself.
         return false;
     }
     let now = Instant::now();
-    if LOOKED.get().is_some_and(|last| now.duration_since(last) < LOOK) {
+    if LAST_SIGNAL_CHECK.get().is_some_and(|last| now.duration_since(last) < SIGNAL_POLL_INTERVAL) {
         return false;
     }
-    LOOKED.set(Some(now));
-    let Some(Err(raised)) = Python::try_attach(|py| py.check_signals()) else { return false };
-    RAISED.set(Some(raised));
+    LAST_SIGNAL_CHECK.set(Some(now));
+    let Some(Err(exception)) = Python::try_attach(|py| py.check_signals()) else { return false };
+    PENDING_EXCEPTION.set(Some(exception));
     true
 }
 
-/// Does a call without Python's lock. What a signal's handler raised meanwhile comes in the place of its result.
+/// Runs a call without the GIL. An exception of a signal handler takes the place of its result.
 #[inline]
-pub(crate) fn waiting<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
+pub(crate) fn run_interruptible<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
     let done = py.detach(|| {
-        WAITS.set(true);
+        IN_CALL.set(true);
         let done = call();
-        WAITS.set(false);
+        IN_CALL.set(false);
         done
     });
-    match RAISED.take() {
+    match PENDING_EXCEPTION.take() {
         None => Ok(done),
-        Some(raised) => Err(raised),
+        Some(exception) => Err(exception),
     }
 }
 
-/// Does work that nobody can be asked out of on a thread of its own, and waits for it. When a signal's handler raises
-/// something, that is returned at once: the work ends by itself, and what it has made is dropped.
-pub(crate) fn aside<T: Send + 'static>(
+/// Runs uninterruptible work on a thread of its own, and waits for it.
+///
+/// If a signal handler raises an exception, returns the exception at once. The work then finishes by itself,
+/// and its result is dropped.
+pub(crate) fn run_on_thread<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     let (done, result) = mpsc::sync_channel(1);
     let run = move || {
-        // Nobody waits for it any more if this fails.
+        // Fails only if the caller was interrupted and no longer waits.
         let _ = done.send(work());
     };
     thread::Builder::new()
-        .name("tbccl-aside".into())
+        .name("tbccl-python".into())
         .spawn(run)
-        .map_err(|error| resource(&format!("starting a thread: {error}")))?;
+        .map_err(|error| resource_error(&format!("can't start a thread: {error}")))?;
     let result = std::sync::Mutex::new(result);
     loop {
-        let heard = py.detach(|| {
+        let received = py.detach(|| {
             let result = result.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            result.recv_timeout(LOOK)
+            result.recv_timeout(SIGNAL_POLL_INTERVAL)
         });
-        match heard {
+        match received {
             Ok(done) => return Ok(done),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(RecvTimeoutError::Disconnected) => return Err(defect("a thread has panicked; see stderr")),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(internal_error("a thread has panicked; see stderr"));
+            }
         }
     }
 }
 
-/// From now on a child that is forked from this process is told that it can't use the library. Python never unloads the
-/// extension module.
+/// Starts fork detection: from now on a forked child cannot use the library.
+///
+/// The handler may stay registered, since Python never unloads the extension module.
 pub(crate) use forks::notice as notice_forks;
 
-/// Is this such a child?
+/// Whether this process is such a child.
 pub(crate) use forks::is_child as is_forked;
 
-/// Refuses to do anything in such a child.
+/// Fails with a UsageError in a forked child.
 #[inline]
 pub(crate) fn check_fork() -> PyResult<()> {
     if is_forked() { Err(forked()) } else { Ok(()) }
@@ -105,7 +112,7 @@ pub(crate) fn check_fork() -> PyResult<()> {
 
 #[cold]
 fn forked() -> PyErr {
-    usage(&format!(
+    usage_error(&format!(
         "{}: fork before the first communicator is made, or start processes afresh (multiprocessing: \
          set_start_method(\"spawn\"))",
         forks::FORKED

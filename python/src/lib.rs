@@ -1,26 +1,26 @@
-//! The Python face of tbccl: the extension module `tbccl._native`.
+//! The extension module `tbccl._native`: Python bindings of the crate `tbccl`.
 //!
-//! It is what `python/tbccl/` stands on, which is what people see. A call checks what Python passed, lets go of Python's
-//! lock, and delegates to the crate `tbccl`. Memory is passed by address, and whoever calls keeps it alive; or as objects,
-//! which are seen by way of `view`.
+//! The package `python/tbccl/`, which programs import, is written on top of this module. A call checks its
+//! arguments, releases the GIL and delegates to the crate `tbccl`. Memory is passed by address, and the
+//! caller keeps it alive; or as an object, whose elements `view` locates.
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | `comm`, `join`, `members` | communicators: their calls, how they are made, and made of others |
-//! | `calls`, `numbers` | calls as Python describes them |
-//! | `request` | calls that are waited for later |
-//! | `view`, `memory` | Python objects seen as elements, and registered memory as a Python object |
-//! | `errors`, `interrupt` | exceptions, signals, forks |
+//! | `comm`, `join`, `membership` | communicators: their calls; creation; split, shrink and grow |
+//! | `calls`, `numbers` | conversion of Python arguments into call descriptions |
+//! | `request`, `in_flight`, `state` | asynchronous calls, and the objects that they keep alive |
+//! | `view`, `memory`, `protocols` | elements of Python objects, and registered memory as a Python object |
+//! | `errors`, `interrupt` | exceptions; signals and forks |
 //!
-//! Nothing here knows how a call is carried out.
+//! This crate does not know how a call is executed.
 
 mod calls;
 mod comm;
 mod errors;
+mod in_flight;
 mod interrupt;
-mod issued;
 mod join;
-mod members;
+mod membership;
 mod memory;
 mod numbers;
 mod protocols;
@@ -30,26 +30,26 @@ mod view;
 
 use pyo3::prelude::*;
 
-/// The extension module.
+/// The extension module `tbccl._native`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("UNIQUE_ID_BYTES", tbccl::UniqueId::BYTES)?;
-    numbers::add_to(module)?;
-    memory::add_to(module)?;
+    numbers::register(module)?;
+    memory::register(module)?;
     module.add_class::<view::View>()?;
     module.add_function(wrap_pyfunction!(view::view, module)?)?;
     module.add_function(wrap_pyfunction!(view::view_as, module)?)?;
     module.add_class::<comm::Communicator>()?;
-    module.add_class::<join::Made>()?;
+    module.add_class::<join::CommunicatorHandle>()?;
     module.add_class::<request::Request>()?;
     module.add_function(wrap_pyfunction!(join::unique_id, module)?)?;
     module.add_function(wrap_pyfunction!(join::join, module)?)?;
     module.add_function(wrap_pyfunction!(join::join_from_env, module)?)?;
-    module.add_function(wrap_pyfunction!(members::split, module)?)?;
-    module.add_function(wrap_pyfunction!(members::shrink, module)?)?;
-    module.add_function(wrap_pyfunction!(members::grow, module)?)?;
-    module.add_function(wrap_pyfunction!(members::grow_id, module)?)?;
+    module.add_function(wrap_pyfunction!(membership::split, module)?)?;
+    module.add_function(wrap_pyfunction!(membership::shrink, module)?)?;
+    module.add_function(wrap_pyfunction!(membership::grow, module)?)?;
+    module.add_function(wrap_pyfunction!(membership::grow_id, module)?)?;
     module.add_function(wrap_pyfunction!(comm::close_all, module)?)?;
     Ok(())
 }

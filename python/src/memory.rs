@@ -1,23 +1,25 @@
-//! Registered memory as a Python object: what `tbccl.empty()` gives.
+//! Registered memory as a Python object: the base of the arrays that `tbccl.empty()` returns.
 //!
-//! Peers and devices read it in place. It is Python's buffer of elements in row-major order, writable, and it is lent by
-//! DLPack. The memory is there as long as anybody holds the object, a view of it or a tensor; it may outlive its
-//! communicator.
+//! Peers and devices read it in place. The object exports a writable buffer of elements in row-major order,
+//! and DLPack tensors. The memory stays allocated while the object, a view of it or a tensor exists; it may
+//! outlive its communicator.
 //!
-//! The type is made by hand and not by a macro: macros of the stable ABI of 3.10 don't know buffers, and Python does.
+//! The type is created by hand, since pyo3's macros do not support buffers under the stable ABI of Python
+//! 3.10, although the interpreter does.
 //!
 //! # Safety
-//! An object of the type is a Python object with a pointer behind it, to what [`Memory`] says, from its making to its end.
-//! Functions of the type are called by Python, with its lock, on such objects. They let no panic out.
+//! An object of the type is a Python object followed by a pointer to a [`Memory`], valid from the object's
+//! creation to its deallocation. Python calls the functions of the type on such objects, with the GIL held.
+//! No panic crosses them.
 
 use crate::{
     comm::Communicator,
-    errors::{defect, invalid, raised},
+    errors::{internal_error, invalid_argument, to_exception},
     interrupt::check_fork,
     numbers,
     protocols::{
         buffer::{FORMAT, ND, RawBuffer, STRIDES},
-        dlpack::lend,
+        dlpack::export_capsule,
     },
 };
 use pyo3::{
@@ -34,17 +36,17 @@ use std::{
 };
 use tbccl::{Buffer, DType};
 
-/// What an object of the type holds.
+/// Contents of an object of the type.
 struct Memory {
     buffer: Buffer<u8>,
     dtype: DType,
     shape: Vec<usize>,
-    /// Both for Python's buffers.
-    lengths: Vec<isize>,
+    /// Shape and strides as Python's buffers need them; strides in bytes.
+    buffer_shape: Vec<isize>,
     strides: Vec<isize>,
 }
 
-/// An object of the type.
+/// Memory layout of an object of the type.
 #[repr(C)]
 struct Object {
     head: ffi::PyObject,
@@ -54,22 +56,19 @@ struct Object {
 /// `Py_bf_getbuffer`: in all headers from 3.9 on, in those of the stable ABI from 3.11 on.
 const GET_BUFFER: c_int = 1;
 
-/// The type.
+/// Returns the type `tbccl._native.Memory`, which the first call creates.
 pub(crate) fn memory_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    TYPE.get_or_try_init(py, || make_type(py).map(Bound::unbind)).map(|made| made.bind(py))
+    TYPE.get_or_try_init(py, || create_type(py).map(Bound::unbind)).map(|made| made.bind(py))
 }
 
-fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
+fn create_type(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
     let slot = |slot: c_int, function: *mut c_void| ffi::PyType_Slot { slot, pfunc: function };
     let mut slots = [
         slot(ffi::Py_tp_new, new as *mut c_void),
         slot(ffi::Py_tp_dealloc, dealloc as *mut c_void),
         slot(GET_BUFFER, get_buffer as *mut c_void),
-        slot(
-            ffi::Py_tp_doc,
-            c"Registered memory: the buffer that tbccl.empty() stands on.".as_ptr() as *mut c_void,
-        ),
+        slot(ffi::Py_tp_doc, c"Registered memory: the buffer behind tbccl.empty().".as_ptr() as *mut c_void),
         slot(0, null_mut()),
     ];
     let mut spec = ffi::PyType_Spec {
@@ -79,7 +78,7 @@ fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
         flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as _,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the functions are of the types that their slots have, and the size is that of our objects.
+    // SAFETY: each function has the signature of its slot, and the size is that of `Object`.
     unsafe {
         let made = ffi::PyType_FromSpec(&raw mut spec);
         let made = Bound::from_owned_ptr_or_err(py, made)?;
@@ -87,29 +86,29 @@ fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
     }
 }
 
-/// Lets no panic out.
-fn guarded<T>(py: Python<'_>, failed: T, body: impl FnOnce() -> PyResult<T>) -> T {
-    let done = catch_unwind(AssertUnwindSafe(body));
-    done.unwrap_or_else(|_| Err(defect("a panic, told on stderr"))).unwrap_or_else(|error| {
+/// Runs `body`, and sets a Python exception if it fails or panics.
+fn catch_panic<T>(py: Python<'_>, failure_value: T, body: impl FnOnce() -> PyResult<T>) -> T {
+    let result = catch_unwind(AssertUnwindSafe(body));
+    result.unwrap_or_else(|_| Err(internal_error("a panic; see stderr"))).unwrap_or_else(|error| {
         error.restore(py);
-        failed
+        failure_value
     })
 }
 
-/// `Memory(communicator, dtype, shape)`
+/// Implements `Memory(communicator, dtype, shape)`.
 unsafe extern "C" fn new(
     subtype: *mut ffi::PyTypeObject,
     args: *mut ffi::PyObject,
     _kwargs: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: Python calls this with its lock and with a tuple.
+    // SAFETY: Python calls this with the GIL held, and with a tuple.
     let (py, args) = unsafe {
         let py = Python::assume_attached();
         (py, Bound::from_borrowed_ptr(py, args))
     };
-    guarded(py, null_mut(), || {
-        let memory = allocated(args.cast::<PyTuple>()?)?;
-        // SAFETY: the type is ours or made of it, so that its objects begin as ours do.
+    catch_panic(py, null_mut(), || {
+        let memory = allocate(args.cast::<PyTuple>()?)?;
+        // SAFETY: the type is `Memory` or a subclass, whose objects begin with an `Object`.
         unsafe {
             let object = ffi::PyType_GenericAlloc(subtype, 0);
             if object.is_null() {
@@ -121,47 +120,48 @@ unsafe extern "C" fn new(
     })
 }
 
-fn allocated(args: &Bound<'_, PyTuple>) -> PyResult<Memory> {
+fn allocate(args: &Bound<'_, PyTuple>) -> PyResult<Memory> {
     check_fork()?;
     let (comm, number, shape) = args
         .extract::<(Bound<'_, Communicator>, i32, Vec<usize>)>()
-        .map_err(|_| PyTypeError::new_err("registered memory is made by Communicator.empty()"))?;
+        .map_err(|_| PyTypeError::new_err("registered memory is allocated by Communicator.empty()"))?;
     let dtype = numbers::dtype(number)?;
     let bytes = shape.iter().try_fold(dtype.size(), |bytes, length| bytes.checked_mul(*length));
     let Some(bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
-        return Err(invalid(format!("there can't be memory for a shape of {shape:?}")));
+        return Err(invalid_argument(format!("a buffer of shape {shape:?} is too large")));
     };
     let shared = comm.get().state.shared.clone();
-    // One byte at least: an address is to be there, whatever the shape.
+    // One byte at least, so that every shape has an address.
     let buffer = args
         .py()
         .detach(move || shared.with(|comm| comm.alloc::<u8>(bytes.max(1))).and_then(|buffer| buffer));
-    let buffer = buffer.map_err(|error| raised(&error))?;
-    let lengths: Vec<isize> = shape.iter().map(|length| *length as isize).collect();
+    let buffer = buffer.map_err(|error| to_exception(&error))?;
+    let buffer_shape: Vec<isize> = shape.iter().map(|length| *length as isize).collect();
     let mut strides = vec![dtype.size() as isize; shape.len()];
     for at in (1..shape.len()).rev() {
-        strides[at - 1] = strides[at] * lengths[at].max(1);
+        strides[at - 1] = strides[at] * buffer_shape[at].max(1);
     }
-    Ok(Memory { buffer, dtype, shape, lengths, strides })
+    Ok(Memory { buffer, dtype, shape, buffer_shape, strides })
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: the object is one of ours at its end: what it holds is dropped once, and then its room is freed as its type does
-    // it. An object of a type made at run time holds a reference to the type.
+    // SAFETY: the object is an `Object` at deallocation: its memory is dropped once, then the type's
+    // `tp_free` frees the object. An object of a heap type holds a reference to the type, released last.
     unsafe {
         let memory = (*object.cast::<Object>()).memory;
         if !memory.is_null() {
             drop(Box::from_raw(memory));
         }
-        let of = ffi::Py_TYPE(object);
-        let free = ffi::PyType_GetSlot(of, ffi::Py_tp_free);
+        let type_object = ffi::Py_TYPE(object);
+        let free = ffi::PyType_GetSlot(type_object, ffi::Py_tp_free);
         let free = std::mem::transmute::<*mut c_void, ffi::freefunc>(free);
         free(object.cast());
-        ffi::Py_DECREF(of.cast());
+        ffi::Py_DECREF(type_object.cast());
     }
 }
 
-/// The format of an element, for Python's buffers. There is none for bfloat16: it is passed as the bits that it is.
+/// Returns the buffer format of an element type. None exists for bfloat16, which is exported as 16-bit
+/// integers.
 fn format_of(dtype: DType) -> &'static CStr {
     match dtype {
         DType::F16 => c"e",
@@ -181,11 +181,11 @@ fn format_of(dtype: DType) -> &'static CStr {
 }
 
 unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, raw: *mut RawBuffer, flags: c_int) -> c_int {
-    // SAFETY: the object is one of ours, whose memory stays as it is while it lives; the buffer holds a reference to it. There
-    // is room for a buffer.
+    // SAFETY: the object is an `Object`, whose memory does not move while it lives, and the buffer holds a
+    // reference to it. Python passes `raw` with room for a buffer.
     unsafe {
         let memory = &mut *(*object.cast::<Object>()).memory;
-        let wants = |flag: c_int| flags & flag == flag;
+        let requests = |flag: c_int| flags & flag == flag;
         let count: usize = memory.shape.iter().product();
         ffi::Py_INCREF(object);
         raw.write(RawBuffer {
@@ -194,10 +194,10 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, raw: *mut RawBuffer,
             len: (count * memory.dtype.size()) as isize,
             itemsize: memory.dtype.size() as isize,
             readonly: 0,
-            ndim: if wants(ND) { memory.shape.len() as c_int } else { 1 },
-            format: if wants(FORMAT) { format_of(memory.dtype).as_ptr().cast_mut() } else { null_mut() },
-            shape: if wants(ND) { memory.lengths.as_mut_ptr() } else { null_mut() },
-            strides: if wants(STRIDES) { memory.strides.as_mut_ptr() } else { null_mut() },
+            ndim: if requests(ND) { memory.shape.len() as c_int } else { 1 },
+            format: if requests(FORMAT) { format_of(memory.dtype).as_ptr().cast_mut() } else { null_mut() },
+            shape: if requests(ND) { memory.buffer_shape.as_mut_ptr() } else { null_mut() },
+            strides: if requests(STRIDES) { memory.strides.as_mut_ptr() } else { null_mut() },
             suboffsets: null_mut(),
             internal: null_mut(),
         });
@@ -205,44 +205,44 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, raw: *mut RawBuffer,
     0
 }
 
-/// What an object holds, if it is of the type.
-fn memory_if<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a Memory>> {
+/// Returns the contents of an object if it is registered memory.
+fn as_memory<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a Memory>> {
     if !object.is_instance(memory_type(object.py())?)? {
         return Ok(None);
     }
-    // SAFETY: it is an object of ours, whose memory stays as it is while it lives.
+    // SAFETY: the object is an `Object`, whose memory does not move while it lives.
     Ok(Some(unsafe { &*(*object.as_ptr().cast::<Object>()).memory }))
 }
 
-/// The same of an object that must be one.
-fn memory_of<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a Memory> {
-    memory_if(object)?.ok_or_else(|| PyTypeError::new_err("this is no registered memory"))
+/// Returns the contents of an object, or a TypeError if it is not registered memory.
+fn expect_memory<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a Memory> {
+    as_memory(object)?.ok_or_else(|| PyTypeError::new_err("the object is not registered memory"))
 }
 
-/// The element type, if this is registered memory: buffers have no format for every type.
+/// Returns the element type of registered memory, since buffers have no format for every type.
 pub(crate) fn dtype_of(object: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
-    Ok(memory_if(object)?.map(|memory| memory.dtype))
+    Ok(as_memory(object)?.map(|memory| memory.dtype))
 }
 
-/// The number of the element type, and the shape.
+/// Returns the number of the element type, and the shape.
 #[pyfunction]
 pub(crate) fn memory_layout<'py>(object: &Bound<'py, PyAny>) -> PyResult<(i32, Bound<'py, PyTuple>)> {
-    let memory = memory_of(object)?;
-    Ok((numbers::number_of(memory.dtype), PyTuple::new(object.py(), &memory.shape)?))
+    let memory = expect_memory(object)?;
+    Ok((numbers::dtype_number(memory.dtype), PyTuple::new(object.py(), &memory.shape)?))
 }
 
-/// Lends the memory by DLPack, with a version or without.
+/// Exports the memory as a DLPack capsule, versioned or not.
 #[pyfunction]
 pub(crate) fn memory_to_dlpack<'py>(
     object: &Bound<'py, PyAny>,
     with_version: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let memory = memory_of(object)?;
-    lend(object, memory.buffer.as_ptr().addr(), memory.dtype, &memory.shape, with_version)
+    let memory = expect_memory(object)?;
+    export_capsule(object, memory.buffer.as_ptr().addr(), memory.dtype, &memory.shape, with_version)
 }
 
-/// Adds the type and its functions.
-pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+/// Adds the type and its functions to the module.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Memory", memory_type(module.py())?)?;
     module.add_function(wrap_pyfunction!(memory_layout, module)?)?;
     module.add_function(wrap_pyfunction!(memory_to_dlpack, module)?)

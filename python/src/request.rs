@@ -1,14 +1,14 @@
-//! What Python holds of a call, or of a message, until it is done.
+//! Handles of asynchronous calls and messages.
 //!
-//! A request keeps what it was given alive until it is done, also when it is dropped before: the communicator takes that
-//! over then.
+//! A request keeps the objects of its call alive until the call is done. If the request is dropped before,
+//! the communicator keeps them.
 
 use crate::{
     calls::seconds,
-    errors::raised,
-    interrupt::{LOOK, check_fork, is_forked},
-    issued::Issued,
-    state::{State, locked},
+    errors::to_exception,
+    in_flight::InFlight,
+    interrupt::{SIGNAL_POLL_INTERVAL, check_fork, is_forked},
+    state::{State, lock},
 };
 use pyo3::prelude::*;
 use std::{
@@ -17,96 +17,98 @@ use std::{
 };
 use tbccl::{Delivery, Error};
 
-/// A call or a message that was issued, and may be in progress.
+/// An issued call or message, possibly still in progress.
 #[pyclass(frozen, weakref, module = "tbccl._native")]
 #[derive(Debug)]
 pub(crate) struct Request {
-    issued: Issued,
-    /// What must stay alive until it is done.
-    kept: Mutex<Option<Py<PyAny>>>,
+    operation: InFlight,
+    /// Object that must stay alive until the operation is done.
+    keep_alive: Mutex<Option<Py<PyAny>>>,
     state: Weak<State>,
 }
 
 impl Request {
-    pub(crate) fn new(issued: Issued, kept: Option<Py<PyAny>>, state: Weak<State>) -> Request {
-        Request { issued, kept: Mutex::new(kept), state }
+    pub(crate) fn new(operation: InFlight, keep_alive: Option<Py<PyAny>>, state: Weak<State>) -> Request {
+        Request { operation, keep_alive: Mutex::new(keep_alive), state }
     }
 
-    /// It is done: lets go of what was kept for it.
-    fn told(&self, result: Result<Option<Delivery>, Error>) -> PyResult<bool> {
-        drop(locked(&self.kept).take());
-        result.map(|_| true).map_err(|error| raised(&error))
+    /// Releases the object kept for a finished operation, and returns true or the operation's error.
+    fn complete(&self, result: Result<Option<Delivery>, Error>) -> PyResult<bool> {
+        drop(lock(&self.keep_alive).take());
+        result.map(|_| true).map_err(|error| to_exception(&error))
     }
 
-    /// What was delivered, of a message that is done and has not failed.
-    fn delivered(&self) -> Option<Delivery> {
+    /// Returns the delivery of a message that has succeeded.
+    fn delivery(&self) -> Option<Delivery> {
         if is_forked() {
             return None;
         }
-        self.issued.test().and_then(Result::ok).flatten()
+        self.operation.test().and_then(Result::ok).flatten()
     }
 }
 
 #[pymethods]
 impl Request {
-    /// Waits until it is done, for so many seconds at most; None for no limit but a call's own. False: not done in time.
-    /// Raises what has become of it, if it has failed; the same each time it is asked.
+    /// Waits until the operation is done, for at most `timeout` seconds; None sets no limit here.
+    ///
+    /// Returns false if time ran out. Raises the operation's error, the same one on every call.
     #[pyo3(signature = (timeout=None, /))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         check_fork()?;
-        if let Some(result) = self.issued.test() {
-            return self.told(result);
+        if let Some(result) = self.operation.test() {
+            return self.complete(result);
         }
         let limit = timeout.map(seconds).transpose()?.flatten();
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
-            let issued = &self.issued;
-            if let Some(result) = py.detach(|| issued.wait(left.min(LOOK))) {
-                return self.told(result);
+            let left = deadline
+                .map_or(SIGNAL_POLL_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let operation = &self.operation;
+            if let Some(result) = py.detach(|| operation.wait(left.min(SIGNAL_POLL_INTERVAL))) {
+                return self.complete(result);
             }
             if let Err(interrupted) = py.check_signals() {
-                // This rank will not do its part of what comes next, and the others shall not wait for it.
+                // This rank will skip the calls that follow; the others must not wait for it.
                 if let Some(state) = self.state.upgrade() {
                     py.detach(|| state.abort());
                 }
                 return Err(interrupted);
             }
-            if left <= LOOK && until.is_some() {
+            if left <= SIGNAL_POLL_INTERVAL && deadline.is_some() {
                 return Ok(false);
             }
         }
     }
 
-    /// Is it done? Raises what has become of it, if it has failed.
+    /// Whether the operation is done. Raises the operation's error.
     fn test(&self) -> PyResult<bool> {
         check_fork()?;
-        self.issued.test().map_or(Ok(false), |result| self.told(result))
+        self.operation.test().map_or(Ok(false), |result| self.complete(result))
     }
 
-    /// Who sent the message, once it is done; None of calls.
+    /// Rank that sent a received message; None for calls.
     #[getter]
     fn source(&self) -> Option<u32> {
-        self.delivered().map(|delivery| delivery.from.0)
+        self.delivery().map(|delivery| delivery.from.0)
     }
 
-    /// Its tag.
+    /// Tag of the message.
     #[getter]
     fn tag(&self) -> Option<i32> {
-        self.delivered().map(|delivery| delivery.tag)
+        self.delivery().map(|delivery| delivery.tag)
     }
 
-    /// Its length in bytes.
+    /// Length of the message in bytes.
     #[getter]
     fn nbytes(&self) -> Option<usize> {
-        self.delivered().map(|delivery| delivery.bytes)
+        self.delivery().map(|delivery| delivery.bytes)
     }
 
     fn __repr__(&self) -> &'static str {
         if is_forked() {
             return "<tbccl request of another process>";
         }
-        match self.issued.test() {
+        match self.operation.test() {
             None => "<tbccl request in progress>",
             Some(Ok(_)) => "<tbccl request, done>",
             Some(Err(_)) => "<tbccl request, failed>",
@@ -116,16 +118,16 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let Some(kept) = locked(&self.kept).take() else { return };
+        let Some(keep_alive) = lock(&self.keep_alive).take() else { return };
         if is_forked() {
-            // The parent's call uses the parent's memory.
+            // The call belongs to the parent process and uses its memory.
             return;
         }
-        // Where there is no communicator any more, it has waited for the call.
-        if self.issued.test().is_none()
+        // A communicator that no longer exists has waited for the call.
+        if self.operation.test().is_none()
             && let Some(state) = self.state.upgrade()
         {
-            state.keep(self.issued.clone(), kept);
+            state.keep_until_done(self.operation.clone(), keep_alive);
         }
     }
 }

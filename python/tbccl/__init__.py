@@ -1,13 +1,13 @@
 """Collective communication for Macs and PCs that are wired together.
 
-    import numpy as np
-    import tbccl
+import numpy as np
+import tbccl
 
-    # In each process that `tbccl run -n 4 -- python program.py` has started:
-    with tbccl.init() as comm:
-        gradients = np.ones(1000, dtype=np.float32)
-        comm.all_reduce(gradients, out=gradients)
-        assert gradients[0] == comm.size
+# In each process that `tbccl run -n 4 -- python program.py` has started:
+with tbccl.init() as comm:
+    gradients = np.ones(1000, dtype=np.float32)
+    comm.all_reduce(gradients, out=gradients)
+    assert gradients[0] == comm.size
 """
 
 from __future__ import annotations
@@ -126,9 +126,11 @@ def init(
         if uid is not None:
             if rank is None or size is None:
                 raise InvalidArgumentError("init with a unique id needs a rank and a size as well", code=4)
-            made = Communicator.from_unique_id(uid, rank, size, timeout=timeout, options=options, mail=mail)
+            comm = Communicator.from_unique_id(uid, rank, size, timeout=timeout, options=options, mail=mail)
         elif rank is not None or size is not None:
-            raise InvalidArgumentError("rank and size are for a unique id; a launcher says them itself", code=4)
+            raise InvalidArgumentError(
+                "rank and size are for a unique id; a launcher says them itself", code=4
+            )
         else:
             if _default is not None and not _default.is_closed and _default.is_of_launcher:
                 raise UsageError(
@@ -137,11 +139,11 @@ def init(
                     code=5,
                 )
             texts = None if options is None else {name: str(value) for name, value in options.items()}
-            made = Communicator(_native.join_from_env(timeout, texts, mail))
-            made.is_of_launcher = True
+            comm = Communicator(_native.join_from_env(timeout, texts, mail))
+            comm.is_of_launcher = True
         if _default is None or _default.is_closed:
-            _default = made
-        return made
+            _default = comm
+        return comm
 
 
 def default() -> Communicator:

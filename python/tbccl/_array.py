@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Sequence
 
 from tbccl import _native
-from tbccl._elements import NAMES
+from tbccl._elements import DTYPE_NAMES
 
 if TYPE_CHECKING:
     import numpy
@@ -35,7 +35,7 @@ class Array(_native.Memory):
     @property
     def dtype(self) -> str:
         """The name of the element type."""
-        return NAMES[self._dtype]
+        return DTYPE_NAMES[self._dtype]
 
     @property
     def size(self) -> int:

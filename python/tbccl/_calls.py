@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Sequence
 
 from tbccl import _native
-from tbccl._elements import NAMES, codec_number, empty_like, op_number, view
+from tbccl._elements import DTYPE_NAMES, codec_number, empty_like, op_number, view
 from tbccl._errors import InvalidArgumentError
 
 
@@ -37,32 +37,38 @@ def _invalid(text: str) -> InvalidArgumentError:
     return InvalidArgumentError(text, code=4)
 
 
-def _out(data: Any, seen: _native.View, out: Any, shape: Sequence[int]) -> tuple[Any, _native.View]:
+def _output(data: Any, elements: _native.View, out: Any, shape: Sequence[int]) -> tuple[Any, _native.View]:
     """The result's array, and how it is seen: a new one, or the one given, which must have as many elements."""
     if out is None:
-        out = empty_like(data, shape, seen.dtype)
+        out = empty_like(data, shape, elements.dtype)
         return out, view(out, True)
-    into = view(out, True)
-    if into.dtype != seen.dtype:
-        raise _invalid(f"out has {NAMES[into.dtype]} elements, and data {NAMES[seen.dtype]}")
+    out_elements = view(out, True)
+    if out_elements.dtype != elements.dtype:
+        raise _invalid(
+            f"out has {DTYPE_NAMES[out_elements.dtype]} elements, and data {DTYPE_NAMES[elements.dtype]}"
+        )
     count = 1
     for length in shape:
         count *= length
-    if into.count != count:
-        raise _invalid(f"out has {into.count} elements of shape {into.shape}, and the result {count} of shape {tuple(shape)}")
-    return out, into
+    if out_elements.count != count:
+        raise _invalid(
+            f"out has {out_elements.count} elements of shape {out_elements.shape}, and the result {count} of shape {tuple(shape)}"
+        )
+    return out, out_elements
 
 
-def _divided(shape: Sequence[int], size: int) -> tuple[int, ...]:
+def _block_shape(shape: Sequence[int], size: int) -> tuple[int, ...]:
     """One of `size` equal parts, along the first dimension."""
     if not shape:
-        raise _invalid("a single number can't be divided among ranks: give an array of one dimension at least")
+        raise _invalid(
+            "a single number can't be divided among ranks: give an array of one dimension at least"
+        )
     if shape[0] % size:
         raise _invalid(f"the first dimension of {tuple(shape)} can't be divided among {size} ranks")
     return (shape[0] // size, *shape[1:])
 
 
-def _row(shape: Sequence[int]) -> int:
+def _row_elements(shape: Sequence[int]) -> int:
     """Elements of one entry of the first dimension."""
     if not shape:
         raise _invalid("a single number has no first dimension to be divided along")
@@ -72,22 +78,24 @@ def _row(shape: Sequence[int]) -> int:
     return count
 
 
-def _lengths(what: str, given: Sequence[int], size: int) -> list[int]:
+def _checked_lengths(name: str, given: Sequence[int], size: int) -> list[int]:
     lengths = [int(length) for length in given]
     if len(lengths) != size or any(length < 0 for length in lengths):
-        raise _invalid(f"{what} is {lengths}: it has a length, 0 or more, for each of {size} ranks")
+        raise _invalid(f"{name} is {lengths}: it has a length, 0 or more, for each of {size} ranks")
     return lengths
 
 
-def _whole(what: str, lengths: list[int], shape: Sequence[int]) -> None:
+def _check_total(name: str, lengths: list[int], shape: Sequence[int]) -> None:
     if not shape or sum(lengths) != shape[0]:
-        raise _invalid(f"{what} is {lengths}, {sum(lengths)} together, and the first dimension of data has shape {tuple(shape)}")
+        raise _invalid(
+            f"{name} is {lengths}, {sum(lengths)} together, and the first dimension of data has shape {tuple(shape)}"
+        )
 
 
-def checked_rank(root: int, size: int, what: str = "root") -> int:
+def checked_rank(root: int, size: int, name: str = "root") -> int:
     """A rank that there is."""
     if not 0 <= root < size:
-        raise _invalid(f"{what} {root} is not one of the ranks 0..{size}")
+        raise _invalid(f"{name} {root} is not one of the ranks 0..{size}")
     return root
 
 
@@ -103,7 +111,7 @@ def all_reduce(comm: Any, data: Any, op: Any, out: Any) -> Call:
     if out is data:
         out, recv = data, send
     else:
-        out, recv = _out(data, send, out, send.shape)
+        out, recv = _output(data, send, out, send.shape)
     numbers = (_native.ALL_REDUCE, send.dtype, op_number(op), send.count, send.address, recv.address, 0)
     return Call(*numbers, (data, send, out, recv), out)
 
@@ -131,30 +139,38 @@ def reduce(comm: Any, data: Any, op: Any, root: int, out: Any) -> Call:
 
 
 def broadcast(comm: Any, data: Any, root: int) -> Call:
-    seen = view(data, comm.rank != root)
-    address = seen.address
-    numbers = (_native.BROADCAST, seen.dtype, 0, seen.count, address, address, checked_rank(root, comm.size))
-    return Call(*numbers, (data, seen), data)
+    elements = view(data, comm.rank != root)
+    address = elements.address
+    numbers = (
+        _native.BROADCAST,
+        elements.dtype,
+        0,
+        elements.count,
+        address,
+        address,
+        checked_rank(root, comm.size),
+    )
+    return Call(*numbers, (data, elements), data)
 
 
 def all_gather(comm: Any, data: Any, out: Any) -> Call:
     send = view(data)
-    out, recv = _out(data, send, out, (comm.size, *send.shape))
+    out, recv = _output(data, send, out, (comm.size, *send.shape))
     numbers = (_native.ALL_GATHER, send.dtype, 0, send.count, send.address, recv.address, 0)
     return Call(*numbers, (data, send, out, recv), out)
 
 
 def reduce_scatter(comm: Any, data: Any, op: Any, out: Any) -> Call:
     send = view(data)
-    out, recv = _out(data, send, out, _divided(send.shape, comm.size))
+    out, recv = _output(data, send, out, _block_shape(send.shape, comm.size))
     numbers = (_native.REDUCE_SCATTER, send.dtype, op_number(op), recv.count, send.address, recv.address, 0)
     return Call(*numbers, (data, send, out, recv), out)
 
 
 def all_to_all(comm: Any, data: Any, out: Any) -> Call:
     send = view(data)
-    _divided(send.shape, comm.size)
-    out, recv = _out(data, send, out, send.shape)
+    _block_shape(send.shape, comm.size)
+    out, recv = _output(data, send, out, send.shape)
     count = send.count // comm.size
     numbers = (_native.ALL_TO_ALL, send.dtype, 0, count, send.address, recv.address, 0)
     return Call(*numbers, (data, send, out, recv), out)
@@ -175,25 +191,29 @@ def scatter(comm: Any, data: Any, root: int, out: Any) -> Call:
             raise _invalid("data is None, and this rank is the root of the scatter")
         send = view(data)
         if not send.shape or send.shape[0] != comm.size:
-            raise _invalid(f"the first dimension of data is to be the {comm.size} ranks, and its shape is {send.shape}")
-        out, recv = _out(data, send, out, send.shape[1:])
+            raise _invalid(
+                f"the first dimension of data is to be the {comm.size} ranks, and its shape is {send.shape}"
+            )
+        out, recv = _output(data, send, out, send.shape[1:])
         keep = (data, send, out, recv)
         return Call(_native.SCATTER, send.dtype, 0, recv.count, send.address, recv.address, root, keep, out)
     if out is None:
-        raise _invalid("out is None: only the root of a scatter knows the shape, so the others give an array for the result")
+        raise _invalid(
+            "out is None: only the root of a scatter knows the shape, so the others give an array for the result"
+        )
     recv = view(out, True)
     return Call(_native.SCATTER, recv.dtype, 0, recv.count, 0, recv.address, root, (out, recv), out)
 
 
 def all_gather_v(comm: Any, data: Any, lengths: Sequence[int], out: Any) -> Call:
     send = view(data)
-    counts = _lengths("lengths", lengths, comm.size)
-    row = _row(send.shape)
+    counts = _checked_lengths("lengths", lengths, comm.size)
+    row_elements = _row_elements(send.shape)
     if counts[comm.rank] != send.shape[0]:
         raise _invalid(f"lengths says {counts[comm.rank]} for this rank, and data has shape {send.shape}")
-    out, recv = _out(data, send, out, (sum(counts), *send.shape[1:]))
-    pair = (None, [count * row for count in counts])
-    numbers = (_native.ALL_GATHER_V, send.dtype, 0, pair, send.address, recv.address, 0)
+    out, recv = _output(data, send, out, (sum(counts), *send.shape[1:]))
+    block_counts = (None, [count * row_elements for count in counts])
+    numbers = (_native.ALL_GATHER_V, send.dtype, 0, block_counts, send.address, recv.address, 0)
     return Call(*numbers, (data, send, out, recv), out)
 
 
@@ -202,49 +222,64 @@ def gather_v(comm: Any, data: Any, lengths: Sequence[int], root: int, out: Any) 
     if comm.rank == root:
         return all_gather_v(comm, data, lengths, out)._replace(number=_native.GATHER_V, root=root)
     send = view(data)
-    counts = _lengths("lengths", lengths, comm.size)
-    pair = (None, [count * _row(send.shape) for count in counts])
-    return Call(_native.GATHER_V, send.dtype, 0, pair, send.address, 0, root, (data, send), None)
+    counts = _checked_lengths("lengths", lengths, comm.size)
+    block_counts = (None, [count * _row_elements(send.shape) for count in counts])
+    return Call(_native.GATHER_V, send.dtype, 0, block_counts, send.address, 0, root, (data, send), None)
 
 
 def reduce_scatter_v(comm: Any, data: Any, lengths: Sequence[int], op: Any, out: Any) -> Call:
     send = view(data)
-    counts = _lengths("lengths", lengths, comm.size)
-    _whole("lengths", counts, send.shape)
-    row = _row(send.shape)
-    out, recv = _out(data, send, out, (counts[comm.rank], *send.shape[1:]))
-    pair = ([count * row for count in counts], None)
-    numbers = (_native.REDUCE_SCATTER_V, send.dtype, op_number(op), pair, send.address, recv.address, 0)
+    counts = _checked_lengths("lengths", lengths, comm.size)
+    _check_total("lengths", counts, send.shape)
+    row_elements = _row_elements(send.shape)
+    out, recv = _output(data, send, out, (counts[comm.rank], *send.shape[1:]))
+    block_counts = ([count * row_elements for count in counts], None)
+    numbers = (
+        _native.REDUCE_SCATTER_V,
+        send.dtype,
+        op_number(op),
+        block_counts,
+        send.address,
+        recv.address,
+        0,
+    )
     return Call(*numbers, (data, send, out, recv), out)
 
 
 def scatter_v(comm: Any, data: Any, lengths: Sequence[int], root: int, out: Any) -> Call:
     root = checked_rank(root, comm.size)
-    counts = _lengths("lengths", lengths, comm.size)
+    counts = _checked_lengths("lengths", lengths, comm.size)
     if comm.rank == root:
         send = view(data)
-        _whole("lengths", counts, send.shape)
-        row = _row(send.shape)
-        out, recv = _out(data, send, out, (counts[root], *send.shape[1:]))
-        pair = ([count * row for count in counts], None)
+        _check_total("lengths", counts, send.shape)
+        row_elements = _row_elements(send.shape)
+        out, recv = _output(data, send, out, (counts[root], *send.shape[1:]))
+        block_counts = ([count * row_elements for count in counts], None)
         keep = (data, send, out, recv)
-        return Call(_native.SCATTER_V, send.dtype, 0, pair, send.address, recv.address, root, keep, out)
+        return Call(
+            _native.SCATTER_V, send.dtype, 0, block_counts, send.address, recv.address, root, keep, out
+        )
     if out is None:
-        raise _invalid("out is None: only the root of a scatter knows the shape, so the others give an array for the result")
+        raise _invalid(
+            "out is None: only the root of a scatter knows the shape, so the others give an array for the result"
+        )
     recv = view(out, True)
-    row = _row(recv.shape)
-    pair = ([count * row for count in counts], None)
-    return Call(_native.SCATTER_V, recv.dtype, 0, pair, 0, recv.address, root, (out, recv), out)
+    row_elements = _row_elements(recv.shape)
+    block_counts = ([count * row_elements for count in counts], None)
+    return Call(_native.SCATTER_V, recv.dtype, 0, block_counts, 0, recv.address, root, (out, recv), out)
 
 
 def all_to_all_v(comm: Any, data: Any, sent: Sequence[int], received: Sequence[int], out: Any) -> Call:
     send = view(data)
-    sent, received = _lengths("send_lengths", sent, comm.size), _lengths("recv_lengths", received, comm.size)
-    _whole("send_lengths", sent, send.shape)
-    row = _row(send.shape)
-    out, recv = _out(data, send, out, (sum(received), *send.shape[1:]))
-    pair = ([count * row for count in sent], [count * row for count in received])
-    numbers = (_native.ALL_TO_ALL_V, send.dtype, 0, pair, send.address, recv.address, 0)
+    sent, received = (
+        _checked_lengths("send_lengths", sent, comm.size),
+        _checked_lengths("recv_lengths", received, comm.size),
+    )
+    _check_total("send_lengths", sent, send.shape)
+    row_elements = _row_elements(send.shape)
+    out, recv = _output(data, send, out, (sum(received), *send.shape[1:]))
+    block_counts = ([count * row_elements for count in sent], [count * row_elements for count in received])
+    numbers = (_native.ALL_TO_ALL_V, send.dtype, 0, block_counts, send.address, recv.address, 0)
     return Call(*numbers, (data, send, out, recv), out)
 
 
@@ -253,10 +288,30 @@ def barrier(comm: Any) -> Call:
 
 
 def send(comm: Any, data: Any, to: int) -> Call:
-    seen = view(data)
-    return Call(_native.SEND, seen.dtype, 0, seen.count, seen.address, 0, checked_rank(to, comm.size, "peer"), (data, seen), None)
+    elements = view(data)
+    return Call(
+        _native.SEND,
+        elements.dtype,
+        0,
+        elements.count,
+        elements.address,
+        0,
+        checked_rank(to, comm.size, "peer"),
+        (data, elements),
+        None,
+    )
 
 
 def recv(comm: Any, out: Any, source: int) -> Call:
-    seen = view(out, True)
-    return Call(_native.RECV, seen.dtype, 0, seen.count, 0, seen.address, checked_rank(source, comm.size, "peer"), (out, seen), out)
+    elements = view(out, True)
+    return Call(
+        _native.RECV,
+        elements.dtype,
+        0,
+        elements.count,
+        0,
+        elements.address,
+        checked_rank(source, comm.size, "peer"),
+        (out, elements),
+        out,
+    )

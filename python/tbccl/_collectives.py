@@ -15,22 +15,24 @@ A = TypeVar("A")
 class Collectives:
     """What a communicator does; its base class makes calls by address."""
 
-    def _do(self: Any, call: Call, timeout: float | None) -> Any:
+    def _execute(self: Any, call: Call, timeout: float | None) -> Any:
         number, dtype, op, count, send, recv, root, _, result = call
         self.submit(number, dtype, op, count, send, recv, root, timeout)
         return result
 
-    def _start(self: Any, call: Call, timeout: float | None) -> Work[Any]:
+    def _issue(self: Any, call: Call, timeout: float | None) -> Work[Any]:
         number, dtype, op, count, send, recv, root, keep, result = call
         request = self.submit(number, dtype, op, count, send, recv, root, timeout, None, False, keep)
         return Work(request, result)
 
-    def all_reduce(self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None) -> A:
+    def all_reduce(
+        self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
+    ) -> A:
         """Combines all ranks' arrays element by element, and gives every rank the result.
 
         Operations are "sum", "prod", "max", "min", "avg", "band", "bor" and "bxor".
         """
-        return self._do(_calls.all_reduce(self, data, op, out), timeout)
+        return self._execute(_calls.all_reduce(self, data, op, out), timeout)
 
     def all_reduce_async(
         self,
@@ -41,7 +43,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `all_reduce`, at once: the result is the Work's."""
-        return self._start(_calls.all_reduce(self, data, op, out), timeout)
+        return self._issue(_calls.all_reduce(self, data, op, out), timeout)
 
     def all_reduce_quantized(
         self,
@@ -56,7 +58,7 @@ class Collectives:
 
         The operation is "sum" or "avg". docs/collectives.md has the bound of the error.
         """
-        return self._do(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
+        return self._execute(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
 
     def all_reduce_quantized_async(
         self,
@@ -68,7 +70,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `all_reduce_quantized`, at once: the result is the Work's."""
-        return self._start(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
+        return self._issue(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
 
     def reduce(
         self,
@@ -80,7 +82,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> A | None:
         """As `all_reduce`, for one rank: the root gets the result, the others None."""
-        return self._do(_calls.reduce(self, data, op, root, out), timeout)
+        return self._execute(_calls.reduce(self, data, op, root, out), timeout)
 
     def reduce_async(
         self,
@@ -92,27 +94,29 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A | None]:
         """As `reduce`, at once: the result is the Work's."""
-        return self._start(_calls.reduce(self, data, op, root, out), timeout)
+        return self._issue(_calls.reduce(self, data, op, root, out), timeout)
 
     def broadcast(self, data: A, root: int = 0, *, timeout: float | None = None) -> A:
         """Gives every rank the root's elements, in `data` itself, which is also returned."""
-        return self._do(_calls.broadcast(self, data, root), timeout)
+        return self._execute(_calls.broadcast(self, data, root), timeout)
 
     def broadcast_async(self, data: A, root: int = 0, *, timeout: float | None = None) -> Work[A]:
         """As `broadcast`, at once: the result is the Work's."""
-        return self._start(_calls.broadcast(self, data, root), timeout)
+        return self._issue(_calls.broadcast(self, data, root), timeout)
 
     def all_gather(self, data: A, *, out: A | None = None, timeout: float | None = None) -> A:
         """Gives every rank all ranks' arrays: the result has the ranks as its first dimension."""
-        return self._do(_calls.all_gather(self, data, out), timeout)
+        return self._execute(_calls.all_gather(self, data, out), timeout)
 
     def all_gather_async(self, data: A, *, out: A | None = None, timeout: float | None = None) -> Work[A]:
         """As `all_gather`, at once: the result is the Work's."""
-        return self._start(_calls.all_gather(self, data, out), timeout)
+        return self._issue(_calls.all_gather(self, data, out), timeout)
 
-    def reduce_scatter(self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None) -> A:
+    def reduce_scatter(
+        self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
+    ) -> A:
         """Combines all ranks' arrays, and gives each rank its part of the result, divided along the first dimension."""
-        return self._do(_calls.reduce_scatter(self, data, op, out), timeout)
+        return self._execute(_calls.reduce_scatter(self, data, op, out), timeout)
 
     def reduce_scatter_async(
         self,
@@ -123,21 +127,23 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `reduce_scatter`, at once: the result is the Work's."""
-        return self._start(_calls.reduce_scatter(self, data, op, out), timeout)
+        return self._issue(_calls.reduce_scatter(self, data, op, out), timeout)
 
     def all_to_all(self, data: A, *, out: A | None = None, timeout: float | None = None) -> A:
         """Gives each rank its part of every rank's array, divided along the first dimension; parts come in the order of
         ranks.
         """
-        return self._do(_calls.all_to_all(self, data, out), timeout)
+        return self._execute(_calls.all_to_all(self, data, out), timeout)
 
     def all_to_all_async(self, data: A, *, out: A | None = None, timeout: float | None = None) -> Work[A]:
         """As `all_to_all`, at once: the result is the Work's."""
-        return self._start(_calls.all_to_all(self, data, out), timeout)
+        return self._issue(_calls.all_to_all(self, data, out), timeout)
 
-    def gather(self, data: A, root: int = 0, *, out: A | None = None, timeout: float | None = None) -> A | None:
+    def gather(
+        self, data: A, root: int = 0, *, out: A | None = None, timeout: float | None = None
+    ) -> A | None:
         """As `all_gather`, for one rank: the root gets the result, the others None."""
-        return self._do(_calls.gather(self, data, root, out), timeout)
+        return self._execute(_calls.gather(self, data, root, out), timeout)
 
     def gather_async(
         self,
@@ -148,14 +154,16 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A | None]:
         """As `gather`, at once: the result is the Work's."""
-        return self._start(_calls.gather(self, data, root, out), timeout)
+        return self._issue(_calls.gather(self, data, root, out), timeout)
 
-    def scatter(self, data: A | None, root: int = 0, *, out: A | None = None, timeout: float | None = None) -> A:
+    def scatter(
+        self, data: A | None, root: int = 0, *, out: A | None = None, timeout: float | None = None
+    ) -> A:
         """Gives each rank its entry of the root's array, whose first dimension is the ranks.
 
         Ranks that are not the root give `out`, and None as `data`.
         """
-        return self._do(_calls.scatter(self, data, root, out), timeout)
+        return self._execute(_calls.scatter(self, data, root, out), timeout)
 
     def scatter_async(
         self,
@@ -166,19 +174,23 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `scatter`, at once: the result is the Work's."""
-        return self._start(_calls.scatter(self, data, root, out), timeout)
+        return self._issue(_calls.scatter(self, data, root, out), timeout)
 
     def scan(self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None) -> A:
         """Combines the arrays of all ranks up to this one, this one's included."""
-        return self._do(_calls.scan(self, data, op, out), timeout)
+        return self._execute(_calls.scan(self, data, op, out), timeout)
 
-    def scan_async(self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None) -> Work[A]:
+    def scan_async(
+        self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
+    ) -> Work[A]:
         """As `scan`, at once: the result is the Work's."""
-        return self._start(_calls.scan(self, data, op, out), timeout)
+        return self._issue(_calls.scan(self, data, op, out), timeout)
 
-    def exclusive_scan(self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None) -> A:
+    def exclusive_scan(
+        self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
+    ) -> A:
         """Combines the arrays of all ranks before this one. docs/collectives.md says what rank 0 gets."""
-        return self._do(_calls.exclusive_scan(self, data, op, out), timeout)
+        return self._execute(_calls.exclusive_scan(self, data, op, out), timeout)
 
     def exclusive_scan_async(
         self,
@@ -189,7 +201,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `exclusive_scan`, at once: the result is the Work's."""
-        return self._start(_calls.exclusive_scan(self, data, op, out), timeout)
+        return self._issue(_calls.exclusive_scan(self, data, op, out), timeout)
 
     def all_gather_v(
         self,
@@ -202,7 +214,7 @@ class Collectives:
         """As `all_gather` of arrays whose first dimensions differ: `lengths` has them for all ranks, and parts lie one
         after the other.
         """
-        return self._do(_calls.all_gather_v(self, data, lengths, out), timeout)
+        return self._execute(_calls.all_gather_v(self, data, lengths, out), timeout)
 
     def all_gather_v_async(
         self,
@@ -213,7 +225,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `all_gather_v`, at once: the result is the Work's."""
-        return self._start(_calls.all_gather_v(self, data, lengths, out), timeout)
+        return self._issue(_calls.all_gather_v(self, data, lengths, out), timeout)
 
     def reduce_scatter_v(
         self,
@@ -225,7 +237,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> A:
         """As `reduce_scatter` in parts of different lengths along the first dimension, `lengths` for all ranks."""
-        return self._do(_calls.reduce_scatter_v(self, data, lengths, op, out), timeout)
+        return self._execute(_calls.reduce_scatter_v(self, data, lengths, op, out), timeout)
 
     def reduce_scatter_v_async(
         self,
@@ -237,7 +249,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `reduce_scatter_v`, at once: the result is the Work's."""
-        return self._start(_calls.reduce_scatter_v(self, data, lengths, op, out), timeout)
+        return self._issue(_calls.reduce_scatter_v(self, data, lengths, op, out), timeout)
 
     def gather_v(
         self,
@@ -249,7 +261,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> A | None:
         """As `gather` of arrays whose first dimensions differ: see `all_gather_v`."""
-        return self._do(_calls.gather_v(self, data, lengths, root, out), timeout)
+        return self._execute(_calls.gather_v(self, data, lengths, root, out), timeout)
 
     def gather_v_async(
         self,
@@ -261,7 +273,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A | None]:
         """As `gather_v`, at once: the result is the Work's."""
-        return self._start(_calls.gather_v(self, data, lengths, root, out), timeout)
+        return self._issue(_calls.gather_v(self, data, lengths, root, out), timeout)
 
     def scatter_v(
         self,
@@ -273,7 +285,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> A:
         """As `scatter` in parts of different lengths along the first dimension, `lengths` for all ranks."""
-        return self._do(_calls.scatter_v(self, data, lengths, root, out), timeout)
+        return self._execute(_calls.scatter_v(self, data, lengths, root, out), timeout)
 
     def scatter_v_async(
         self,
@@ -285,7 +297,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `scatter_v`, at once: the result is the Work's."""
-        return self._start(_calls.scatter_v(self, data, lengths, root, out), timeout)
+        return self._issue(_calls.scatter_v(self, data, lengths, root, out), timeout)
 
     def all_to_all_v(
         self,
@@ -297,7 +309,7 @@ class Collectives:
         timeout: float | None = None,
     ) -> A:
         """As `all_to_all` in parts of different lengths: those that go to each rank, and those that come from each."""
-        return self._do(_calls.all_to_all_v(self, data, send_lengths, recv_lengths, out), timeout)
+        return self._execute(_calls.all_to_all_v(self, data, send_lengths, recv_lengths, out), timeout)
 
     def all_to_all_v_async(
         self,
@@ -309,15 +321,15 @@ class Collectives:
         timeout: float | None = None,
     ) -> Work[A]:
         """As `all_to_all_v`, at once: the result is the Work's."""
-        return self._start(_calls.all_to_all_v(self, data, send_lengths, recv_lengths, out), timeout)
+        return self._issue(_calls.all_to_all_v(self, data, send_lengths, recv_lengths, out), timeout)
 
     def barrier(self, *, timeout: float | None = None) -> None:
         """Waits until all ranks have come so far."""
-        return self._do(_calls.barrier(self), timeout)
+        return self._execute(_calls.barrier(self), timeout)
 
     def barrier_async(self, *, timeout: float | None = None) -> Work[None]:
         """As `barrier`, at once: the result is the Work's."""
-        return self._start(_calls.barrier(self), timeout)
+        return self._issue(_calls.barrier(self), timeout)
 
     def send(self: Any, data: Any, to: int, tag: int = 0, *, timeout: float | None = None) -> None:
         """Sends an array to a rank. When this returns the array may be written again; that says nothing of who has received it.
@@ -329,10 +341,10 @@ class Collectives:
 
     def send_async(self: Any, data: Any, to: int, tag: int = 0) -> Work[None]:
         """As `send`, at once."""
-        seen = view(data)
-        nbytes = seen.count * seen.itemsize
+        elements = view(data)
+        nbytes = elements.count * elements.itemsize
         peer = _calls.checked_rank(to, self.size, "peer")
-        request = self.post_send(peer, 0, _calls.checked_tag(tag), seen.address, nbytes, (data, seen))
+        request = self.post_send(peer, 0, _calls.checked_tag(tag), elements.address, nbytes, (data, elements))
         return Work(request, None)
 
     def recv(
@@ -352,11 +364,11 @@ class Collectives:
 
     def recv_async(self: Any, out: A, source: int | None = None, tag: int | None = None) -> Work[A]:
         """As `recv`, at once. When it is done, the Work's `source`, `tag` and `nbytes` tell what has come."""
-        seen = view(out, True)
-        nbytes = seen.count * seen.itemsize
+        elements = view(out, True)
+        nbytes = elements.count * elements.itemsize
         peer = -1 if source is None else _calls.checked_rank(source, self.size, "source")
         wanted = -1 if tag is None else _calls.checked_tag(tag)
-        return Work(self.post_recv(peer, 0, wanted, seen.address, nbytes, (out, seen)), out)
+        return Work(self.post_recv(peer, 0, wanted, elements.address, nbytes, (out, elements)), out)
 
     def sendrecv(
         self: Any,

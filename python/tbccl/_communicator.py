@@ -13,7 +13,7 @@ from tbccl._errors import InvalidArgumentError
 from tbccl._group import Group
 
 
-def _texts(options: Mapping[str, object] | None) -> dict[str, str] | None:
+def _option_strings(options: Mapping[str, object] | None) -> dict[str, str] | None:
     """Options as the environment has them: text."""
     return None if options is None else {name: str(value) for name, value in options.items()}
 
@@ -52,7 +52,7 @@ class Communicator(_native.Communicator, Collectives):
         All give the same id, which one of them has made with `tbccl.unique_id()`. `timeout` is how many seconds ranks wait for
         each other, and calls without progress; `options` are those of `tbccl run --help` by name, as {"ALGO": "ring"}.
         """
-        return cls(_native.join(bytes(uid), rank, size, timeout, _texts(options), mail))
+        return cls(_native.join(bytes(uid), rank, size, timeout, _option_strings(options), mail))
 
     def with_options(
         self,
@@ -82,7 +82,7 @@ class Communicator(_native.Communicator, Collectives):
 
         All ranks call it. Those whose color is None get None.
         """
-        made = _native.split(self, color, key, timeout, _texts(options), mail)
+        made = _native.split(self, color, key, timeout, _option_strings(options), mail)
         return None if made is None else type(self)(made)
 
     def shrink(
@@ -95,7 +95,7 @@ class Communicator(_native.Communicator, Collectives):
     ) -> Communicator:
         """Makes a communicator of all ranks but these, which may be lost. The others call it with the same list; also when
         this communicator has failed or was aborted."""
-        return type(self)(_native.shrink(self, list(without), timeout, _texts(options), mail))
+        return type(self)(_native.shrink(self, list(without), timeout, _option_strings(options), mail))
 
     def grow(
         self,
@@ -110,7 +110,7 @@ class Communicator(_native.Communicator, Collectives):
 
         All ranks call it, one of them with an id of `grow_id()`. The new ones join by `from_unique_id` with that id.
         """
-        return type(self)(_native.grow(self, uid, size, timeout, _texts(options), mail))
+        return type(self)(_native.grow(self, uid, size, timeout, _option_strings(options), mail))
 
     def grow_id(self) -> bytes:
         """Makes an id with which this communicator grows once."""
@@ -141,7 +141,9 @@ class Communicator(_native.Communicator, Collectives):
         self.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a communicator belongs to its process and can't be sent to another one: send its unique id")
+        raise TypeError(
+            "a communicator belongs to its process and can't be sent to another one: send its unique id"
+        )
 
     def __repr__(self) -> str:
         return f"<tbccl.Communicator: rank {self.rank} of {self.size}>"

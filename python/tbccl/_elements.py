@@ -15,9 +15,9 @@ from tbccl._errors import InvalidArgumentError
 DTYPES: dict[str, int] = dict(_native.DTYPES)
 
 #: Their names, by number.
-NAMES: dict[int, str] = {number: name for name, number in DTYPES.items()}
+DTYPE_NAMES: dict[int, str] = {number: name for name, number in DTYPES.items()}
 
-_OTHER_NAMES = {
+_DTYPE_ALIASES = {
     "half": "float16",
     "float": "float64",
     "double": "float64",
@@ -70,30 +70,32 @@ def dtype_number(dtype: Any) -> int:
         # numpy.dtype has a name; torch.float32 and mlx.core.float32 are written as they are.
         name = getattr(dtype, "name", None) or str(dtype)
     name = name.rpartition(".")[2]
-    name = _OTHER_NAMES.get(name, name)
+    name = _DTYPE_ALIASES.get(name, name)
     try:
         return DTYPES[name]
     except KeyError:
-        raise InvalidArgumentError(f"{dtype!r} is no element type of tbccl: it has {', '.join(DTYPES)}", code=4) from None
+        raise InvalidArgumentError(
+            f"{dtype!r} is no element type of tbccl: it has {', '.join(DTYPES)}", code=4
+        ) from None
 
 
-def _by_name(table: dict[str, int], what: str, name: Any) -> int:
+def _lookup(table: dict[str, int], kind: str, name: Any) -> int:
     if isinstance(name, int) and name in table.values():
         return name
     try:
         return table[name]
     except (KeyError, TypeError):
-        raise InvalidArgumentError(f"{name!r} is no {what}: there are {', '.join(table)}", code=4) from None
+        raise InvalidArgumentError(f"{name!r} is no {kind}: there are {', '.join(table)}", code=4) from None
 
 
 def op_number(op: str | int) -> int:
     """The number of an operation, given by name or as that number."""
-    return OPS[op] if op in OPS else _by_name(OPS, "operation", op)
+    return OPS[op] if op in OPS else _lookup(OPS, "operation", op)
 
 
 def codec_number(codec: str | int) -> int:
     """The number of a codec, given by name or as that number."""
-    return _by_name(CODECS, "codec", codec)
+    return _lookup(CODECS, "codec", codec)
 
 
 def view(array: Any, writable: bool = False) -> _native.View:
@@ -116,19 +118,24 @@ def empty_like(array: Any, shape: Sequence[int], dtype: int) -> Any:
     if library == "mlx":
         import mlx.core as mx
 
-        made = mx.zeros(shape, array.dtype)
+        result = mx.zeros(shape, array.dtype)
         # Until it is evaluated there is no memory; then it is nobody else's.
-        mx.eval(made)
-        return made
+        mx.eval(result)
+        return result
     if hasattr(array, "_empty_like"):
         return array._empty_like(shape)
-    form = _FORMATS.get(dtype)
-    if form is None:
+    format_code = _FORMATS.get(dtype)
+    if format_code is None:
         raise InvalidArgumentError(
-            f"there is no plain buffer of {NAMES[dtype]}: give out=, or an array of numpy, torch or mlx", code=4
+            f"there is no plain buffer of {DTYPE_NAMES[dtype]}: give out=, or an array of numpy, torch or mlx",
+            code=4,
         )
     count = 1
     for length in shape:
         count *= length
-    size = memoryview(b"").cast(form).itemsize
-    return memoryview(bytearray(count * size)).cast(form, tuple(shape)) if count else memoryview(b"").cast(form)
+    size = memoryview(b"").cast(format_code).itemsize
+    return (
+        memoryview(bytearray(count * size)).cast(format_code, tuple(shape))
+        if count
+        else memoryview(b"").cast(format_code)
+    )

@@ -70,13 +70,13 @@ _Counts = tuple[Sequence[int] | None, Sequence[int] | None]
 _Call = tuple[int, int, int, int | _Counts, int, int, int]
 
 @final
-class Made:
+class CommunicatorHandle:
     """A communicator that was made, for the class that is made of it."""
 
 class Communicator:
     """A communicator, and its calls on memory by address. All arguments of calls are positional."""
 
-    def __new__(cls, made: Made, /) -> Communicator: ...
+    def __new__(cls, handle: CommunicatorHandle, /) -> Communicator: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -122,7 +122,7 @@ class Communicator:
         algorithm: str | None = None,
         segments: int | None = None,
         numerics: str | None = None,
-    ) -> Made: ...
+    ) -> CommunicatorHandle: ...
     def abort(self) -> None:
         """Ends the communicator for good, from any thread and promptly."""
     def close(self) -> None:
@@ -177,9 +177,16 @@ def memory_layout(object: Memory) -> tuple[int, tuple[int, ...]]: ...
 def memory_to_dlpack(object: Memory, with_version: bool) -> Any: ...
 def unique_id() -> Sequence[int]: ...
 def join(
-    uid: bytes, rank: int, size: int, timeout: float | None = None, options: Mapping[str, str] | None = None, p2p: bool = True
-) -> Made: ...
-def join_from_env(timeout: float | None = None, options: Mapping[str, str] | None = None, p2p: bool = True) -> Made: ...
+    uid: bytes,
+    rank: int,
+    size: int,
+    timeout: float | None = None,
+    options: Mapping[str, str] | None = None,
+    p2p: bool = True,
+) -> CommunicatorHandle: ...
+def join_from_env(
+    timeout: float | None = None, options: Mapping[str, str] | None = None, p2p: bool = True
+) -> CommunicatorHandle: ...
 def split(
     comm: Communicator,
     color: int | None,
@@ -187,14 +194,14 @@ def split(
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
     p2p: bool = True,
-) -> Made | None: ...
+) -> CommunicatorHandle | None: ...
 def shrink(
     comm: Communicator,
     without: Sequence[int],
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
     p2p: bool = True,
-) -> Made: ...
+) -> CommunicatorHandle: ...
 def grow(
     comm: Communicator,
     uid: bytes | None,
@@ -202,6 +209,6 @@ def grow(
     timeout: float | None = None,
     options: Mapping[str, str] | None = None,
     p2p: bool = True,
-) -> Made: ...
+) -> CommunicatorHandle: ...
 def grow_id(comm: Communicator) -> Sequence[int]: ...
 def _close_all() -> None: ...

@@ -189,9 +189,7 @@ pub enum Error {
 impl Error {
     /// A refusal of the operating system, with the remedy that its number suggests.
     pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
-        let source = source.into();
-        let remedy = bootstrap::remedy(&source);
-        Error::System { what: what.into(), source: Arc::new(source), remedy }
+        bootstrap::Error::system(what, source).into()
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The thread that makes the calls writes a ring of entries, and any other thread may read meanwhile. An
 //! entry is a sequence lock: stamp 0, words, stamp; readers accept it only if the stamp is the same before
-//! and after. Nothing is allocated, and no lock is taken, except for the step of a long wait, which is
-//! recorded every few milliseconds.
+//! and after. Nothing is allocated. The step of a long wait, which is recorded every few milliseconds, is the
+//! only part behind a lock.
 //!
 //! Times of small calls come from the system's coarse clock, which takes a few nanoseconds to read and is a
 //! few milliseconds off; those of larger calls from the exact one. A small call without a long wait ended
@@ -33,6 +33,9 @@ use transport::Counters;
 
 /// The calls that are kept.
 const KEPT: u64 = 128;
+
+/// Memory for a step's description, so that long waits allocate none.
+const STEP_BYTES: usize = 256;
 
 /// Bytes from which on the time of a call is taken exactly.
 const EXACT_BYTES: u64 = 64 << 10;
@@ -65,7 +68,8 @@ struct Entry {
 struct Step {
     /// How many calls had begun.
     begun: u64,
-    step: Option<String>,
+    /// Empty if unknown.
+    step: String,
     waited: Duration,
 }
 
@@ -99,7 +103,7 @@ impl Recorder {
             ring: (0..KEPT).map(|_| Entry::default()).collect(),
             begun: AtomicU64::new(0),
             finished: AtomicU64::new(0),
-            step: Mutex::default(),
+            step: Mutex::new(Step { step: String::with_capacity(STEP_BYTES), ..Step::default() }),
         }
     }
 
@@ -154,12 +158,15 @@ impl Recorder {
         }
     }
 
-    /// The calls under way have waited for so long, at this step.
-    pub(crate) fn at(&self, step: Option<String>, waited: Duration) {
+    /// Records how long the calls under way have waited; `write` appends the step to an empty string, or
+    /// nothing if the step is unknown.
+    pub(crate) fn at(&self, waited: Duration, write: impl FnOnce(&mut String)) {
         let begun = self.begun.load(Relaxed);
         // A reader that holds the lock gets the next step.
         if let Ok(mut at) = self.step.try_lock() {
-            *at = Step { begun, step, waited };
+            (at.begun, at.waited) = (begun, waited);
+            at.step.clear();
+            write(&mut at.step);
         }
     }
 
@@ -250,7 +257,7 @@ impl Kept {
                 Outcome::Done => "done",
                 Outcome::Failed => "failed",
             },
-            step: step.and_then(|step| step.step.as_deref()),
+            step: step.map(|step| step.step.as_str()).filter(|step| !step.is_empty()),
             waited: step.map(|step| step.waited.as_secs_f64()),
         }
     }
@@ -390,7 +397,7 @@ mod tests {
         recorder.begin(&record(1), 1 << 20);
         recorder.end(1, Outcome::Done, true);
         recorder.begin(&record(2), 1 << 20);
-        recorder.at(Some("step 3 of ring: recv from rank 0".into()), Duration::from_millis(1500));
+        recorder.at(Duration::from_millis(1500), |step| step.push_str("step 3 of ring: recv from rank 0"));
         let lines = dumped(&recorder, None);
         assert_eq!((&lines[1]["step"], &lines[2]["outcome"]), (&Value::Null, &"under way".into()));
         assert_eq!(

@@ -71,7 +71,7 @@ const UNSAFE: &[&str] = &[
     "src/launch/spawn.rs",
     "runtime/src/p2p/mod.rs",
     "runtime/src/shared/mod.rs",
-    "runtime/src/shared/seat/guarded.rs",
+    "runtime/src/shared/biased_lock/guarded.rs",
     "tests/hot_path.rs",
     "tests/p2p/parcel.rs",
     "tests/support/src/process.rs",

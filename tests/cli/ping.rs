@@ -60,7 +60,7 @@ fn the_table_has_a_line_for_each() {
 #[test]
 fn what_can_not_be_is_refused_in_one_line() {
     for (arguments, says) in [
-        (&[][..], "say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl ping"),
+        (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl ping"),
         (&["--ranks", "1"], "between two ranks; use --ranks 2 or more"),
         (&["--ranks", "2", "--size", "0"], "from 1 to 256M"),
         (&["--ranks", "2", "--transport", "verb"], "did you mean `verbs`?"),

@@ -71,7 +71,7 @@ fn what_is_shown_as_toml_can_be_verified_and_broken() {
     std::fs::write(&file, toml.replacen("send", "sned", 1)).expect("our folder");
     assert!(refusal(&["verify", path]).contains("line "));
     std::fs::write(&file, [0xff; 9]).expect("our folder");
-    assert!(refusal(&["verify", path]).contains("it is not a text"));
+    assert!(refusal(&["verify", path]).contains("it is not text"));
     std::fs::remove_file(&file).expect("our folder");
     assert!(refusal(&["verify", path]).contains("check the path"));
 }

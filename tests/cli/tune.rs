@@ -153,7 +153,7 @@ fn what_can_not_be_is_refused_in_one_line_before_anything_is_measured() {
     let letter = letter.to_str().expect("text");
     let nowhere = folder.path().join("none/tuning.toml");
     for (args, says) in [
-        (&[][..], "say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl tune"),
+        (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl tune"),
         (&["-n", "1"], "nothing to tune; use -n 2 or more"),
         (&["-n", "2", "--ops", "all_redcue"], "did you mean `all_reduce`?"),
         (&["-n", "2", "-b", "8", "-e", "4"], "the smallest size comes first"),

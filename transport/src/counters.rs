@@ -15,9 +15,9 @@ pub struct Counters {
     /// out of one when receiving without reducing.
     pub copied_bytes: u64,
     /// Messages, and pieces of messages, that had been lost or damaged on the way and were sent again.
-    pub repeated: u64,
+    pub retransmissions: u64,
     /// How often connections were made new because something was lost or had failed.
-    pub renewed: u64,
+    pub reconnections: u64,
     /// How often a device took less work than it had said it would; it was given less from then on.
     pub refused: u64,
 }
@@ -28,8 +28,8 @@ impl AddAssign for Counters {
         self.received_messages += other.received_messages;
         self.moved_bytes += other.moved_bytes;
         self.copied_bytes += other.copied_bytes;
-        self.repeated += other.repeated;
-        self.renewed += other.renewed;
+        self.retransmissions += other.retransmissions;
+        self.reconnections += other.reconnections;
         self.refused += other.refused;
     }
 }
@@ -43,8 +43,8 @@ impl Sub for Counters {
             received_messages: self.received_messages - earlier.received_messages,
             moved_bytes: self.moved_bytes - earlier.moved_bytes,
             copied_bytes: self.copied_bytes - earlier.copied_bytes,
-            repeated: self.repeated - earlier.repeated,
-            renewed: self.renewed - earlier.renewed,
+            retransmissions: self.retransmissions - earlier.retransmissions,
+            reconnections: self.reconnections - earlier.reconnections,
             refused: self.refused - earlier.refused,
         }
     }

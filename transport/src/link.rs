@@ -68,7 +68,7 @@ pub struct SendState {
     pub(crate) size: SizeClass,
     /// Whether the message is complete only once the receiver has matched it, regardless of where its bytes
     /// are.
-    pub(crate) confirmed: bool,
+    pub(crate) match_ack: bool,
 }
 
 impl SendState {
@@ -76,7 +76,7 @@ impl SendState {
     #[must_use]
     #[inline]
     pub fn new(digest: u64, protocol: Protocol) -> SendState {
-        SendState { digest, protocol, staged: 0, awaits: None, size: SizeClass::Small, confirmed: false }
+        SendState { digest, protocol, staged: 0, awaits: None, size: SizeClass::Small, match_ack: false }
     }
 
     /// Sets the size class of the operation that the message belongs to.
@@ -92,8 +92,8 @@ impl SendState {
     /// the peer's board mapped may ignore it.
     #[must_use]
     #[inline]
-    pub fn confirmed(self) -> SendState {
-        SendState { confirmed: true, ..self }
+    pub fn with_match_ack(self) -> SendState {
+        SendState { match_ack: true, ..self }
     }
 }
 
@@ -118,7 +118,7 @@ pub struct RecvState {
     /// Bytes expected.
     pub(crate) len: usize,
     /// Bytes received so far, counted from the first one; they are in their destination.
-    pub(crate) taken: usize,
+    pub(crate) received: usize,
     /// Size class of the operation.
     pub(crate) size: SizeClass,
     /// The message's number in the driver's own count, once the message is announced.
@@ -130,7 +130,7 @@ impl RecvState {
     #[must_use]
     #[inline]
     pub fn new(digest: u64, len: usize) -> RecvState {
-        RecvState { digest, len, taken: 0, size: SizeClass::Small, announced: None }
+        RecvState { digest, len, received: 0, size: SizeClass::Small, announced: None }
     }
 
     /// Sets the size class of the operation that the message belongs to.
@@ -145,19 +145,19 @@ impl RecvState {
     /// These bytes are in their destination, or reduced into it, and the link does not write them again.
     #[must_use]
     #[inline]
-    pub fn taken(&self) -> usize {
-        self.taken
+    pub fn received(&self) -> usize {
+        self.received
     }
 }
 
 /// Destination of a received message.
 pub trait Sink {
     /// Receives the message's bytes from `offset` on. `data` is valid during the call only.
-    fn take(&mut self, offset: usize, data: Span<'_>);
+    fn write(&mut self, offset: usize, data: Span<'_>);
 
     /// Returns the memory that the message is to be copied to, if copying is all there is to do.
     ///
-    /// A link that can place bytes there itself does so and does not call [`Sink::take`] for them.
+    /// A link that can place bytes there itself does so and does not call [`Sink::write`] for them.
     fn destination(&mut self) -> Option<SpanMut<'_>>;
 }
 
@@ -236,7 +236,7 @@ pub trait Link: Send + std::fmt::Debug {
     fn announce(
         &mut self,
         _state: &mut RecvState,
-        _landing: Option<SpanMut<'_>>,
+        _destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         Ok(false)
     }

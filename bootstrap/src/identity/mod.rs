@@ -47,36 +47,48 @@ static STORE_RENDEZVOUS: AtomicU32 = AtomicU32::new(0);
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Rank of this process.
-    pub rank: u32,
+    rank: u32,
     /// Number of ranks of the job.
-    pub size: u32,
+    size: u32,
     /// Rendezvous of the ranks.
-    pub rendezvous: ConnectSpec,
+    rendezvous: ConnectSpec,
     /// Whether the rendezvous runs in this process.
-    pub hosts_rendezvous: bool,
+    hosts_rendezvous: bool,
     /// The first job, if the ranks come from one.
-    pub parent: Option<Parent>,
+    parent: Option<Parent>,
 }
 
 /// A job whose ranks come from an earlier job.
 #[derive(Clone, Debug)]
-pub struct Parent {
+struct Parent {
     /// Name of the new job.
-    pub job: String,
+    job: String,
     /// Ranks of the members in the first job.
-    pub world_ranks: Arc<WorldRanks>,
+    world_ranks: Arc<WorldRanks>,
 }
 
 /// Ranks in the first job, which files about ranks refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorldRanks {
     /// Rank in the first job, by rank in this job.
-    pub by_rank: Vec<u32>,
+    by_rank: Vec<u32>,
     /// Number of ranks of the first job.
-    pub size: u32,
+    size: u32,
 }
 
 impl WorldRanks {
+    /// Returns the rank in the first job of each rank in this job, by rank in this job.
+    #[must_use]
+    pub fn by_rank(&self) -> &[u32] {
+        &self.by_rank
+    }
+
+    /// Returns the number of ranks of the first job.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
     /// Returns the entries of some members, in the order given.
     ///
     /// # Panics
@@ -90,6 +102,54 @@ impl WorldRanks {
 }
 
 impl Identity {
+    /// Creates the identity of a rank of a first job.
+    #[must_use]
+    pub fn new(rank: u32, size: u32, rendezvous: ConnectSpec, hosts_rendezvous: bool) -> Identity {
+        Identity { rank, size, rendezvous, hosts_rendezvous, parent: None }
+    }
+
+    /// Returns the same identity for a later job, which has a name and whose ranks come from a first job.
+    #[must_use]
+    pub fn with_parent(self, job: String, world_ranks: WorldRanks) -> Identity {
+        Identity { parent: Some(Parent { job, world_ranks: Arc::new(world_ranks) }), ..self }
+    }
+
+    /// Returns the rank of this process.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Returns the number of ranks of the job.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Returns the rendezvous of the ranks.
+    #[must_use]
+    pub fn rendezvous(&self) -> &ConnectSpec {
+        &self.rendezvous
+    }
+
+    /// Whether the rendezvous runs in this process.
+    #[must_use]
+    pub fn hosts_rendezvous(&self) -> bool {
+        self.hosts_rendezvous
+    }
+
+    /// Whether the ranks come from an earlier job.
+    #[must_use]
+    pub fn has_parent(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// Returns the name of a job whose ranks come from an earlier one; empty for a first job.
+    #[must_use]
+    pub fn job(&self) -> &str {
+        self.parent.as_ref().map_or("", |parent| &parent.job)
+    }
+
     /// Returns the ranks' numbers in the first job.
     pub fn world_ranks(&self) -> Arc<WorldRanks> {
         match &self.parent {

@@ -43,7 +43,7 @@ impl LaunchInfo {
     pub fn resolve(&self, timeout: Duration) -> Result<Resolved> {
         let (rendezvous, server) = self.rendezvous(timeout)?;
         let (rank, size, hosts_rendezvous) = (self.rank, self.size, server.is_some());
-        Ok(Resolved { identity: Identity { rank, size, rendezvous, hosts_rendezvous, parent: None }, server })
+        Ok(Resolved { identity: Identity::new(rank, size, rendezvous, hosts_rendezvous), server })
     }
 
     fn rendezvous(&self, timeout: Duration) -> Result<(ConnectSpec, Option<Server>)> {

@@ -50,11 +50,11 @@ use transport::secure::Secret;
 #[derive(Clone, Debug)]
 pub struct ServerSpec {
     /// Number of ranks; 0 lets the first rank set it.
-    pub ranks: u32,
+    ranks: u32,
     /// TCP addresses to listen on; port 0 lets the system choose. Empty for a job on one host.
-    pub listen: Vec<SocketAddr>,
+    listen: Vec<SocketAddr>,
     /// Secret that ranks over TCP must have. Required if `listen` is not empty.
-    pub secret: Option<Secret>,
+    secret: Option<Secret>,
 }
 
 impl ServerSpec {

@@ -1,6 +1,7 @@
 //! Tests of ranks that do not fit together: each is told the reason, and so is the server's owner.
 
 use super::*;
+use crate::wire::PROTOCOL;
 
 /// Joins with these hellos one after the other. Returns each rank's error and the server's count of
 /// rejections.

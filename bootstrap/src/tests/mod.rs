@@ -7,8 +7,8 @@ mod intruders;
 mod size;
 
 use super::{
-    Address, ConnectSpec, Connection, Hello, Joined, MAGIC, Member, Notice, PROTOCOL, Secret, Server,
-    ServerSpec, wire::MAX_EXCHANGE_BYTES,
+    ConnectSpec, Connection, Hello, Joined, Member, Notice, Secret, Server, ServerSpec, address::Address,
+    wire::MAX_EXCHANGE_BYTES,
 };
 use crate::error::{Error, Result};
 use std::{
@@ -54,9 +54,7 @@ pub(crate) fn hello(rank: u32, size: u32, timeout_ms: u64) -> Hello {
         reconnect_addresses,
         hosts_rendezvous: false,
     };
-    let options = std::collections::BTreeMap::new();
-    let (magic, protocol, job) = (MAGIC.to_owned(), PROTOCOL, String::new());
-    Hello { magic, protocol, size, job, member, options, arena: false, timeout_ms, peer_timeout_ms: 1400 }
+    Hello { timeout_ms, peer_timeout_ms: 1400, ..Hello::new(size, member) }
 }
 
 pub(crate) fn join(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {

@@ -1,15 +1,15 @@
-//! Is a schedule right? Answered from the schedule alone, whoever made it.
+//! Verification: proves from the schedule alone that a schedule is right.
 //!
-//! The checks, in order, so that each may rely on those before: every step makes sense by itself; every send
-//! meets a receive of the same length; nothing waits in a circle, with a given number of credits; no two
-//! steps of a rank touch the same memory in no defined order; and every rank ends up with what the collective
-//! promises, which is found by running the schedule on symbolic values. Since there are no races, one order
-//! stands for all. Sends that follow a receive must be such that what holds when they wait for it holds when they do not
+//! The checks run in an order in which each may rely on those before. Every step is well-formed by itself.
+//! Every send meets a receive of the same length. No steps wait for each other in a cycle, with a given
+//! number of credits. No two steps of a rank touch the same memory in no defined order. Every rank's result
+//! is the one that the collective promises, which symbolic execution shows. Since there are no races, one
+//! order stands for all. A send that follows a receive gives the same result as one that waits for it
 //! (`follows`).
 //!
-//! A schedule that is safe with zero credits is safe with any number.
+//! A schedule that is safe with zero credits is safe with any number of credits.
 //!
-//! It does not ask whether a schedule is fast, nor whether its dependencies are needed.
+//! The verifier does not check that a schedule is fast, nor that all of its dependencies are needed.
 
 mod device;
 mod fabric;
@@ -46,13 +46,13 @@ pub struct Report {
     pub blocks_sent_per_rank: f64,
     /// The most messages of one lane and direction that a rank may have under way at a time.
     pub max_in_flight: u32,
-    /// The steps of the longest chain in which each waits for the one before. A message counts once, and so
-    /// do those before it in its FIFO; this is not the number of latencies that a call takes.
+    /// Steps of the longest chain in which each step waits for the one before. A message counts once, and so
+    /// do those before it in its FIFO. This is not the number of latencies that a call takes.
     pub stages: u32,
     /// The strongest guarantee about the order in which contributions are combined that the schedule gives.
     pub numerics: Numerics,
-    /// The most times that a contribution to a result is packed on its way, alone or as part of a sum. The error of a
-    /// quantized result depends on it, see [`Codec::error_bound`](crate::Codec::error_bound).
+    /// The most times that a contribution to a result is packed on its way, alone or as part of a sum. The
+    /// error of a quantized result depends on it, see [`Codec::error_bound`](crate::Codec::error_bound).
     pub encodings: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The boundary that every function stands behind: no panic leaves it, and whatever fails is told.
+//! Boundary of every exported function: catches panics and reports failures to the caller.
 
 use crate::throw::throw;
 use std::{
@@ -9,27 +9,27 @@ use std::{
 };
 use tbccl::forks;
 
-/// What MPI's functions return when all is well.
+/// Return value of MPI's functions on success (`MPI_SUCCESS`).
 pub(crate) const SUCCESS: c_int = 0;
 
-/// What those return that must not throw: something else has failed (`MPI_ERR_OTHER`).
-const OTHER: c_int = 16;
+/// Return value of functions that must not throw, on any failure (`MPI_ERR_OTHER`).
+const ERR_OTHER: c_int = 16;
 
-/// Why a function has failed.
+/// Reason why a function failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What tbccl says.
+    /// Error of tbccl.
     Tbccl(tbccl::Error),
-    /// What is wrong with what was passed, or with the order of calls.
-    Wrong(String),
+    /// Invalid argument, or a call at the wrong time.
+    Usage(String),
 }
 
-/// The result of what stands behind the boundary.
+/// Result of the code behind the boundary.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    pub(crate) fn wrong(what: impl Into<String>) -> Failure {
-        Failure::Wrong(what.into())
+    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+        Failure::Usage(message.into())
     }
 }
 
@@ -43,34 +43,36 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Tbccl(error) => error.fmt(f),
-            Failure::Wrong(what) => f.write_str(what),
+            Failure::Usage(message) => f.write_str(message),
         }
     }
 }
 
-/// From now on a child that is forked from this process is told that it can't use the library, which is never unloaded
-/// (`build.rs`).
+/// Starts fork detection: from now on, a child forked from this process gets an error from every call. The
+/// library is never unloaded (`build.rs`).
 pub(crate) use forks::notice as notice_forks;
 
-/// Carries out a function that may throw.
+/// Runs a function that may throw, and throws if it failed.
 #[inline]
 pub(crate) fn or_throw(name: &str, body: impl FnOnce() -> Outcome) -> c_int {
-    match tried(body) {
+    match catch(body) {
         Ok(()) => SUCCESS,
         Err(why) => throw(&format!("[tbccl] {name}: {why}")),
     }
 }
 
-/// Carries out a function that C++ calls where nothing may be thrown. A child that was forked has nothing to end.
+/// Runs a function that C++ calls where nothing may be thrown, and returns an error code if it failed.
+///
+/// Returns success in a forked child, which has nothing to release.
 pub(crate) fn or_code(body: impl FnOnce() -> Outcome) -> c_int {
     if forks::is_child() {
         return SUCCESS;
     }
-    tried(body).map_or(OTHER, |()| SUCCESS)
+    catch(body).map_or(ERR_OTHER, |()| SUCCESS)
 }
 
-/// What became of it, with what to say if it has failed.
-fn tried(body: impl FnOnce() -> Outcome) -> Result<(), String> {
+/// Runs a function, and returns the message of its failure or panic.
+fn catch(body: impl FnOnce() -> Outcome) -> Result<(), String> {
     if forks::is_child() {
         return Err(format!(
             "{}; start a program in it, or fork before the first group is made",
@@ -79,13 +81,15 @@ fn tried(body: impl FnOnce() -> Outcome) -> Result<(), String> {
     }
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(done) => done.map_err(|failure| failure.to_string()),
-        Err(panic) => Err(format!("a defect of tbccl, please report it: {}", words_of(&*panic))),
+        Err(panic) => Err(format!("a defect of tbccl, please report it: {}", panic_message(&*panic))),
     }
 }
 
-fn words_of(panic: &(dyn Any + Send)) -> &str {
-    let said = panic.downcast_ref::<&str>().copied();
-    said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic that says nothing")
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let message = panic.downcast_ref::<&str>().copied();
+    message
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic without a message")
 }
 
 #[cfg(test)]
@@ -94,10 +98,10 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_words() {
-        let why = tried(|| panic!("the {}", "sky falls")).expect_err("it has failed");
+        let why = catch(|| panic!("the {}", "sky falls")).expect_err("it has failed");
         assert!(why.contains("the sky falls") && why.contains("report it"), "{why}");
-        assert_eq!(tried(|| Err(Failure::wrong("no"))), Err("no".to_owned()));
-        assert_eq!(or_code(|| panic!("again")), OTHER);
+        assert_eq!(catch(|| Err(Failure::usage("no"))), Err("no".to_owned()));
+        assert_eq!(or_code(|| panic!("again")), ERR_OTHER);
         assert_eq!(or_code(|| Ok(())), SUCCESS);
     }
 }

@@ -1,4 +1,4 @@
-//! What handles of types stand for: Open MPI's own by their addresses, and those made of them by numbers.
+//! Datatypes behind handles: the address of an Open MPI object, or a number for a derived datatype.
 
 use crate::{
     boundary::{Failure, Outcome},
@@ -10,17 +10,17 @@ use std::{
 };
 use tbccl::DType;
 
-/// What an element is.
+/// Datatype of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Datatype {
-    /// One of ours.
-    Known(DType),
-    /// So many bytes, of which only who has made the type knows the meaning. MLX makes two of two bytes each, for its
-    /// float16 and bfloat16.
-    Bytes(usize),
+    /// An element type of tbccl.
+    Builtin(DType),
+    /// A derived datatype of this many bytes, whose meaning only its creator knows. MLX makes two of two
+    /// bytes each, for its float16 and bfloat16.
+    Derived(usize),
 }
 
-static KNOWN: [(&Object, DType); 12] = [
+static BUILTIN: [(&Object, DType); 12] = [
     (&objects::ompi_mpi_float, DType::F32),
     (&objects::ompi_mpi_c_bool, DType::Bool),
     (&objects::ompi_mpi_int8_t, DType::I8),
@@ -35,60 +35,62 @@ static KNOWN: [(&Object, DType); 12] = [
     (&objects::ompi_mpi_c_complex, DType::Complex64),
 ];
 
-/// Bytes of the types that were made, by number.
-static MADE: RwLock<Vec<usize>> = RwLock::new(Vec::new());
+/// Bytes of each derived datatype, in the order of creation.
+static DERIVED: RwLock<Vec<usize>> = RwLock::new(Vec::new());
 
-/// Handles of made types begin here. Nothing has such an address.
-const FIRST: usize = 0x100;
-/// How many there can be.
-const MOST: usize = 0x700;
+/// First handle of derived datatypes. No object has such an address.
+const FIRST_HANDLE: usize = 0x100;
+/// Maximum number of derived datatypes.
+const MAX_DERIVED: usize = 0x700;
 
 impl Datatype {
-    /// Of a handle.
+    /// Returns the datatype of a handle.
     #[inline]
-    pub(crate) fn of(handle: Handle) -> Outcome<Datatype> {
+    pub(crate) fn from_handle(handle: Handle) -> Outcome<Datatype> {
         let number = handle as usize;
-        if let Some((_, dtype)) = KNOWN.iter().find(|(object, _)| object.handle() == number) {
-            return Ok(Datatype::Known(*dtype));
+        if let Some((_, dtype)) = BUILTIN.iter().find(|(object, _)| object.handle() == number) {
+            return Ok(Datatype::Builtin(*dtype));
         }
-        let made = MADE.read().unwrap_or_else(PoisonError::into_inner);
-        let bytes = number.checked_sub(FIRST).and_then(|at| made.get(at).copied());
-        bytes.map(Datatype::Bytes).ok_or_else(|| Failure::wrong("not a type that this library has"))
+        let derived = DERIVED.read().unwrap_or_else(PoisonError::into_inner);
+        let bytes = number.checked_sub(FIRST_HANDLE).and_then(|at| derived.get(at).copied());
+        bytes.map(Datatype::Derived).ok_or_else(|| Failure::usage("not a type that this library has"))
     }
 
-    /// Bytes of an element.
+    /// Returns the bytes of an element.
     pub(crate) fn bytes(self) -> usize {
         match self {
-            Datatype::Known(dtype) => dtype.size(),
-            Datatype::Bytes(bytes) => bytes,
+            Datatype::Builtin(dtype) => dtype.size(),
+            Datatype::Derived(bytes) => bytes,
         }
     }
 
-    /// As what so many elements travel where nobody computes with them: a type of ours, and how many of it.
-    pub(crate) fn carried(self, count: usize) -> Outcome<(DType, usize)> {
+    /// Returns the element type and the count with which `count` elements travel where nothing is computed.
+    /// Derived datatypes travel as bytes.
+    pub(crate) fn transfer_type(self, count: usize) -> Outcome<(DType, usize)> {
         match self {
-            Datatype::Known(dtype) => Ok((dtype, count)),
-            Datatype::Bytes(bytes) => {
-                let all = count
+            Datatype::Builtin(dtype) => Ok((dtype, count)),
+            Datatype::Derived(bytes) => {
+                let total = count
                     .checked_mul(bytes)
-                    .ok_or_else(|| Failure::wrong("more elements than memory has"))?;
-                Ok((DType::U8, all))
+                    .ok_or_else(|| Failure::usage("more elements than memory has"))?;
+                Ok((DType::U8, total))
             }
         }
     }
 }
 
-/// Makes a type of so many elements of another.
+/// Makes a datatype of `count` consecutive elements of another.
 pub(crate) fn contiguous(count: c_int, of: Handle) -> Outcome<Handle> {
-    let count = usize::try_from(count).map_err(|_| Failure::wrong(format!("{count} elements")))?;
-    let bytes = Datatype::of(of)?.bytes().checked_mul(count).filter(|bytes| *bytes > 0);
-    let bytes = bytes.ok_or_else(|| Failure::wrong(format!("a type of {count} elements")))?;
-    let mut made = MADE.write().unwrap_or_else(PoisonError::into_inner);
-    if made.len() == MOST {
-        return Err(Failure::wrong("too many types"));
+    let count = usize::try_from(count)
+        .map_err(|_| Failure::usage(format!("count is {count}; counts are not negative")))?;
+    let bytes = Datatype::from_handle(of)?.bytes().checked_mul(count).filter(|bytes| *bytes > 0);
+    let bytes = bytes.ok_or_else(|| Failure::usage(format!("can't make a type of {count} elements")))?;
+    let mut derived = DERIVED.write().unwrap_or_else(PoisonError::into_inner);
+    if derived.len() == MAX_DERIVED {
+        return Err(Failure::usage("too many types"));
     }
-    made.push(bytes);
-    Ok(std::ptr::without_provenance_mut(FIRST + made.len() - 1))
+    derived.push(bytes);
+    Ok(std::ptr::without_provenance_mut(FIRST_HANDLE + derived.len() - 1))
 }
 
 #[cfg(test)]
@@ -101,9 +103,12 @@ mod tests {
 
     #[test]
     fn each_object_is_its_type_and_others_are_none() {
-        assert_eq!(Datatype::of(handle(&objects::ompi_mpi_int16_t)).ok(), Some(Datatype::Known(DType::I16)));
-        for number in [0, 1, FIRST + MOST, objects::ompi_mpi_op_sum.handle(), usize::MAX] {
-            Datatype::of(std::ptr::without_provenance_mut(number)).expect_err("not a type");
+        assert_eq!(
+            Datatype::from_handle(handle(&objects::ompi_mpi_int16_t)).ok(),
+            Some(Datatype::Builtin(DType::I16))
+        );
+        for number in [0, 1, FIRST_HANDLE + MAX_DERIVED, objects::ompi_mpi_op_sum.handle(), usize::MAX] {
+            Datatype::from_handle(std::ptr::without_provenance_mut(number)).expect_err("not a type");
         }
     }
 
@@ -111,11 +116,14 @@ mod tests {
     fn types_of_several_elements_are_so_many_bytes() {
         let half = contiguous(2, handle(&objects::ompi_mpi_uint8_t)).expect("a type");
         let pair = contiguous(3, half).expect("a type of a type");
-        assert_eq!(Datatype::of(half).ok(), Some(Datatype::Bytes(2)));
-        assert_eq!(Datatype::of(pair).and_then(|pair| pair.carried(5)).ok(), Some((DType::U8, 30)));
+        assert_eq!(Datatype::from_handle(half).ok(), Some(Datatype::Derived(2)));
+        assert_eq!(
+            Datatype::from_handle(pair).and_then(|pair| pair.transfer_type(5)).ok(),
+            Some((DType::U8, 30))
+        );
         for (count, of) in [(-1, half), (0, half), (2, std::ptr::null_mut())] {
             contiguous(count, of).expect_err("no type");
         }
-        Datatype::Bytes(8).carried(usize::MAX).expect_err("too many");
+        Datatype::Derived(8).transfer_type(usize::MAX).expect_err("too many");
     }
 }

@@ -1,12 +1,13 @@
-//! A communicator as MPI has them: its collectives, the way to make others of it, and its p2p.
+//! MPI communicators: their collectives, splits, and contexts in point-to-point messages.
 //!
-//! Splitting has links of its own. MLX splits on its main thread while collectives wait on the threads of its streams, and
-//! which of the two comes first differs from rank to rank; over the same links that would be a mismatch. RDMA devices have few
-//! connections, and splitting needs no speed: it goes over TCP there, and so do the calls of groups for which a device has none
-//! left.
+//! A group splits over links of its own. MLX splits on its main thread while its stream threads run
+//! collectives, and the order of the two differs from rank to rank. Over the same links that would be a
+//! mismatch. RDMA devices have few connections and splits need no speed, so splits go over TCP there. Calls
+//! of a group go over TCP, too, if a device has no connection left for the group.
 //!
-//! All groups of a job share the world's p2p. Each has a number of its own there: its first rank counts the groups that it
-//! is the first rank of, and its rank in the world makes the number unique.
+//! All groups of a job share the point-to-point messages of the world. The context of a group tells its
+//! messages from those of other groups. Its first rank counts the groups that it is the first rank of, and
+//! that rank's number in the world makes the context unique.
 
 use crate::boundary::{Failure, Outcome};
 use std::{
@@ -18,120 +19,122 @@ use std::{
 };
 use tbccl::{Communicator, Config, Rank, SharedCommunicator, Transport};
 
-/// Groups that this rank may be the first of, so far. The world is not counted.
-static GROUPS: AtomicU32 = AtomicU32::new(1);
+/// Number of the next group that this rank may be the first rank of. Number 0 is the world's.
+static GROUPS_LED: AtomicU32 = AtomicU32::new(1);
 
-/// Bytes for registered memory of links on which only colours and keys travel.
-const NARROW_SLAB_BYTES: u64 = 1 << 20;
+/// Bytes of registered memory for links that only carry colors and keys.
+const CONTROL_SLAB_BYTES: u64 = 1 << 20;
 
-/// One rank of a communicator.
+/// One rank of an MPI communicator.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// For calls.
+    /// Communicator of the group's collectives.
     calls: SharedCommunicator,
-    /// For splitting.
+    /// Communicator of the group's splits.
     splits: SharedCommunicator,
-    /// What its ranks are called in the world.
+    /// World ranks of the group's ranks.
     members: Vec<Rank>,
-    /// Its number in the world's p2p.
+    /// Number of the group in point-to-point messages.
     context: u32,
-    limits: Limits,
+    options: GroupOptions,
 }
 
-/// How a group is made, and how long its calls may wait.
+/// Options with which groups are made, and the timeout of their calls.
 #[derive(Clone, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct GroupOptions {
     config: Config,
-    patience: Duration,
-    /// The same transport without RDMA devices, if it has any.
-    plain: Option<Transport>,
+    timeout: Duration,
+    /// Same transport without RDMA devices; `None` if the transport uses none.
+    fallback: Option<Transport>,
 }
 
-impl Limits {
-    /// For groups of a world that has come together with these options.
-    pub(crate) fn of(world: &Communicator, config: Config, patience: Duration) -> Limits {
-        let plain = match world.transport() {
+impl GroupOptions {
+    /// Returns the options of all groups of a world.
+    pub(crate) fn new(world: &Communicator, config: Config, timeout: Duration) -> GroupOptions {
+        let fallback = match world.transport() {
             "verbs" => Some(Transport::Tcp),
             name if name.contains("verbs") => Some(Transport::Mixed),
             _ => None,
         };
-        Limits { config, patience, plain }
+        GroupOptions { config, timeout, fallback }
     }
 
-    /// For links on which only colours and keys travel.
-    fn narrow(&self) -> Config {
-        Config { slab_bytes: Some(NARROW_SLAB_BYTES), ..self.without_devices() }
+    /// Returns the configuration of links that only carry colors and keys.
+    fn control_config(&self) -> Config {
+        Config { slab_bytes: Some(CONTROL_SLAB_BYTES), ..self.fallback_config() }
     }
 
-    fn without_devices(&self) -> Config {
-        Config { transport: self.plain.unwrap_or(self.config.transport), ..self.config.clone() }
+    fn fallback_config(&self) -> Config {
+        Config { transport: self.fallback.unwrap_or(self.config.transport), ..self.config.clone() }
     }
 
-    /// A communicator of all ranks of another, for calls or for p2p. All ranks have it, or none.
-    fn twin(&self, of: &mut Communicator) -> Outcome<Communicator> {
-        let everyone = Some(0);
-        let made = of.split(everyone, 0, &self.config).or_else(|error| {
-            if self.plain.is_none() || of.failure().is_some() {
+    /// Returns a communicator of the same ranks with links of its own, for calls or for messages.
+    ///
+    /// Retries without RDMA devices if the first attempt fails. All ranks get a communicator, or none does.
+    fn duplicate(&self, of: &mut Communicator) -> Outcome<Communicator> {
+        let color = Some(0);
+        let made = of.split(color, 0, &self.config).or_else(|error| {
+            if self.fallback.is_none() || of.failure().is_some() {
                 return Err(error);
             }
-            static SAID: Once = Once::new();
+            static WARNED: Once = Once::new();
             if of.rank().0 == 0 {
-                SAID.call_once(|| eprintln!("tbccl: warning: some groups go over TCP: {error}"));
+                WARNED.call_once(|| eprintln!("tbccl: warning: some groups use TCP: {error}"));
             }
-            of.split(everyone, 0, &self.without_devices())
+            of.split(color, 0, &self.fallback_config())
         })?;
-        made.ok_or_else(|| Failure::wrong("a colour was given and no group was made"))
+        made.ok_or_else(|| Failure::usage("a split with a color made no group"))
     }
 }
 
-/// A communicator that is about to be shared, with the patience that calls have.
-fn shared(mut made: Communicator, limits: &Limits) -> SharedCommunicator {
-    made.set_timeout(limits.patience);
+/// Sets the timeout of calls, and makes a communicator shareable between threads.
+fn shared(mut made: Communicator, options: &GroupOptions) -> SharedCommunicator {
+    made.set_timeout(options.timeout);
     SharedCommunicator::new(made)
 }
 
 impl Group {
-    /// All ranks.
-    pub(crate) fn world(mut calls: Communicator, limits: Limits) -> Outcome<Group> {
-        let splits = calls.split(Some(0), 0, &limits.narrow())?;
-        let splits = splits.ok_or_else(|| Failure::wrong("a colour was given and no group was made"))?;
+    /// Returns the group of all ranks.
+    pub(crate) fn world(mut calls: Communicator, options: GroupOptions) -> Outcome<Group> {
+        let splits = calls.split(Some(0), 0, &options.control_config())?;
+        let splits = splits.ok_or_else(|| Failure::usage("a split with a color made no group"))?;
         Ok(Group {
             members: (0..calls.size()).map(Rank).collect(),
-            splits: shared(splits, &limits),
-            calls: shared(calls, &limits),
+            splits: shared(splits, &options),
+            calls: shared(calls, &options),
             context: 0,
-            limits,
+            options,
         })
     }
 
-    /// Those ranks of this one that give the same colour, in the order of their keys; none for who gives no colour.
+    /// Returns the group of the ranks that gave the same color, ordered by key; `None` without a color.
     pub(crate) fn split(&self, color: Option<u32>, key: i32) -> Outcome<Option<Group>> {
-        let limits = &self.limits;
-        let made = self.splits.with(|comm| comm.split(color, key, &limits.narrow()))??;
+        let options = &self.options;
+        let made = self.splits.with(|comm| comm.split(color, key, &options.control_config()))??;
         let Some(mut splits) = made else { return Ok(None) };
-        let calls = limits.twin(&mut splits)?;
-        let (members, context) = self.introduce(&mut splits)?;
-        let limits = limits.clone();
+        let calls = options.duplicate(&mut splits)?;
+        let (members, context) = self.exchange_members(&mut splits)?;
+        let options = options.clone();
         Ok(Some(Group {
-            splits: shared(splits, &limits),
-            calls: shared(calls, &limits),
+            splits: shared(splits, &options),
+            calls: shared(calls, &options),
             members,
             context,
-            limits,
+            options,
         }))
     }
 
-    /// What the ranks of a new group are called in the world, and its number in the world's p2p.
-    fn introduce(&self, group: &mut Communicator) -> Outcome<(Vec<Rank>, u32)> {
+    /// Exchanges world ranks within a new group, and returns them with the group's context.
+    fn exchange_members(&self, group: &mut Communicator) -> Outcome<(Vec<Rank>, u32)> {
         let me = self.members[self.rank().index()];
-        let said = [me.0, GROUPS.fetch_add(1, Relaxed)];
-        let mut heard = vec![0u32; said.len() * group.size() as usize];
-        group.all_gather(&said, &mut heard)?;
-        let members: Vec<Rank> = heard.chunks_exact(said.len()).map(|said| Rank(said[0])).collect();
-        let (first, number) = (heard[0], heard[1]);
-        // More than all ranks that there can be, so that no two first ranks give the same number.
+        let own = [me.0, GROUPS_LED.fetch_add(1, Relaxed)];
+        let mut gathered = vec![0u32; own.len() * group.size() as usize];
+        group.all_gather(&own, &mut gathered)?;
+        let members: Vec<Rank> = gathered.chunks_exact(own.len()).map(|entry| Rank(entry[0])).collect();
+        let (first, number) = (gathered[0], gathered[1]);
+        // `MAX_RANKS` exceeds every rank number, so no two first ranks give the same context.
         let context = number.checked_mul(tbccl::MAX_RANKS).and_then(|number| number.checked_add(first));
-        Ok((members, context.ok_or_else(|| Failure::wrong("too many groups were made"))?))
+        Ok((members, context.ok_or_else(|| Failure::usage("too many groups"))?))
     }
 
     #[inline]
@@ -148,26 +151,26 @@ impl Group {
         self.calls.size()
     }
 
-    /// Its number in the world's p2p.
+    /// Returns the group's number in point-to-point messages.
     pub(crate) fn context(&self) -> u32 {
         self.context
     }
 
-    /// What a rank of it is called in the world.
-    pub(crate) fn in_world(&self, rank: i32) -> Outcome<Rank> {
+    /// Returns the world rank of a rank of this group.
+    pub(crate) fn world_rank(&self, rank: i32) -> Outcome<Rank> {
         let member = usize::try_from(rank).ok().and_then(|rank| self.members.get(rank));
-        member.copied().ok_or_else(|| Failure::wrong(format!("rank {rank} is not one of 0..{}", self.size())))
+        member.copied().ok_or_else(|| Failure::usage(format!("rank {rank} is not one of 0..{}", self.size())))
     }
 
-    /// What a rank of the world is called in it.
-    pub(crate) fn of_world(&self, rank: Rank) -> Option<i32> {
+    /// Returns the rank in this group of a world rank.
+    pub(crate) fn rank_of_world(&self, rank: Rank) -> Option<i32> {
         self.members.iter().position(|member| *member == rank).map(|at| at as i32)
     }
 
-    /// A communicator of all of its ranks, for something that needs links of its own.
-    pub(crate) fn twin(&self) -> Outcome<Communicator> {
-        let mut made = self.splits.with(|comm| self.limits.twin(comm))??;
-        made.set_timeout(self.limits.patience);
+    /// Returns a communicator of the group's ranks with links of its own.
+    pub(crate) fn duplicate(&self) -> Outcome<Communicator> {
+        let mut made = self.splits.with(|comm| self.options.duplicate(comm))??;
+        made.set_timeout(self.options.timeout);
         Ok(made)
     }
 }

@@ -1,27 +1,28 @@
-//! The part of Open MPI's binary interface that MLX loads, on tbccl.
+//! MPI shim for MLX: the part of Open MPI's binary interface that MLX loads, on tbccl.
 //!
-//! MLX opens the library that `MLX_MPI_LIBNAME` names and takes 14 functions and 16 objects from it. Here they are, so that an
-//! unmodified MLX has its groups from us. Nothing else of MPI is here: this is no MPI library for other programs.
+//! MLX opens the library that `MLX_MPI_LIBNAME` names, and takes 14 functions and 16 objects from it. This
+//! library exports exactly those, so that an unmodified MLX runs its groups on tbccl. Nothing else of MPI is
+//! here: other MPI programs can't use it.
 //!
-//! A function checks what it was passed and delegates to the crate `tbccl`. Each stands behind the module `boundary`, which keeps
-//! panics in and tells failures by a C++ exception, since MLX looks at no return value.
+//! Each function checks its arguments and delegates to the crate `tbccl`. The module `boundary` wraps every
+//! function: it keeps panics in, and reports failures as C++ exceptions, since MLX ignores return values.
 //!
-//! | module | idea |
+//! | module | contents |
 //! |---|---|
 //! | `functions` | the 14 functions |
 //! | `objects` | the 16 objects, whose addresses are handles |
-//! | `datatypes`, `operations` | what handles of types and operations stand for; what a foreign operation turns out to be |
-//! | `reduce` | all-reduces, by our kernels or by a foreign operation |
-//! | `world` | from `MPI_Init` to `MPI_Finalize` |
-//! | `group` | a communicator, and how others are made of it |
-//! | `post` | messages |
-//! | `boundary`, `throw` | how failures are told |
+//! | `datatypes`, `operations` | datatypes and operations by handle; kernels equal to user operations |
+//! | `reduce` | all-reduces by a kernel or by a user operation |
+//! | `world` | the job, from `MPI_Init` to `MPI_Finalize` |
+//! | `group` | communicators and their splits |
+//! | `p2p` | point-to-point messages |
+//! | `boundary`, `throw` | panics and failures |
 //!
-//! Invariants: a handle is looked up and never followed. Splitting uses links of its own, so it runs beside calls in
-//! progress. All ranks of an all-reduce have the same bits.
+//! Invariants: a handle is looked up and never dereferenced. A split uses links of its own, so it runs beside
+//! calls in progress. An all-reduce gives the same bits on all ranks.
 //!
 //! # Safety
-//! A caller keeps to MPI: memory that it passes is there until the function returns, and is as large as counts and types say.
+//! Callers keep to MPI: buffers are valid until the function returns, and as large as count and datatype say.
 #![allow(non_snake_case, non_upper_case_globals, non_camel_case_types)] // Names are those of C.
 
 mod boundary;
@@ -30,7 +31,7 @@ pub mod functions;
 mod group;
 pub mod objects;
 mod operations;
-mod post;
+mod p2p;
 mod reduce;
 mod throw;
 mod world;

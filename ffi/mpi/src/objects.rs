@@ -1,14 +1,16 @@
-//! Open MPI's objects. A program passes their addresses as handles; what is in them is nobody's business.
+//! Open MPI's objects. Programs pass their addresses as handles; nothing reads their contents.
 //!
 //! # Safety
-//! The only unsafe thing here is that names are exported as they are.
+//! The only unsafe code here exports names without mangling.
 
 use std::ffi::c_void;
 
-/// A handle: the address of an object here, or a number that `MPI_Comm_split` and its like have given.
+/// Handle: the address of an object of this module, or a number from `MPI_Comm_split`, `MPI_Type_contiguous`
+/// or `MPI_Op_create`.
 pub type Handle = *mut c_void;
 
-/// Something to have an address. Open MPI's are structures of some hundred bytes; nobody looks into ours.
+/// Object with an address and no contents. Open MPI's are structures of some hundred bytes, which programs do
+/// not read.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Object([u8; 64]);
@@ -18,7 +20,7 @@ impl Object {
         Object([0; 64])
     }
 
-    /// Its handle, as a number.
+    /// Returns the object's handle as a number.
     pub(crate) fn handle(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -31,36 +33,36 @@ macro_rules! objects {
 }
 
 objects! {
-    /// All ranks.
+    /// Communicator of all ranks.
     ompi_mpi_comm_world;
-    /// Addition.
+    /// Sum.
     ompi_mpi_op_sum;
-    /// The larger one.
+    /// Maximum.
     ompi_mpi_op_max;
-    /// The smaller one.
+    /// Minimum.
     ompi_mpi_op_min;
-    /// One byte, 0 or 1.
+    /// Boolean of one byte, 0 or 1.
     ompi_mpi_c_bool;
-    /// Signed, 8 bits.
+    /// Signed integer of 8 bits.
     ompi_mpi_int8_t;
-    /// Unsigned, 8 bits.
+    /// Unsigned integer of 8 bits.
     ompi_mpi_uint8_t;
-    /// Signed, 16 bits.
+    /// Signed integer of 16 bits.
     ompi_mpi_int16_t;
-    /// Unsigned, 16 bits.
+    /// Unsigned integer of 16 bits.
     ompi_mpi_uint16_t;
-    /// Signed, 32 bits.
+    /// Signed integer of 32 bits.
     ompi_mpi_int32_t;
-    /// Unsigned, 32 bits.
+    /// Unsigned integer of 32 bits.
     ompi_mpi_uint32_t;
-    /// Signed, 64 bits.
+    /// Signed integer of 64 bits.
     ompi_mpi_int64_t;
-    /// Unsigned, 64 bits.
+    /// Unsigned integer of 64 bits.
     ompi_mpi_uint64_t;
     /// IEEE 754 binary32.
     ompi_mpi_float;
     /// IEEE 754 binary64.
     ompi_mpi_double;
-    /// Two of binary32.
+    /// Complex number of two binary32.
     ompi_mpi_c_complex;
 }

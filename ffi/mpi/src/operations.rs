@@ -1,16 +1,16 @@
-//! What handles of operations stand for: Open MPI's own by their addresses, and a program's functions by numbers.
+//! Operations behind handles: the address of an Open MPI object, or a number for a program's function.
 //!
-//! MLX brings functions of its own for elements that MPI knows nothing of: float16, bfloat16, and the order of complex
-//! numbers. They are loops over single elements. So when such an operation is first used, it is asked for the results of a
-//! few pairs of elements; if they are what one of our kernels makes of them, it is that kernel that is used from then on. A
-//! function that no kernel agrees with is called itself ([`crate::reduce`]).
+//! MLX brings functions of its own for float16, bfloat16 and the order of complex numbers, which MPI does not
+//! have. They are loops over single elements. On its first use, such a function is tested on a few pairs of
+//! elements. If its results equal those of a kernel of tbccl, all calls use that kernel from then on. A
+//! function without an equivalent kernel is called itself ([`crate::reduce`]).
 //!
-//! A kernel differs from MLX's function in one way, for the better: where NaN takes part the result is NaN, whatever the
-//! order. Hence no pair has a NaN in it, as its kernel reads it.
+//! A kernel differs from MLX's function in one way, on purpose: a NaN in any contribution makes the result
+//! NaN in any order. Therefore no test pair contains a NaN, as the kernel reads the pair.
 //!
 //! # Safety
-//! A program's function is called as `MPI_User_function` says: with two arrays of as many elements as it is told, of the
-//! size that the type has.
+//! A program's function is called as `MPI_User_function` says: with two arrays of as many elements as its
+//! count says, each of the size of the datatype.
 
 use crate::{
     boundary::{Failure, Outcome},
@@ -23,115 +23,119 @@ use std::{
 };
 use tbccl::{DType, ReduceOp, kernels::Reducer};
 
-/// A program's function: `inout[i] = in[i] OP inout[i]`. The type is passed on as the program gave it.
+/// A program's function: `inout[i] = in[i] OP inout[i]`. It receives the datatype that the program passed.
 pub(crate) type UserFunction = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_int, *mut Handle);
 
-/// An operation.
+/// Operation of a reduction.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    /// One of Open MPI's, which is one of ours.
-    Ours(ReduceOp),
-    /// A program's.
-    Foreign(Arc<Foreign>),
+    /// One of Open MPI's operations that tbccl has.
+    Builtin(ReduceOp),
+    /// An operation of the program.
+    User(Arc<UserOp>),
 }
 
-/// A program's operation.
+/// Operation made of a program's function.
 #[derive(Debug)]
-pub(crate) struct Foreign {
+pub(crate) struct UserOp {
     function: UserFunction,
-    /// What it turned out to be on elements of two bytes.
-    on_two_bytes: OnceLock<Option<Meaning>>,
-    /// What it turned out to be on complex numbers.
-    on_complex: OnceLock<Option<Meaning>>,
+    /// Equivalent kernel for elements of two bytes, once tested.
+    two_byte_kernel: OnceLock<Option<KernelId>>,
+    /// Equivalent kernel for complex numbers, once tested.
+    complex_kernel: OnceLock<Option<KernelId>>,
 }
 
-/// One of our kernels.
-pub(crate) type Meaning = (DType, ReduceOp);
+/// Kernel of tbccl: element type and operation.
+pub(crate) type KernelId = (DType, ReduceOp);
 
-static MADE: RwLock<Vec<Arc<Foreign>>> = RwLock::new(Vec::new());
+static USER_OPS: RwLock<Vec<Arc<UserOp>>> = RwLock::new(Vec::new());
 
-/// Handles of made operations begin here. Nothing has such an address.
-const FIRST: usize = 0x800;
-/// How many there can be.
-const MOST: usize = 0x700;
+/// First handle of the program's operations. No object has such an address.
+const FIRST_HANDLE: usize = 0x800;
+/// Maximum number of the program's operations.
+const MAX_USER_OPS: usize = 0x700;
 
 impl Operation {
-    /// Of a handle.
+    /// Returns the operation of a handle.
     #[inline]
-    pub(crate) fn of(handle: Handle) -> Outcome<Operation> {
+    pub(crate) fn from_handle(handle: Handle) -> Outcome<Operation> {
         let number = handle as usize;
-        let ours = [
+        let builtin = [
             (&objects::ompi_mpi_op_sum, ReduceOp::Sum),
             (&objects::ompi_mpi_op_max, ReduceOp::Max),
             (&objects::ompi_mpi_op_min, ReduceOp::Min),
         ];
-        if let Some((_, op)) = ours.iter().find(|(object, _)| object.handle() == number) {
-            return Ok(Operation::Ours(*op));
+        if let Some((_, op)) = builtin.iter().find(|(object, _)| object.handle() == number) {
+            return Ok(Operation::Builtin(*op));
         }
-        let made = MADE.read().unwrap_or_else(PoisonError::into_inner);
-        let foreign = number.checked_sub(FIRST).and_then(|at| made.get(at).cloned());
-        foreign
-            .map(Operation::Foreign)
-            .ok_or_else(|| Failure::wrong("not an operation that this library has"))
+        let user_ops = USER_OPS.read().unwrap_or_else(PoisonError::into_inner);
+        let user_op = number.checked_sub(FIRST_HANDLE).and_then(|at| user_ops.get(at).cloned());
+        user_op.map(Operation::User).ok_or_else(|| Failure::usage("not an operation that this library has"))
     }
 }
 
 /// Makes an operation of a program's function.
 pub(crate) fn create(function: UserFunction) -> Outcome<Handle> {
-    let mut made = MADE.write().unwrap_or_else(PoisonError::into_inner);
-    if made.len() == MOST {
-        return Err(Failure::wrong("too many operations"));
+    let mut user_ops = USER_OPS.write().unwrap_or_else(PoisonError::into_inner);
+    if user_ops.len() == MAX_USER_OPS {
+        return Err(Failure::usage("too many operations"));
     }
-    made.push(Arc::new(Foreign::new(function)));
-    Ok(std::ptr::without_provenance_mut(FIRST + made.len() - 1))
+    user_ops.push(Arc::new(UserOp::new(function)));
+    Ok(std::ptr::without_provenance_mut(FIRST_HANDLE + user_ops.len() - 1))
 }
 
-impl Foreign {
-    fn new(function: UserFunction) -> Foreign {
-        Foreign { function, on_two_bytes: OnceLock::new(), on_complex: OnceLock::new() }
+impl UserOp {
+    fn new(function: UserFunction) -> UserOp {
+        UserOp { function, two_byte_kernel: OnceLock::new(), complex_kernel: OnceLock::new() }
     }
 
-    /// Which of our kernels does the same on elements of this type, if one does.
-    pub(crate) fn meaning(&self, datatype: Datatype, handle: Handle) -> Option<Meaning> {
+    /// Returns the kernel that gives the same results on elements of this datatype, if there is one.
+    pub(crate) fn kernel(&self, datatype: Datatype, handle: Handle) -> Option<KernelId> {
         match datatype {
-            Datatype::Bytes(2) => *self.on_two_bytes.get_or_init(|| self.find(&TWO_BYTES, handle)),
-            Datatype::Known(DType::Complex64) => *self.on_complex.get_or_init(|| self.find(&COMPLEX, handle)),
+            Datatype::Derived(2) => {
+                *self.two_byte_kernel.get_or_init(|| self.find_kernel(&TWO_BYTE_CANDIDATES, handle))
+            }
+            Datatype::Builtin(DType::Complex64) => {
+                *self.complex_kernel.get_or_init(|| self.find_kernel(&COMPLEX_CANDIDATES, handle))
+            }
             _ => None,
         }
     }
 
-    fn find(&self, candidates: &[Meaning], handle: Handle) -> Option<Meaning> {
-        candidates.iter().copied().find(|meaning| self.agrees(*meaning, handle))
+    fn find_kernel(&self, candidates: &[KernelId], handle: Handle) -> Option<KernelId> {
+        candidates.iter().copied().find(|kernel| self.matches_kernel(*kernel, handle))
     }
 
-    /// Does it make of all pairs of known elements what our kernel makes of them?
-    fn agrees(&self, (dtype, op): Meaning, handle: Handle) -> bool {
+    /// Whether the function gives the kernel's results on all test pairs.
+    fn matches_kernel(&self, (dtype, op): KernelId, handle: Handle) -> bool {
         let Ok(kernel) = Reducer::new(dtype, op) else { return false };
-        let (first, second) = pairs(dtype);
+        let (first, second) = sample_pairs(dtype);
         let count = first.len() * size_of::<u64>() / dtype.size();
         let (mut theirs, mut ours) = (second.clone(), second.clone());
-        // SAFETY: both are arrays of so many elements, aligned for any of them.
+        // SAFETY: both arrays have `count` elements, and words are aligned for any element type.
         unsafe { self.apply(first.as_ptr().cast(), theirs.as_mut_ptr().cast(), count as c_int, handle) };
-        let place: *mut u8 = ours.as_mut_ptr().cast();
-        // SAFETY: so many elements of the type on both sides, initialised and aligned; the result replaces the second.
-        unsafe { kernel.reduce(place, first.as_ptr().cast(), second.as_ptr().cast(), count) };
+        let result: *mut u8 = ours.as_mut_ptr().cast();
+        // SAFETY: all three arrays have `count` initialized, aligned elements of the type, and nothing else
+        // uses the result.
+        unsafe { kernel.reduce(result, first.as_ptr().cast(), second.as_ptr().cast(), count) };
         theirs == ours
     }
 
-    /// `inout[i] = in[i] OP inout[i]` for so many elements.
+    /// Computes `inout[i] = in[i] OP inout[i]` for `count` elements.
     ///
     /// # Safety
-    /// Both are so many elements of the type of this handle, and do not overlap.
+    /// Both arrays have `count` elements of the handle's datatype, and do not overlap.
     pub(crate) unsafe fn apply(&self, from: *const c_void, inout: *mut c_void, count: c_int, handle: Handle) {
         let (mut count, mut handle) = (count, handle);
-        // SAFETY: the caller's promise is the function's contract. It reads what is not to be written, as MPI has it.
+        // SAFETY: the caller's contract is that of the function. As MPI requires, the function only reads its
+        // first array.
         unsafe { (self.function)(from.cast_mut(), inout, &raw mut count, &raw mut handle) }
     }
 }
 
-/// What a function of elements of two bytes may be. bfloat16 first: patterns of it that float16 has for NaN tell which is
-/// meant.
-const TWO_BYTES: [Meaning; 6] = [
+/// Kernels tested for functions on elements of two bytes. bfloat16 is first: some of its samples are NaN as
+/// float16, which tells the two types apart.
+const TWO_BYTE_CANDIDATES: [KernelId; 6] = [
     (DType::Bf16, ReduceOp::Sum),
     (DType::Bf16, ReduceOp::Max),
     (DType::Bf16, ReduceOp::Min),
@@ -140,29 +144,33 @@ const TWO_BYTES: [Meaning; 6] = [
     (DType::F16, ReduceOp::Min),
 ];
 
-/// What a function of complex numbers may be, beside the sum that MPI has itself.
-const COMPLEX: [Meaning; 3] =
+/// Kernels tested for functions on complex numbers. Open MPI itself has the sum.
+const COMPLEX_CANDIDATES: [KernelId; 3] =
     [(DType::Complex64, ReduceOp::Max), (DType::Complex64, ReduceOp::Min), (DType::Complex64, ReduceOp::Sum)];
 
-/// Finite numbers of float16, as bits, without zeros and what is too small to be normal: their handling is a matter of how
-/// the processor is set.
-const HALVES: [u16; 12] =
+/// Finite samples of float16, as bits. No zeros and no subnormal numbers, whose treatment depends on
+/// processor settings.
+const F16_SAMPLES: [u16; 12] =
     [0x3c00, 0xbc00, 0x4000, 0x4248, 0xc500, 0x3555, 0x5640, 0xd640, 0x6400, 0x4101, 0x3801, 0xb801];
 
-/// Numbers of bfloat16, as bits, that float16 has for NaN.
-const ONLY_BF16: [u16; 4] = [0x7e00, 0xfe00, 0x7c01, 0xfd23];
+/// Samples of bfloat16, as bits, that are NaN as float16.
+const BF16_ONLY_SAMPLES: [u16; 4] = [0x7e00, 0xfe00, 0x7c01, 0xfd23];
 
-/// Parts of complex numbers.
-const PARTS: [f32; 4] = [1.0, -2.5, 3.0, 0.75];
+/// Real and imaginary parts of complex samples.
+const COMPLEX_PARTS: [f32; 4] = [1.0, -2.5, 3.0, 0.75];
 
-/// All pairs of some elements of a type: the first of each, and the second of each. In words, so that they are aligned.
-fn pairs(dtype: DType) -> (Vec<u64>, Vec<u64>) {
+/// Returns the first and the second elements of all pairs of samples of a type. They are packed in words,
+/// which are aligned for any type.
+fn sample_pairs(dtype: DType) -> (Vec<u64>, Vec<u64>) {
     let elements: Vec<u64> = match dtype {
-        DType::Bf16 => HALVES.iter().chain(&ONLY_BF16).map(|bits| u64::from(*bits)).collect(),
-        DType::F16 => HALVES.iter().map(|bits| u64::from(*bits)).collect(),
+        DType::Bf16 => F16_SAMPLES.iter().chain(&BF16_ONLY_SAMPLES).map(|bits| u64::from(*bits)).collect(),
+        DType::F16 => F16_SAMPLES.iter().map(|bits| u64::from(*bits)).collect(),
         _ => {
             let bits = |part: f32| u64::from(part.to_bits());
-            PARTS.iter().flat_map(|re| PARTS.iter().map(move |im| bits(*re) | bits(*im) << 32)).collect()
+            COMPLEX_PARTS
+                .iter()
+                .flat_map(|re| COMPLEX_PARTS.iter().map(move |im| bits(*re) | bits(*im) << 32))
+                .collect()
         }
     };
     let all = elements.iter().flat_map(|first| elements.iter().map(move |second| (*first, *second)));
@@ -170,7 +178,8 @@ fn pairs(dtype: DType) -> (Vec<u64>, Vec<u64>) {
     (packed(&first, dtype.size()), packed(&second, dtype.size()))
 }
 
-/// Elements of so many bytes, each in the low bytes of a word, side by side as in memory. Their number fills words.
+/// Packs elements of `bytes` bytes, each in the low bytes of a word, without gaps. The packed elements fill
+/// whole words.
 fn packed(elements: &[u64], bytes: usize) -> Vec<u64> {
     let side_by_side: Vec<u8> = elements.iter().flat_map(|e| e.to_ne_bytes()[..bytes].to_vec()).collect();
     let words = side_by_side.chunks_exact(size_of::<u64>());
@@ -182,11 +191,11 @@ mod tests {
     use super::*;
     use half::{bf16, f16};
 
-    /// A function as MLX has them: a loop over single elements.
+    /// Defines a function as MLX does: a loop over single elements.
     macro_rules! function {
         ($name:ident, $t:ty, |$in:ident, $acc:ident| $result:expr) => {
             unsafe extern "C-unwind" fn $name(a: *mut c_void, b: *mut c_void, n: *mut c_int, _: *mut Handle) {
-                // SAFETY: the contract of such a function.
+                // SAFETY: the contract of `UserFunction`.
                 unsafe {
                     for at in 0..*n as usize {
                         let place = b.cast::<$t>().add(at);
@@ -214,8 +223,8 @@ mod tests {
 
     #[test]
     fn functions_as_mlx_has_them_turn_out_to_be_our_kernels() {
-        let complex = Datatype::Known(DType::Complex64);
-        let two = Datatype::Bytes(2);
+        let complex = Datatype::Builtin(DType::Complex64);
+        let two = Datatype::Derived(2);
         let expected: [(UserFunction, Datatype, DType, ReduceOp); 10] = [
             (sum_f16, two, DType::F16, ReduceOp::Sum),
             (max_f16, two, DType::F16, ReduceOp::Max),
@@ -229,10 +238,10 @@ mod tests {
             (min_complex, complex, DType::Complex64, ReduceOp::Min),
         ];
         for (at, (function, datatype, dtype, op)) in expected.into_iter().enumerate() {
-            let foreign = Foreign::new(function);
+            let user_op = UserOp::new(function);
             for _ in 0..2 {
                 assert_eq!(
-                    foreign.meaning(datatype, std::ptr::null_mut()),
+                    user_op.kernel(datatype, std::ptr::null_mut()),
                     Some((dtype, op)),
                     "function {at}"
                 );
@@ -242,24 +251,24 @@ mod tests {
 
     #[test]
     fn a_function_that_is_none_of_our_kernels_is_not_taken_for_one() {
-        let complex = Datatype::Known(DType::Complex64);
+        let complex = Datatype::Builtin(DType::Complex64);
         for (function, datatype) in [
-            (product as UserFunction, Datatype::Bytes(2)),
+            (product as UserFunction, Datatype::Derived(2)),
             (by_real_part, complex),
-            (sum_f16, Datatype::Bytes(4)),
+            (sum_f16, Datatype::Derived(4)),
         ] {
-            assert_eq!(Foreign::new(function).meaning(datatype, std::ptr::null_mut()), None);
+            assert_eq!(UserOp::new(function).kernel(datatype, std::ptr::null_mut()), None);
         }
     }
 
     #[test]
     fn handles_lead_to_what_they_were_given_for() {
         let made = create(max_f16).expect("an operation");
-        assert!(matches!(Operation::of(made), Ok(Operation::Foreign(_))));
+        assert!(matches!(Operation::from_handle(made), Ok(Operation::User(_))));
         let sum = std::ptr::without_provenance_mut(objects::ompi_mpi_op_sum.handle());
-        assert!(matches!(Operation::of(sum), Ok(Operation::Ours(ReduceOp::Sum))));
-        for number in [0, FIRST + MOST, usize::MAX, objects::ompi_mpi_float.handle()] {
-            Operation::of(std::ptr::without_provenance_mut(number)).expect_err("not an operation");
+        assert!(matches!(Operation::from_handle(sum), Ok(Operation::Builtin(ReduceOp::Sum))));
+        for number in [0, FIRST_HANDLE + MAX_USER_OPS, usize::MAX, objects::ompi_mpi_float.handle()] {
+            Operation::from_handle(std::ptr::without_provenance_mut(number)).expect_err("not an operation");
         }
     }
 }

@@ -1,57 +1,58 @@
-//! All-reduces: by our kernels, or by a program's function where none of ours does the same.
+//! All-reduces by a kernel of tbccl, or by a program's function without an equivalent kernel.
 //!
-//! A program's function is applied on every rank to what all ranks have sent, in the order of ranks, piece by piece. That is
-//! slow, but all ranks have the same bits, and an operation may be one in which the order matters.
+//! Every rank applies a program's function to the elements of all ranks, in rank order, chunk by chunk. That
+//! is slow, but all ranks get the same bits, and the operation need not commute.
 //!
 //! # Safety
-//! Whoever calls vouches for the memory, as [`all_reduce`] says.
+//! Callers vouch for the buffers, as [`all_reduce`] says.
 
 use crate::{
     boundary::{Failure, Outcome},
     datatypes::Datatype,
     group::Group,
     objects::Handle,
-    operations::{Foreign, Operation},
+    operations::{Operation, UserOp},
 };
 use std::ffi::c_int;
 use tbccl::{CallOptions, DType, RawCall, ReduceOp};
 
-/// Bytes of what all ranks have sent, at a time.
-const PIECE_BYTES: usize = 4 << 20;
+/// Bytes gathered from all ranks at a time.
+const CHUNK_BYTES: usize = 4 << 20;
 
-/// The memory of a call: where a contribution is, where the result goes, and how many elements there are.
+/// Buffers of an all-reduce, and their number of elements.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Buffers {
     pub(crate) send: *const u8,
     pub(crate) recv: *mut u8,
     pub(crate) count: usize,
 }
 
-/// Combines the elements of all ranks of a group. In place if both addresses are the same.
+/// Reduces the elements of all ranks of a group. In place if `send` equals `recv`.
 ///
 /// # Safety
-/// So many elements of the type are readable at `send`, and writable at `recv`, and nobody else uses the latter.
+/// `count` elements of the datatype are readable at `send` and writable at `recv`, and nothing else uses the
+/// latter.
 pub(crate) unsafe fn all_reduce(
     group: &Group,
-    memory: Memory,
+    buffers: Buffers,
     (datatype, handle): (Datatype, Handle),
     operation: &Operation,
 ) -> Outcome {
-    let meaning = match (operation, datatype) {
-        (Operation::Ours(op), Datatype::Known(dtype)) => Some((dtype, *op)),
-        (Operation::Ours(op), Datatype::Bytes(bytes)) => {
-            return Err(Failure::wrong(format!(
-                "{op} is not defined for a type of {bytes} bytes made of others"
-            )));
+    let kernel = match (operation, datatype) {
+        (Operation::Builtin(op), Datatype::Builtin(dtype)) => Some((dtype, *op)),
+        (Operation::Builtin(op), Datatype::Derived(bytes)) => {
+            return Err(Failure::usage(format!("{op} is not defined for a derived type of {bytes} bytes")));
         }
-        (Operation::Foreign(foreign), _) => foreign.meaning(datatype, handle),
+        (Operation::User(user_op), _) => user_op.kernel(datatype, handle),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise is that of both functions.
     unsafe {
-        match (meaning, operation) {
-            (Some(meaning), _) => by_kernel(group, memory, meaning),
-            (None, Operation::Foreign(foreign)) => by_function(group, memory, (datatype, handle), foreign),
-            (None, Operation::Ours(_)) => unreachable!("ours have a meaning"),
+        match (kernel, operation) {
+            (Some(kernel), _) => reduce_with_kernel(group, buffers, kernel),
+            (None, Operation::User(user_op)) => {
+                reduce_with_function(group, buffers, (datatype, handle), user_op)
+            }
+            (None, Operation::Builtin(_)) => unreachable!("built-in operations have a kernel"),
         }
     }
 }
@@ -59,8 +60,8 @@ pub(crate) unsafe fn all_reduce(
 /// # Safety
 /// As for [`all_reduce`].
 #[inline]
-unsafe fn by_kernel(group: &Group, memory: Memory, (dtype, op): (DType, ReduceOp)) -> Outcome {
-    let Memory { send, recv, count } = memory;
+unsafe fn reduce_with_kernel(group: &Group, buffers: Buffers, (dtype, op): (DType, ReduceOp)) -> Outcome {
+    let Buffers { send, recv, count } = buffers;
     let call = RawCall {
         operation: tbccl::Operation::new(tbccl::Collective::AllReduce).with_op(op),
         dtype,
@@ -68,44 +69,45 @@ unsafe fn by_kernel(group: &Group, memory: Memory, (dtype, op): (DType, ReduceOp
         send,
         recv,
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the buffers are valid by the caller's promise.
     unsafe { group.calls().call(&call, &CallOptions::default())? };
     Ok(())
 }
 
 /// # Safety
 /// As for [`all_reduce`].
-unsafe fn by_function(
+unsafe fn reduce_with_function(
     group: &Group,
-    memory: Memory,
+    buffers: Buffers,
     (datatype, handle): (Datatype, Handle),
-    foreign: &Foreign,
+    user_op: &UserOp,
 ) -> Outcome {
     let (bytes, ranks) = (datatype.bytes(), group.size() as usize);
-    let most = (PIECE_BYTES / (bytes * ranks)).max(1);
-    let room = most.min(memory.count) * bytes * ranks;
-    // In words, so that any element is aligned.
-    let mut all = vec![0u128; room.div_ceil(size_of::<u128>())];
-    let all: *mut u8 = all.as_mut_ptr().cast();
-    for begin in (0..memory.count).step_by(most) {
-        let count = most.min(memory.count - begin);
-        let piece = count * bytes;
-        // SAFETY: the piece is part of the caller's elements, and `all` has room for as much of each rank.
+    let max_count = (CHUNK_BYTES / (bytes * ranks)).max(1);
+    let capacity = max_count.min(buffers.count) * bytes * ranks;
+    // Words are aligned for any element type.
+    let mut words = vec![0u128; capacity.div_ceil(size_of::<u128>())];
+    let gathered: *mut u8 = words.as_mut_ptr().cast();
+    for begin in (0..buffers.count).step_by(max_count) {
+        let count = max_count.min(buffers.count - begin);
+        let chunk = count * bytes;
+        // SAFETY: the chunk is part of the caller's elements, and `gathered` has room for a chunk of each
+        // rank.
         unsafe {
-            let (send, recv) = (memory.send.add(begin * bytes), memory.recv.add(begin * bytes));
+            let (send, recv) = (buffers.send.add(begin * bytes), buffers.recv.add(begin * bytes));
             let call = RawCall {
                 operation: tbccl::Operation::new(tbccl::Collective::AllGather),
                 dtype: DType::U8,
-                count: piece,
+                count: chunk,
                 send,
-                recv: all,
+                recv: gathered,
             };
             group.calls().call(&call, &CallOptions::default())?;
-            // The last rank's first, since a function puts what it is given before what is there.
-            let block = |rank: usize| all.add(rank * piece).cast_const();
-            std::ptr::copy_nonoverlapping(block(ranks - 1), recv, piece);
+            // The last rank comes first, since a function puts its first argument before its second.
+            let block = |rank: usize| gathered.add(rank * chunk).cast_const();
+            std::ptr::copy_nonoverlapping(block(ranks - 1), recv, chunk);
             for rank in (0..ranks - 1).rev() {
-                foreign.apply(block(rank).cast(), recv.cast(), count as c_int, handle);
+                user_op.apply(block(rank).cast(), recv.cast(), count as c_int, handle);
             }
         }
     }

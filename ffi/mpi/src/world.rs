@@ -1,16 +1,17 @@
-//! From `MPI_Init` to `MPI_Finalize`: the job that this process is a rank of, and its groups by their handles.
+//! The job that this process is a rank of, from `MPI_Init` to `MPI_Finalize`, and its groups by handle.
 //!
-//! Who this process is says the environment, as for any program of tbccl. A process that no launcher has started is a world
-//! of its own, as with Open MPI.
+//! The environment tells the rank, as for any program of tbccl. A process without a launcher is a world of
+//! one rank, as with Open MPI.
 //!
-//! Programs of MLX wait for people: one rank serves requests, and the others wait for it in a collective. So calls may
-//! wait for a day, unless `TBCCL_TIMEOUT` says otherwise; peers that die are noticed at once all the same.
+//! MLX programs wait for people: one rank serves requests while the others wait for it in a collective.
+//! Therefore the default timeout of calls is a day; `TBCCL_TIMEOUT` overrides it. Ranks notice dead peers at
+//! once all the same.
 
 use crate::{
     boundary::{Failure, Outcome, notice_forks},
-    group::{Group, Limits},
+    group::{Group, GroupOptions},
     objects::{self, Handle},
-    post::Post,
+    p2p::WorldP2p,
 };
 use std::{
     collections::HashMap,
@@ -20,42 +21,42 @@ use std::{
 };
 use tbccl::{Communicator, Config, launcher_of_env, ranks_of_env};
 
-/// How long calls may wait for peers that live.
-const PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Default time that a call may wait for live peers.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What says otherwise.
-const TIMEOUT: &str = "TBCCL_TIMEOUT";
+/// Variable that overrides the default timeout.
+const TIMEOUT_VARIABLE: &str = "TBCCL_TIMEOUT";
 
-/// What says how many ranks this host has.
-const RANKS_HERE: [&str; 2] = ["TBCCL_LOCAL_SIZE", "LOCAL_WORLD_SIZE"];
+/// Variables that tell the number of ranks on this host.
+const LOCAL_SIZE_VARIABLES: [&str; 2] = ["TBCCL_LOCAL_SIZE", "LOCAL_WORLD_SIZE"];
 
-/// How far this process has come.
-static STATE: RwLock<State> = RwLock::new(State::Before);
+/// State of this process.
+static STATE: RwLock<State> = RwLock::new(State::Uninitialized);
 
 #[derive(Debug)]
 enum State {
-    Before,
+    Uninitialized,
     Running(World),
-    After,
+    Finalized,
 }
 
-/// The job, and its groups.
+/// The job and its groups.
 #[derive(Debug)]
 struct World {
-    post: Arc<Post>,
+    p2p: Arc<WorldP2p>,
     groups: HashMap<usize, Arc<Group>>,
-    /// How many groups have been made.
-    made: usize,
+    /// Number of groups created by splits.
+    created: usize,
 }
 
-/// Handles of groups begin here. Nothing has such an address.
-const FIRST: usize = 0x2000;
+/// Handles of groups are greater than this number. No object has such an address.
+const FIRST_HANDLE: usize = 0x2000;
 
 fn state() -> RwLockReadGuard<'static, State> {
     STATE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn state_to_change() -> RwLockWriteGuard<'static, State> {
+fn state_mut() -> RwLockWriteGuard<'static, State> {
     STATE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -63,102 +64,105 @@ impl State {
     fn world(&self) -> Outcome<&World> {
         match self {
             State::Running(world) => Ok(world),
-            State::Before => Err(Failure::wrong("MPI_Init has not been called")),
-            State::After => Err(over()),
+            State::Uninitialized => Err(Failure::usage("MPI_Init has not been called")),
+            State::Finalized => Err(finalized()),
         }
     }
 
     fn world_mut(&mut self) -> Outcome<&mut World> {
         match self {
             State::Running(world) => Ok(world),
-            State::Before => Err(Failure::wrong("MPI_Init has not been called")),
-            State::After => Err(over()),
+            State::Uninitialized => Err(Failure::usage("MPI_Init has not been called")),
+            State::Finalized => Err(finalized()),
         }
     }
 }
 
-fn over() -> Failure {
-    Failure::wrong("MPI_Finalize has been called, and nothing comes after that")
+fn finalized() -> Failure {
+    Failure::usage("MPI_Finalize has been called; no MPI call is possible after it")
 }
 
 /// Joins the job.
-pub(crate) fn begin() -> Outcome {
-    let mut state = state_to_change();
+pub(crate) fn init() -> Outcome {
+    let mut state = state_mut();
     match *state {
-        State::Before => {}
-        State::Running(_) => return Err(Failure::wrong("it has been called before")),
-        State::After => return Err(over()),
+        State::Uninitialized => {}
+        State::Running(_) => return Err(Failure::usage("it has been called before")),
+        State::Finalized => return Err(finalized()),
     }
     notice_forks();
     *state = State::Running(World::join()?);
     Ok(())
 }
 
-/// Leaves the job; what is not over by then is given up.
-pub(crate) fn end() -> Outcome {
-    let was = std::mem::replace(&mut *state_to_change(), State::After);
-    if let State::Running(World { post, groups, .. }) = was {
-        post.finish();
-        drop(post);
-        // Those who wait for us in a group's call learn that we have left it, whichever group it is.
+/// Leaves the job, and gives up calls and messages that are still in progress.
+pub(crate) fn finalize() -> Outcome {
+    let previous = std::mem::replace(&mut *state_mut(), State::Finalized);
+    if let State::Running(World { p2p, groups, .. }) = previous {
+        p2p.finish();
+        drop(p2p);
+        // Dropping the groups tells the ranks that wait for this one in any group's call.
         drop(groups);
     }
     Ok(())
 }
 
-/// Is this process a rank of a job now?
+/// Whether this process is a rank of a job now.
 pub(crate) fn is_running() -> bool {
     matches!(*state(), State::Running(_))
 }
 
-/// The launcher whose variables this process finds.
+/// Returns the launcher whose variables this process has.
 pub(crate) fn launcher() -> Option<&'static CStr> {
     static NAME: OnceLock<Option<CString>> = OnceLock::new();
     NAME.get_or_init(|| CString::new(launcher_of_env()?).ok()).as_deref()
 }
 
-/// A group by its handle.
+/// Returns the group of a handle.
 #[inline]
 pub(crate) fn group(handle: Handle) -> Outcome<Arc<Group>> {
     let state = state();
     let found = state.world()?.groups.get(&(handle as usize));
-    found.cloned().ok_or_else(|| Failure::wrong("not a communicator, or one that was freed"))
+    found.cloned().ok_or_else(|| Failure::usage("not a communicator, or one that was freed"))
 }
 
-/// The job's p2p.
-pub(crate) fn post() -> Outcome<Arc<Post>> {
-    Ok(Arc::clone(&state().world()?.post))
+/// Returns the point-to-point messages of the job.
+pub(crate) fn p2p() -> Outcome<Arc<WorldP2p>> {
+    Ok(Arc::clone(&state().world()?.p2p))
 }
 
-/// A handle for a group.
-pub(crate) fn admit(group: Group) -> Outcome<Handle> {
-    let mut state = state_to_change();
+/// Adds a group, and returns its handle.
+pub(crate) fn register(group: Group) -> Outcome<Handle> {
+    let mut state = state_mut();
     let world = state.world_mut()?;
-    world.made += 1;
-    let number = FIRST + world.made;
+    world.created += 1;
+    let number = FIRST_HANDLE + world.created;
     world.groups.insert(number, Arc::new(group));
     Ok(std::ptr::without_provenance_mut(number))
 }
 
-/// Takes a group's handle away. The group ends with the last call that is under way.
-pub(crate) fn dismiss(handle: Handle) -> Outcome {
+/// Removes a group. The group ends with its last call in progress.
+pub(crate) fn free(handle: Handle) -> Outcome {
     let number = handle as usize;
     if number == objects::ompi_mpi_comm_world.handle() {
-        return Err(Failure::wrong("the world is freed by MPI_Finalize"));
+        return Err(Failure::usage("the world is freed by MPI_Finalize"));
     }
-    let mut state = state_to_change();
-    // After the end all groups are gone.
+    let mut state = state_mut();
+    // `MPI_Finalize` has freed all groups.
     let Ok(world) = state.world_mut() else { return Ok(()) };
-    let gone = world.groups.remove(&number);
+    let removed = world.groups.remove(&number);
     drop(state);
-    gone.map(drop).ok_or_else(|| Failure::wrong("not a communicator, or one that was freed"))
+    removed.map(drop).ok_or_else(|| Failure::usage("not a communicator, or one that was freed"))
 }
 
-/// A rank of MLX has two threads that work in turns, the program's and the stream's. Where there is no core for each, who waits
-/// for a peer gives way at once: the core it spins on may be the one that the peer's other thread is waiting for.
-fn not_spinning_where_crowded(mut config: Config) -> Config {
-    let said = RANKS_HERE.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
-    let ranks = said.or_else(|| ranks_of_env().map(|ranks| ranks as usize)).unwrap_or(1);
+/// Turns spinning off if this host has fewer than two cores per rank.
+///
+/// A rank of MLX has two threads that take turns: the program's and the stream's. Without a core for each, a
+/// thread that waits for a peer must yield at once: the peer's other thread may need the core.
+fn without_spinning_if_oversubscribed(mut config: Config) -> Config {
+    let local_size =
+        LOCAL_SIZE_VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
+    let ranks = local_size.or_else(|| ranks_of_env().map(|ranks| ranks as usize)).unwrap_or(1);
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     if config.polling.spin_polls.is_some() || 2 * ranks <= cores {
         return config;
@@ -169,18 +173,19 @@ fn not_spinning_where_crowded(mut config: Config) -> Config {
 
 impl World {
     fn join() -> Outcome<World> {
-        let config = not_spinning_where_crowded(Config::from_env()?);
-        let patience = if std::env::var_os(TIMEOUT).is_some() { config.timeout } else { PATIENCE };
+        let config = without_spinning_if_oversubscribed(Config::from_env()?);
+        let timeout =
+            if std::env::var_os(TIMEOUT_VARIABLE).is_some() { config.timeout } else { DEFAULT_TIMEOUT };
         let communicator = match launcher_of_env() {
             Some(_) => Communicator::from_env_with(&config)?,
             None => Communicator::local(1, &config)?
                 .pop()
-                .ok_or_else(|| Failure::wrong("a world of one was made of none"))?,
+                .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
         };
-        let limits = Limits::of(&communicator, config, patience);
-        let world = Group::world(communicator, limits)?;
-        let post = Arc::new(Post::open(world.twin()?)?);
+        let options = GroupOptions::new(&communicator, config, timeout);
+        let world = Group::world(communicator, options)?;
+        let p2p = Arc::new(WorldP2p::new(world.duplicate()?)?);
         let groups = HashMap::from([(objects::ompi_mpi_comm_world.handle(), Arc::new(world))]);
-        Ok(World { post, groups, made: 0 })
+        Ok(World { p2p, groups, created: 0 })
     }
 }

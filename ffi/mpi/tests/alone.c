@@ -1,4 +1,5 @@
-// A failure in a process without a C++ library: nobody could catch what is thrown, so it ends with one line that says why.
+// A failure in a process without a C++ library. Nothing could catch an exception, so the library prints one
+// line with the reason and aborts the process.
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,8 +1,9 @@
-// What MLX does with an MPI library, and what it might: each function, and each way to fail, as a rank of a job.
+// One rank of a job, which calls every function of the library as MLX does or might do, and provokes every
+// failure.
 //
 //     calls LIBRARY
 //
-// The library is opened as MLX opens it. Prints "ok" and its rank when all is as it is to be.
+// Opens the library as MLX does. Prints "ok" and its rank if all checks pass.
 
 #include <dlfcn.h>
 
@@ -65,7 +66,7 @@ static void *const IN_PLACE = reinterpret_cast<void *>(1);
         }                                                                         \
     } while (0)
 
-// The call throws, and says these words.
+// Checks that the call throws an exception whose message contains these words.
 static void refused(int line, const std::function<void()> &call, const char *words) {
     try {
         call();
@@ -79,7 +80,7 @@ static void refused(int line, const std::function<void()> &call, const char *wor
 }
 #define REFUSED(words, ...) refused(__LINE__, [&] { __VA_ARGS__; }, words)
 
-// Operations that this library has no kernel for: one that commutes, and one that does not.
+// Operations without an equivalent kernel: one that commutes, and one that does not.
 static void product_of_halves(void *in, void *inout, int *count, Handle *) {
     for (int at = 0; at < *count; at++)
         static_cast<uint16_t *>(inout)[at] *= static_cast<uint16_t *>(in)[at];
@@ -122,7 +123,7 @@ static void operations(Handle world) {
     Op_create(product_of_halves, 1, &product);
     Op_create(first_of_two, 0, &first);
     Op_create(largest, 1, &most);
-    // Longer than what is combined at a time.
+    // The array is longer than the chunk that the library combines at a time.
     const int count = (6 << 20) / 2;
     std::vector<uint16_t> x(count), y(count);
     for (int at = 0; at < count; at++) x[at] = uint16_t(at % 7 + rank + 1);
@@ -133,7 +134,7 @@ static void operations(Handle world) {
         for (int other = 0; other < size; other++) expected *= uint16_t(at % 7 + other + 1);
         EXPECT(x[at] == expected && y[at] == expected);
     }
-    // Its result is what the first rank has, in the order of ranks.
+    // In rank order, the result of this operation is the contribution of the first rank.
     double own = 10.0 + rank, found = 0;
     Allreduce(&own, &found, 1, object("double"), first, world);
     EXPECT(found == 10.0);
@@ -182,7 +183,7 @@ static void messages(Handle world) {
         Send(word, 2, object("int32_t"), 0, 5 + rank, world);
         Send(word, 1, object("int32_t"), size - 1, 99, backwards);
     } else {
-        // From anyone, with any tag; a group's messages are its own.
+        // Receives from any rank with any tag. Messages of another group must not match.
         std::vector<bool> seen(size);
         for (int other = 1; other < size; other++) {
             int word[3] = {};
@@ -198,7 +199,7 @@ static void messages(Handle world) {
             EXPECT(word == other);
         }
     }
-    // All send first, more than any library keeps for a receiver by itself.
+    // All ranks send first, and more than an MPI library usually buffers.
     std::vector<double> sent(3 << 20, rank), found(3 << 20);
     Send(sent.data(), int(sent.size()), object("double"), (rank + 1) % size, 1, world);
     Recv(found.data(), int(found.size()), object("double"), (rank + size - 1) % size, 1, world, nullptr);
@@ -219,7 +220,7 @@ static void refusals(Handle world) {
     REFUSED("is not one of 0..", Send(&x, 1, single, size, 0, world));
     REFUSED("is not one of 0..", Recv(&x, 1, single, -7, 0, world, nullptr));
     REFUSED("tags are not negative", Send(&x, 1, single, 0, -3, world));
-    REFUSED("colours are not negative", Comm_split(world, -5, 0, &odd));
+    REFUSED("colors are not negative", Comm_split(world, -5, 0, &odd));
     REFUSED("NULL", Comm_rank(world, nullptr));
     REFUSED("NULL", Op_create(nullptr, 1, &odd));
     REFUSED("a type of 0 elements", Type_contiguous(0, single, &odd));
@@ -253,8 +254,8 @@ int main(int count, char **arguments) {
     if (size > 1) messages(world);
     refusals(world);
     EXPECT(Finalize() == 0);
-    REFUSED("nothing comes after that", Comm_rank(world, &rank));
-    REFUSED("nothing comes after that", Init(nullptr, nullptr));
+    REFUSED("no MPI call is possible after it", Comm_rank(world, &rank));
+    REFUSED("no MPI call is possible after it", Init(nullptr, nullptr));
     EXPECT(Finalize() == 0);
     std::printf("ok %d\n", rank);
     return 0;

@@ -1,18 +1,18 @@
-//! The library as programs load it: what it exports, and a program in C++ that does with it what MLX does and might do.
+//! Tests of the library as programs load it: its exports, and a C++ program that calls every function.
 
-#[allow(dead_code)] // It has more than is needed here.
-#[path = "../../tests/workshop/mod.rs"]
-mod workshop;
+#[allow(dead_code)] // This test uses only a part of the harness.
+#[path = "../../tests/harness/mod.rs"]
+mod harness;
 
+use harness::{binary_dir, command, package_dir, run, tbccl};
 use std::{
     collections::BTreeSet,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{Command, Stdio},
 };
-use workshop::{command, here, programs, run, tbccl};
 
-/// What MLX takes from an MPI library. If one is missing, it takes none.
+/// Symbols that MLX takes from an MPI library. MLX rejects a library that lacks one of them.
 const TAKEN: [&str; 30] = [
     "MPI_Allgather",
     "MPI_Allreduce",
@@ -46,27 +46,27 @@ const TAKEN: [&str; 30] = [
     "ompi_mpi_uint8_t",
 ];
 
-/// What `tbccl.mlx` asks.
+/// Symbols that `tbccl.mlx` calls.
 const OURS: [&str; 3] = ["tbccl_mpi_is_running", "tbccl_mpi_launcher", "tbccl_mpi_ranks"];
 
 fn library() -> PathBuf {
-    programs().join(if cfg!(target_os = "macos") { "libtbccl_mpi.dylib" } else { "libtbccl_mpi.so" })
+    binary_dir().join(if cfg!(target_os = "macos") { "libtbccl_mpi.dylib" } else { "libtbccl_mpi.so" })
 }
 
-/// Compiles a source of this folder into a folder.
+/// Compiles a source of this folder into `folder`, and returns the program's path.
 fn compiled(compiler: &[&str], source: &str, folder: &tempfile::TempDir) -> PathBuf {
     let program = folder.path().join("program");
     let mut command = Command::new(compiler[0]);
     command.args(&compiler[1..]).args(["-Wall", "-Wextra", "-Werror", "-g", "-O1", "-o"]).arg(&program);
-    run(command.arg(here().join("tests").join(source)).arg("-ldl"));
+    run(command.arg(package_dir().join("tests").join(source)).arg("-ldl"));
     program
 }
 
 #[test]
 fn what_mlx_takes_is_exported_and_nothing_else_but_what_its_module_asks() {
     let options: &[&str] = if cfg!(target_os = "macos") { &["-gU"] } else { &["-D", "--defined-only"] };
-    let said = run(command("nm", options).arg(library())).stdout;
-    let names = said.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let output = run(command("nm", options).arg(library())).stdout;
+    let names = output.lines().filter_map(|line| line.split_whitespace().nth(2));
     let plain =
         |name: &str| name.strip_prefix('_').filter(|_| cfg!(target_os = "macos")).unwrap_or(name).to_owned();
     let exported: BTreeSet<String> = names.map(plain).collect();
@@ -81,10 +81,10 @@ fn every_function_does_what_it_is_to_do_and_throws_where_it_can_not() {
     for (ranks, transport) in [(1, "shm"), (2, "shm"), (3, "shm"), (5, "shm"), (2, "tcp")] {
         let mut job = tbccl();
         job.args(["run", "-n", &ranks.to_string(), "--"]).arg(&program).arg(library());
-        let said = run(job.env("TBCCL_TRANSPORT", transport)).stdout;
-        assert_eq!(said.matches("ok ").count(), ranks, "{said}");
+        let output = run(job.env("TBCCL_TRANSPORT", transport)).stdout;
+        assert_eq!(output.matches("ok ").count(), ranks, "{output}");
     }
-    // A program that no launcher has started is a world of its own.
+    // A program without a launcher is a world of one rank.
     assert_eq!(run(&mut command(&program, &[library()])).stdout, "ok 0\n");
 }
 
@@ -93,11 +93,11 @@ fn where_nobody_could_catch_a_failure_the_process_ends_with_its_words() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = compiled(&["cc", "-std=c11"], "alone.c", &folder);
     let done = Command::new(program).arg(library()).stdin(Stdio::null()).output().expect("it starts");
-    let words = String::from_utf8_lossy(&done.stderr);
-    assert_eq!(done.status.signal(), Some(libc::SIGABRT), "{words}");
+    let message = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.signal(), Some(libc::SIGABRT), "{message}");
     assert!(
-        words.starts_with("tbccl: error: [tbccl] MPI_Comm_rank: MPI_Init has not been called"),
-        "{words}"
+        message.starts_with("tbccl: error: [tbccl] MPI_Comm_rank: MPI_Init has not been called"),
+        "{message}"
     );
     assert!(done.stdout.is_empty());
 }

@@ -115,19 +115,19 @@ fn a_lock_is_held_by_one_who_found_its_value_live() {
     let (table, lender, other) = (table(), lender(), lender());
     let without = table.insert("without").expect("room");
     assert!(table.lock(without).is_none(), "it has none");
-    let key = table.insert_with("with", Some(lender.seat())).expect("room");
+    let key = table.insert_with("with", Some(lender.biased_lock())).expect("room");
     let mut locked = table.lock(key).expect("nobody has it");
     assert_eq!(*locked.split().0, "with");
-    assert!(table.lock(key).is_none() && lender.seat().try_take().is_none(), "one has it");
+    assert!(table.lock(key).is_none() && lender.biased_lock().try_take().is_none(), "one has it");
     drop(locked);
     let later = Key { generation: key.generation + 1, ..key };
     assert!(table.lock(later).is_none(), "not yet");
     Table::close(&table.get(key).expect("live"));
     assert!(table.lock(key).is_none(), "not any more");
-    assert!(lender.seat().try_take().is_some(), "what was taken in error is left");
-    let next = table.insert_with("next", Some(other.seat())).expect("room");
+    assert!(lender.biased_lock().try_take().is_some(), "what was taken in error is left");
+    let next = table.insert_with("next", Some(other.biased_lock())).expect("room");
     assert_eq!(next, later, "the same place");
-    let _held = lender.seat().try_take().expect("nobody has it");
+    let _held = lender.biased_lock().try_take().expect("nobody has it");
     assert_eq!(*table.lock(next).expect("it has another lock now").split().0, "next");
 }
 
@@ -160,8 +160,8 @@ fn nothing_is_dropped_while_its_lock_is_held() {
         let start = std::time::Instant::now();
         for round in 0.. {
             let alive = Alive(Arc::new(AtomicU32::new(1)));
-            let seat = lenders[round as usize % 2].seat();
-            let now = table.insert_with(alive, Some(seat)).expect("room");
+            let biased_lock = lenders[round as usize % 2].biased_lock();
+            let now = table.insert_with(alive, Some(biased_lock)).expect("room");
             key.store(now.to_bits(Kind::Comm), Ordering::SeqCst);
             thread::yield_now();
             assert!(Table::close(&table.get(now).expect("live")));

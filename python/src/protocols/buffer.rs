@@ -1,14 +1,15 @@
 //! Python's buffer protocol.
 //!
-//! The stable ABI has had it from Python 3.11 on only, and this module is for 3.10, too. So its structure and functions are
-//! declared here: they are the same in all versions, 3.10 has them, and since 3.11 they can't change any more.
+//! The stable ABI includes the protocol from Python 3.11 on only, and this module supports 3.10 too. It
+//! therefore declares the structure and the functions itself. They are the same in all versions: 3.10 has
+//! them, and the stable ABI has fixed them since 3.11.
 //!
 //! # Safety
-//! [`RawBuffer`] is `Py_buffer` of the headers of Python 3.10 to 3.14. A buffer that was got is released once, and its pointers
-//! are used while it is held. All with Python's lock.
+//! [`RawBuffer`] is `Py_buffer` of the headers of Python 3.10 to 3.14. An acquired buffer is released once,
+//! and its pointers are used only while it is held, with the GIL held.
 
-use super::{Layout, kind_of};
-use crate::errors::invalid;
+use super::{Layout, type_name};
+use crate::errors::invalid_argument;
 use pyo3::{ffi, prelude::*};
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -34,11 +35,11 @@ pub(crate) struct RawBuffer {
     pub(crate) internal: *mut c_void,
 }
 
-/// `PyBUF_FORMAT`: the type of the elements is wanted.
+/// `PyBUF_FORMAT`: requests the format of the elements.
 pub(crate) const FORMAT: c_int = 0x4;
-/// `PyBUF_ND`: the lengths of the dimensions are wanted.
+/// `PyBUF_ND`: requests the shape.
 pub(crate) const ND: c_int = 0x8;
-/// `PyBUF_STRIDES`: the distances of elements as well.
+/// `PyBUF_STRIDES`: requests the strides and the shape.
 pub(crate) const STRIDES: c_int = 0x10 | ND;
 
 unsafe extern "C" {
@@ -47,34 +48,35 @@ unsafe extern "C" {
     fn PyBuffer_Release(buffer: *mut RawBuffer);
 }
 
-/// A buffer that an object has given, until this is dropped.
+/// A buffer that an object exports, released on drop.
 #[derive(Debug)]
-pub(crate) struct Held(Box<RawBuffer>);
+pub(crate) struct HeldBuffer(Box<RawBuffer>);
 
-// SAFETY: what is in it stays as it is until it is released, which is done with Python's lock.
-unsafe impl Send for Held {}
+// SAFETY: the contents do not change until the release, which happens with the GIL held.
+unsafe impl Send for HeldBuffer {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Held {}
+unsafe impl Sync for HeldBuffer {}
 
-impl Held {
-    /// Has the object such a buffer?
-    pub(crate) fn is_offered_by(object: &Bound<'_, PyAny>) -> bool {
-        // SAFETY: the object is there, and we have Python's lock.
+impl HeldBuffer {
+    /// Whether the object supports the buffer protocol.
+    pub(crate) fn is_supported_by(object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: the object is alive, and the GIL is held.
         unsafe { PyObject_CheckBuffer(object.as_ptr()) != 0 }
     }
 
-    /// Gets it, and what it tells.
-    pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<(Held, Layout)> {
+    /// Acquires the buffer of an object, and its layout.
+    pub(crate) fn acquire(object: &Bound<'_, PyAny>) -> PyResult<(HeldBuffer, Layout)> {
         let mut raw = Box::new(MaybeUninit::<RawBuffer>::uninit());
-        // Without asking for writable memory or for elements side by side: objects say little about why they refuse.
-        // SAFETY: the object is there, we have Python's lock, and there is room for a buffer.
-        let refused = unsafe { PyObject_GetBuffer(object.as_ptr(), raw.as_mut_ptr(), STRIDES | FORMAT) };
-        if refused != 0 {
-            let why = PyErr::fetch(object.py());
-            return Err(invalid(format!("{} gives no buffer: {why}", kind_of(object))));
+        // The request asks neither for writable nor for contiguous memory, since the object's own
+        // error would say little about the cause.
+        // SAFETY: the object is alive, the GIL is held, and `raw` has room for a buffer.
+        let status = unsafe { PyObject_GetBuffer(object.as_ptr(), raw.as_mut_ptr(), STRIDES | FORMAT) };
+        if status != 0 {
+            let cause = PyErr::fetch(object.py());
+            return Err(invalid_argument(format!("{} exports no buffer: {cause}", type_name(object))));
         }
-        // SAFETY: it was filled in.
-        let held = Held(unsafe { raw.assume_init() });
+        // SAFETY: the successful call above initialized it.
+        let held = HeldBuffer(unsafe { raw.assume_init() });
         let layout = held.layout(object)?;
         Ok((held, layout))
     }
@@ -83,27 +85,28 @@ impl Held {
         let raw = &*self.0;
         let format = match raw.format.is_null() {
             true => "B".into(),
-            // SAFETY: a format ends with a zero, and is there as long as the buffer.
+            // SAFETY: a format is terminated by a zero byte, and lives as long as the buffer.
             false => unsafe { CStr::from_ptr(raw.format) }.to_string_lossy(),
         };
         let itemsize = raw.itemsize as usize;
-        let Some(dtype) = dtype_of(&format, itemsize).or_else(|| of_older_mlx(object, &format, itemsize))
+        let Some(dtype) = dtype_of(&format, itemsize).or_else(|| dtype_in_old_mlx(object, &format, itemsize))
         else {
-            return Err(invalid(format!(
-                "the elements of {} are of format `{format}` with {} bytes each, which tbccl does not have",
-                kind_of(object),
+            return Err(invalid_argument(format!(
+                "the elements of {} are of format `{format}` with {} bytes each, \
+                 which tbccl does not support",
+                type_name(object),
                 raw.itemsize
             )));
         };
         let ndim = raw.ndim as usize;
-        // SAFETY: both were asked for, and have as many entries as there are dimensions.
-        let (shape, strides) = unsafe { (list(raw.shape, ndim), list(raw.strides, ndim)) };
+        // SAFETY: both were requested, and have one entry per dimension.
+        let (shape, strides) = unsafe { (entries(raw.shape, ndim), entries(raw.strides, ndim)) };
         Ok(Layout {
             address: raw.buf as usize,
             dtype,
             shape: match shape {
                 Some(shape) => shape.iter().map(|length| *length as usize).collect(),
-                // A single number has no dimensions.
+                // A scalar has no dimensions.
                 None if ndim == 0 => Vec::new(),
                 None => vec![raw.len as usize / dtype.size()],
             },
@@ -113,31 +116,33 @@ impl Held {
     }
 }
 
-/// MLX before 0.30 calls the two bytes of a bfloat16 bytes.
-fn of_older_mlx(object: &Bound<'_, PyAny>, format: &str, itemsize: usize) -> Option<DType> {
-    let is_it = (format, itemsize) == ("B", 2) && kind_of(object) == "mlx.core.array";
-    is_it.then_some(DType::Bf16)
+/// Recognizes bfloat16 of MLX before 0.30, which exports its two bytes as format `B`.
+fn dtype_in_old_mlx(object: &Bound<'_, PyAny>, format: &str, itemsize: usize) -> Option<DType> {
+    let is_bfloat16 = (format, itemsize) == ("B", 2) && type_name(object) == "mlx.core.array";
+    is_bfloat16.then_some(DType::Bf16)
 }
 
+/// Returns the entries at a pointer, or None if it is null.
+///
 /// # Safety
-/// The pointer is null or points to so many entries, which stay as they are.
-unsafe fn list<'a>(pointer: *const isize, len: usize) -> Option<&'a [isize]> {
-    // SAFETY: as the caller promises.
+/// The pointer is null or points to `len` entries, which stay valid and unchanged during `'a`.
+unsafe fn entries<'a>(pointer: *const isize, len: usize) -> Option<&'a [isize]> {
+    // SAFETY: the caller's promise.
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer, len) })
 }
 
-impl Drop for Held {
+impl Drop for HeldBuffer {
     fn drop(&mut self) {
         let release = |_: Python<'_>| {
-            // SAFETY: it was got, is released once, and we have Python's lock.
+            // SAFETY: the buffer was acquired, is released once, and the GIL is held.
             unsafe { PyBuffer_Release(&raw mut *self.0) };
         };
-        // Without an interpreter there are no objects any more.
+        // Without an interpreter no objects exist any more.
         let _ = Python::try_attach(release);
     }
 }
 
-/// The element type of a format of the `struct` module, with so many bytes. Only as this machine has them in memory.
+/// Returns the element type of a format of the module `struct`, of `size` bytes, in native byte order only.
 fn dtype_of(format: &str, size: usize) -> Option<DType> {
     let little = cfg!(target_endian = "little");
     let kind = match format.as_bytes().first()? {
@@ -148,7 +153,7 @@ fn dtype_of(format: &str, size: usize) -> Option<DType> {
     };
     let dtype = match (kind, size) {
         ("e", 2) => DType::F16,
-        // As MLX writes it, there being no letter.
+        // MLX's own name, since `struct` has no letter for it.
         ("bfloat16", 2) => DType::Bf16,
         ("f", 4) => DType::F32,
         ("d", 8) => DType::F64,

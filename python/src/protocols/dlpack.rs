@@ -1,15 +1,16 @@
-//! DLPack: how array libraries lend each other their memory.
+//! DLPack: the protocol by which array libraries lend each other memory.
 //!
-//! An object's `__dlpack__` gives a capsule with a tensor, which whoever takes it gives back by calling its deleter.
-//! Both kinds of capsules are taken, those with a version and those without, and given ([`lend`]).
-//! Source: the header `dlpack.h`, version 1.0, of the DLPack project; Python's part of it is the array API standard.
+//! An object's method `__dlpack__` returns a capsule with a tensor. The consumer returns the tensor by
+//! calling its deleter. This module consumes and produces ([`export_capsule`]) both kinds of capsules,
+//! versioned and unversioned. Source: the header `dlpack.h`, version 1.0, of the DLPack project; the Python
+//! part is the array API standard.
 //!
 //! # Safety
-//! The structures are those of the header. A capsule of the right name holds a pointer to one. Once taken it is renamed,
-//! so that it is taken once, and its deleter is called once, with Python's lock.
+//! The structures are those of the header. A capsule of the right name holds a pointer to one. A consumed
+//! capsule is renamed, so that it is consumed once, and its deleter is called once, with the GIL held.
 
-use super::{Layout, kind_of};
-use crate::errors::{defect, invalid};
+use super::{Layout, type_name};
+use crate::errors::{internal_error, invalid_argument};
 use pyo3::{exceptions::PyTypeError, ffi, prelude::*, types::PyDict};
 use std::{
     ffi::{CStr, c_void},
@@ -18,21 +19,21 @@ use std::{
 };
 use tbccl::DType;
 
-/// A device of which the processor reads the memory: `kDLCPU`.
+/// `kDLCPU`: host memory.
 const CPU: i32 = 1;
-/// Memory of this kind is the processor's, and a device's, too: `kDLCUDAHost`.
+/// `kDLCUDAHost`: pinned host memory, which a CUDA device can access too.
 const PINNED: i32 = 3;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Device {
+struct DlDevice {
     kind: i32,
     number: i32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Type {
+struct DlDataType {
     code: u8,
     bits: u8,
     lanes: u16,
@@ -40,13 +41,13 @@ struct Type {
 
 #[repr(C)]
 #[derive(Debug)]
-struct Tensor {
+struct DlTensor {
     data: *mut c_void,
-    device: Device,
+    device: DlDevice,
     ndim: i32,
-    dtype: Type,
+    dtype: DlDataType,
     shape: *mut i64,
-    /// In elements; null where they lie side by side.
+    /// In elements; null for contiguous row-major tensors.
     strides: *mut i64,
     byte_offset: u64,
 }
@@ -54,22 +55,22 @@ struct Tensor {
 /// `DLManagedTensor`.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Managed {
-    tensor: Tensor,
+pub(crate) struct DlManagedTensor {
+    tensor: DlTensor,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensor)>,
 }
 
 /// `DLManagedTensorVersioned`.
 #[repr(C)]
 #[derive(Debug)]
-pub(crate) struct Versioned {
+pub(crate) struct DlManagedTensorVersioned {
     major: u32,
     minor: u32,
     context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    deleter: Option<unsafe extern "C" fn(*mut DlManagedTensorVersioned)>,
     flags: u64,
-    tensor: Tensor,
+    tensor: DlTensor,
 }
 
 /// `DLPACK_FLAG_BITMASK_READ_ONLY`.
@@ -80,32 +81,33 @@ const USED: &CStr = c"used_dltensor";
 const VERSIONED: &CStr = c"dltensor_versioned";
 const USED_VERSIONED: &CStr = c"used_dltensor_versioned";
 
-/// A tensor that an object has lent, until this is dropped.
+/// A tensor that an object has lent, returned on drop.
 #[derive(Debug)]
-pub(crate) enum Lent {
-    Plain(NonNull<Managed>),
-    Versioned(NonNull<Versioned>),
+pub(crate) enum BorrowedTensor {
+    Plain(NonNull<DlManagedTensor>),
+    Versioned(NonNull<DlManagedTensorVersioned>),
 }
 
-// SAFETY: what is in it stays as it is until it is given back, which is done with Python's lock.
-unsafe impl Send for Lent {}
+// SAFETY: the contents do not change until the tensor is returned, which happens with the GIL held.
+unsafe impl Send for BorrowedTensor {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for BorrowedTensor {}
 
-impl Lent {
-    /// Takes it, and what it tells.
-    pub(crate) fn get(object: &Bound<'_, PyAny>) -> PyResult<(Lent, Layout)> {
+impl BorrowedTensor {
+    /// Borrows an object's tensor, and reads its layout.
+    pub(crate) fn acquire(object: &Bound<'_, PyAny>) -> PyResult<(BorrowedTensor, Layout)> {
         check_device(object)?;
-        let capsule = capsule_of(object)?;
-        let lent = Lent::take(&capsule)?;
-        let layout = lent.layout(object)?;
-        Ok((lent, layout))
+        let capsule = request_capsule(object)?;
+        let tensor = BorrowedTensor::take_capsule(&capsule)?;
+        let layout = tensor.layout(object)?;
+        Ok((tensor, layout))
     }
 
-    fn take(capsule: &Bound<'_, PyAny>) -> PyResult<Lent> {
+    fn take_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<BorrowedTensor> {
         let py = capsule.py();
-        let named = |name: &CStr, used: &CStr| {
-            // SAFETY: these only look at the capsule's name, and rename it; we have Python's lock, and names are for ever.
+        let rename_if = |name: &CStr, used: &CStr| {
+            // SAFETY: these only read and replace the capsule's name; the GIL is held, and the names are
+            // static.
             unsafe {
                 if ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) == 0 {
                     return Ok(None);
@@ -117,49 +119,52 @@ impl Lent {
                 Ok(NonNull::new(pointer))
             }
         };
-        if let Some(pointer) = named(VERSIONED, USED_VERSIONED)? {
-            let lent = Lent::Versioned(pointer.cast());
-            return match lent.major() {
-                Some(1) => Ok(lent),
-                major => Err(invalid(format!("a DLPack capsule of version {}", major.unwrap_or(0)))),
+        if let Some(pointer) = rename_if(VERSIONED, USED_VERSIONED)? {
+            let tensor = BorrowedTensor::Versioned(pointer.cast());
+            return match tensor.major_version() {
+                Some(1) => Ok(tensor),
+                major => {
+                    Err(invalid_argument(format!("DLPack version {} is not supported", major.unwrap_or(0))))
+                }
             };
         }
-        match named(NAME, USED)? {
-            Some(pointer) => Ok(Lent::Plain(pointer.cast())),
-            None => Err(invalid("__dlpack__ has given no capsule of DLPack")),
+        match rename_if(NAME, USED)? {
+            Some(pointer) => Ok(BorrowedTensor::Plain(pointer.cast())),
+            None => Err(invalid_argument("__dlpack__ did not return a DLPack capsule")),
         }
     }
 
-    /// The first number of its version, if it has one.
-    fn major(&self) -> Option<u32> {
+    /// Returns the major version of a versioned tensor.
+    fn major_version(&self) -> Option<u32> {
         match self {
-            Lent::Plain(_) => None,
-            // SAFETY: every version begins with its number.
-            Lent::Versioned(lent) => Some(unsafe { lent.as_ref().major }),
+            BorrowedTensor::Plain(_) => None,
+            // SAFETY: the structure begins with the version in all versions of DLPack.
+            BorrowedTensor::Versioned(tensor) => Some(unsafe { tensor.as_ref().major }),
         }
     }
 
     fn layout(&self, object: &Bound<'_, PyAny>) -> PyResult<Layout> {
-        // SAFETY: what was lent is there until it is given back.
+        // SAFETY: a borrowed tensor stays valid until it is returned.
         let (tensor, flags) = unsafe {
             match self {
-                Lent::Plain(lent) => (&lent.as_ref().tensor, 0),
-                Lent::Versioned(lent) => (&lent.as_ref().tensor, lent.as_ref().flags),
+                BorrowedTensor::Plain(tensor) => (&tensor.as_ref().tensor, 0),
+                BorrowedTensor::Versioned(tensor) => (&tensor.as_ref().tensor, tensor.as_ref().flags),
             }
         };
         if !matches!(tensor.device.kind, CPU | PINNED) {
-            return Err(elsewhere(object, tensor.device.kind));
+            return Err(device_error(object, tensor.device.kind));
         }
         let Some(dtype) = dtype_of(tensor.dtype) else {
-            let Type { code, bits, lanes } = tensor.dtype;
-            return Err(invalid(format!(
-                "the elements of {} are of DLPack's type code {code}, {bits} bits, {lanes} lanes, which tbccl does not have",
-                kind_of(object)
+            let DlDataType { code, bits, lanes } = tensor.dtype;
+            return Err(invalid_argument(format!(
+                "the elements of {} are of DLPack's type code {code}, {bits} bits, {lanes} lanes, \
+                 which tbccl does not support",
+                type_name(object)
             )));
         };
         let ndim = tensor.ndim as usize;
-        // SAFETY: both have as many entries as there are dimensions, or are null.
-        let (shape, strides) = unsafe { (list(tensor.shape, ndim), list(tensor.strides, ndim)) };
+        // SAFETY: both have one entry per dimension, or are null.
+        let (shape, strides) = unsafe { (entries(tensor.shape, ndim), entries(tensor.strides, ndim)) };
         let bytes = |stride: &i64| *stride as isize * dtype.size() as isize;
         Ok(Layout {
             address: tensor.data as usize + tensor.byte_offset as usize,
@@ -171,78 +176,82 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedTensor {
     fn drop(&mut self) {
-        let give_back = |_: Python<'_>| {
-            // SAFETY: it was taken, is given back once, and we have Python's lock.
+        let release = |_: Python<'_>| {
+            // SAFETY: the tensor was borrowed, is returned once, and the GIL is held.
             unsafe {
                 match self {
-                    Lent::Plain(lent) => {
-                        if let Some(deleter) = lent.as_ref().deleter {
-                            deleter(lent.as_ptr());
+                    BorrowedTensor::Plain(tensor) => {
+                        if let Some(deleter) = tensor.as_ref().deleter {
+                            deleter(tensor.as_ptr());
                         }
                     }
-                    Lent::Versioned(lent) => {
-                        if let Some(deleter) = lent.as_ref().deleter {
-                            deleter(lent.as_ptr());
+                    BorrowedTensor::Versioned(tensor) => {
+                        if let Some(deleter) = tensor.as_ref().deleter {
+                            deleter(tensor.as_ptr());
                         }
                     }
                 }
             }
         };
-        // Without an interpreter there are no objects any more.
-        let _ = Python::try_attach(give_back);
+        // Without an interpreter no objects exist any more.
+        let _ = Python::try_attach(release);
     }
 }
 
+/// Returns the entries at a pointer, or None if it is null.
+///
 /// # Safety
-/// The pointer is null or points to so many entries, which stay as they are.
-unsafe fn list<'a>(pointer: *const i64, len: usize) -> Option<&'a [i64]> {
-    // SAFETY: as the caller promises.
+/// The pointer is null or points to `len` entries, which stay valid and unchanged during `'a`.
+unsafe fn entries<'a>(pointer: *const i64, len: usize) -> Option<&'a [i64]> {
+    // SAFETY: the caller's promise.
     (!pointer.is_null()).then(|| unsafe { slice::from_raw_parts(pointer, len) })
 }
 
-/// The object's tensor: with a version if it can give one, which says whether it may be written.
-fn capsule_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+/// Returns a capsule of the object's tensor, versioned if the object supports it.
+///
+/// A versioned tensor states whether it is read-only.
+fn request_capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
-    let wanted = PyDict::new(py);
-    wanted.set_item("max_version", (1, 0))?;
-    let given = match object.call_method("__dlpack__", (), Some(&wanted)) {
-        // Libraries of before DLPack 1.0.
+    let arguments = PyDict::new(py);
+    arguments.set_item("max_version", (1, 0))?;
+    let result = match object.call_method("__dlpack__", (), Some(&arguments)) {
+        // Libraries older than DLPack 1.0 accept no argument.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__"),
-        given => given,
+        result => result,
     };
-    given.map_err(|why| refused(object, &why))
+    result.map_err(|cause| export_error(object, &cause))
 }
 
-/// The object gives no tensor, for a reason of its own.
-fn refused(object: &Bound<'_, PyAny>, why: &PyErr) -> PyErr {
-    invalid(format!("{} gives no tensor: {}", kind_of(object), why.value(object.py())))
+/// Returns the error for an object that exports no tensor, with the object's reason.
+fn export_error(object: &Bound<'_, PyAny>, cause: &PyErr) -> PyErr {
+    invalid_argument(format!("{} exports no DLPack tensor: {}", type_name(object), cause.value(object.py())))
 }
 
 fn check_device(object: &Bound<'_, PyAny>) -> PyResult<()> {
     if !object.hasattr("__dlpack_device__")? {
         return Ok(());
     }
-    let device = object.call_method0("__dlpack_device__").map_err(|why| refused(object, &why))?;
+    let device = object.call_method0("__dlpack_device__").map_err(|cause| export_error(object, &cause))?;
     let kind: i32 = device.get_item(0)?.call_method0("__int__")?.extract()?;
-    if matches!(kind, CPU | PINNED) { Ok(()) } else { Err(elsewhere(object, kind)) }
+    if matches!(kind, CPU | PINNED) { Ok(()) } else { Err(device_error(object, kind)) }
 }
 
-fn elsewhere(object: &Bound<'_, PyAny>, kind: i32) -> PyErr {
+fn device_error(object: &Bound<'_, PyAny>, kind: i32) -> PyErr {
     let device = match kind {
         2 => "a CUDA device".to_owned(),
         8 => "a Metal device".to_owned(),
         10 => "a ROCm device".to_owned(),
         other => format!("a device of DLPack's kind {other}"),
     };
-    invalid(format!(
-        "{} is in the memory of {device}; tbccl moves memory of the processor: copy it there first",
-        kind_of(object)
+    invalid_argument(format!(
+        "{} is in the memory of {device}; tbccl moves host memory only: copy it to the host first",
+        type_name(object)
     ))
 }
 
-fn dtype_of(given: Type) -> Option<DType> {
+fn dtype_of(given: DlDataType) -> Option<DType> {
     let dtype = match (given.code, given.bits, given.lanes) {
         (0, 8, 1) => DType::I8,
         (0, 16, 1) => DType::I16,
@@ -263,7 +272,7 @@ fn dtype_of(given: Type) -> Option<DType> {
     Some(dtype)
 }
 
-fn type_of(dtype: DType) -> Type {
+fn dlpack_type(dtype: DType) -> DlDataType {
     let code = match dtype {
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => 0,
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
@@ -272,22 +281,22 @@ fn type_of(dtype: DType) -> Type {
         DType::Bool => 6,
         _ => 2,
     };
-    Type { code, bits: 8 * dtype.size() as u8, lanes: 1 }
+    DlDataType { code, bits: 8 * dtype.size() as u8, lanes: 1 }
 }
 
-/// What a tensor of ours stands on, until its deleter is called.
+/// Memory behind an exported tensor, freed by the tensor's deleter.
 #[derive(Debug)]
 #[expect(dead_code, reason = "tensors point to it")]
-struct Loan {
-    managed: Managed,
-    versioned: Versioned,
+struct Export {
+    managed: DlManagedTensor,
+    versioned: DlManagedTensorVersioned,
     shape: Vec<i64>,
     strides: Vec<i64>,
     owner: Py<PyAny>,
 }
 
-/// Lends memory as a capsule; the owner stays alive until it is given back.
-pub(crate) fn lend<'py>(
+/// Exports memory as a capsule. The owner stays alive until the consumer returns the tensor.
+pub(crate) fn export_capsule<'py>(
     owner: &Bound<'py, PyAny>,
     address: usize,
     dtype: DType,
@@ -299,72 +308,74 @@ pub(crate) fn lend<'py>(
     for at in (1..shape.len()).rev() {
         strides[at - 1] = strides[at] * shape[at].max(1);
     }
-    let tensor = || Tensor {
+    let tensor = || DlTensor {
         data: ptr::with_exposed_provenance_mut(address),
-        device: Device { kind: CPU, number: 0 },
+        device: DlDevice { kind: CPU, number: 0 },
         ndim: shape.len() as i32,
-        dtype: type_of(dtype),
+        dtype: dlpack_type(dtype),
         shape: shape.as_ptr().cast_mut(),
         strides: strides.as_ptr().cast_mut(),
         byte_offset: 0,
     };
-    let managed = Managed { tensor: tensor(), context: ptr::null_mut(), deleter: Some(returned) };
-    let versioned = Versioned {
+    let managed =
+        DlManagedTensor { tensor: tensor(), context: ptr::null_mut(), deleter: Some(delete_managed) };
+    let versioned = DlManagedTensorVersioned {
         major: 1,
         minor: 0,
         context: ptr::null_mut(),
-        deleter: Some(returned_versioned),
+        deleter: Some(delete_versioned),
         flags: 0,
         tensor: tensor(),
     };
-    let owner_of = owner.clone().unbind();
-    let loan = Box::into_raw(Box::new(Loan { managed, versioned, shape, strides, owner: owner_of }));
-    // SAFETY: the loan was just made, and is dropped by whichever deleter is called. We have Python's lock.
+    let owner_reference = owner.clone().unbind();
+    let export =
+        Box::into_raw(Box::new(Export { managed, versioned, shape, strides, owner: owner_reference }));
+    // SAFETY: the export was just allocated, and the one deleter that is called drops it. The GIL is held.
     unsafe {
-        (*loan).managed.context = loan.cast();
-        (*loan).versioned.context = loan.cast();
+        (*export).managed.context = export.cast();
+        (*export).versioned.context = export.cast();
         let (pointer, name): (*mut c_void, &CStr) = match with_version {
-            true => ((&raw mut (*loan).versioned).cast(), VERSIONED),
-            false => ((&raw mut (*loan).managed).cast(), NAME),
+            true => ((&raw mut (*export).versioned).cast(), VERSIONED),
+            false => ((&raw mut (*export).managed).cast(), NAME),
         };
-        let capsule = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(dropped));
+        let capsule = ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destroy_capsule));
         if capsule.is_null() {
-            drop(Box::from_raw(loan));
+            drop(Box::from_raw(export));
             return Err(PyErr::fetch(owner.py()));
         }
-        Bound::from_owned_ptr_or_opt(owner.py(), capsule).ok_or_else(|| defect("no capsule"))
+        Bound::from_owned_ptr_or_opt(owner.py(), capsule).ok_or_else(|| internal_error("no capsule"))
     }
 }
 
-/// Ends a loan.
+/// Frees an export.
 ///
 /// # Safety
-/// The context is that of [`lend`], and this is called once.
-unsafe fn end(context: *mut c_void) {
-    // SAFETY: as the caller promises.
-    let loan = unsafe { Box::from_raw(context.cast::<Loan>()) };
-    // Whoever has borrowed it may be on any thread.
-    let _ = Python::try_attach(move |_| drop(loan));
+/// The context is that of [`export_capsule`], and this is called once.
+unsafe fn release_export(context: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let export = unsafe { Box::from_raw(context.cast::<Export>()) };
+    // The consumer may return the tensor on any thread, with or without the GIL.
+    let _ = Python::try_attach(move |_| drop(export));
 }
 
-unsafe extern "C" fn returned(managed: *mut Managed) {
-    // SAFETY: a tensor of ours, given back once, as DLPack asks for.
-    unsafe { end((*managed).context) }
+unsafe extern "C" fn delete_managed(managed: *mut DlManagedTensor) {
+    // SAFETY: the tensor is one of `export_capsule`, and DLPack requires that it is returned once.
+    unsafe { release_export((*managed).context) }
 }
 
-unsafe extern "C" fn returned_versioned(versioned: *mut Versioned) {
-    // SAFETY: as above.
-    unsafe { end((*versioned).context) }
+unsafe extern "C" fn delete_versioned(versioned: *mut DlManagedTensorVersioned) {
+    // SAFETY: as for `delete_managed`.
+    unsafe { release_export((*versioned).context) }
 }
 
-/// A capsule of ours is dropped: if nobody has taken it, its loan ends.
-unsafe extern "C" fn dropped(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with a capsule of ours, and has its lock.
+/// Destroys a capsule, and frees its export if no consumer has taken it.
+unsafe extern "C" fn destroy_capsule(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this on a capsule of `export_capsule`, with the GIL held.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, NAME.as_ptr()) != 0 {
-            returned(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
+            delete_managed(ffi::PyCapsule_GetPointer(capsule, NAME.as_ptr()).cast());
         } else if ffi::PyCapsule_IsValid(capsule, VERSIONED.as_ptr()) != 0 {
-            returned_versioned(ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
+            delete_versioned(ffi::PyCapsule_GetPointer(capsule, VERSIONED.as_ptr()).cast());
         }
     }
 }

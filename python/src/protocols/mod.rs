@@ -1,12 +1,17 @@
-//! The two protocols by which Python objects describe their elements: Python's buffers, and DLPack.
+//! The two protocols by which Python objects describe their elements.
 //!
-//! Each reads an object into a [`Layout`] and a keeper that holds the memory. `view` makes views of them, and `memory`
-//! offers registered memory by both.
+//! | module | protocol |
+//! |---|---|
+//! | `buffer` | Python's buffer protocol |
+//! | `dlpack` | DLPack |
+//!
+//! Each reads an object into a [`Layout`] and an owner that keeps the memory valid. `view` creates views from
+//! them, and `memory` exports registered memory by both.
 
 pub(crate) mod buffer;
 pub(crate) mod dlpack;
 
-use crate::errors::invalid;
+use crate::errors::invalid_argument;
 use pyo3::prelude::*;
 use tbccl::DType;
 
@@ -16,7 +21,7 @@ pub(crate) struct Layout {
     pub(crate) address: usize,
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
-    /// Bytes from one element to the next, by dimension; none where they lie side by side.
+    /// Bytes from one element to the next, by dimension; None if the elements are contiguous.
     pub(crate) strides: Option<Vec<isize>>,
     pub(crate) is_readonly: bool,
 }
@@ -39,19 +44,19 @@ impl Layout {
         true
     }
 
-    /// Checks that the elements are contiguous, and writable where `writable` asks for it.
+    /// Checks that the elements are contiguous, and writable if `writable` is set.
     pub(crate) fn check(&self, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<()> {
         if writable && self.is_readonly {
-            return Err(invalid(format!(
-                "{} is read-only, and the result is to be written there; give a writable one, or no out",
-                kind_of(object)
+            return Err(invalid_argument(format!(
+                "{} is read-only, but the result is written there; pass a writable object, or omit out",
+                type_name(object)
             )));
         }
         if !self.is_contiguous() {
-            return Err(invalid(format!(
-                "the elements of {} do not lie side by side (shape {:?}, strides {:?} bytes); make it contiguous first, \
-                 as numpy.ascontiguousarray() and Tensor.contiguous() do",
-                kind_of(object),
+            return Err(invalid_argument(format!(
+                "the elements of {} are not contiguous (shape {:?}, strides {:?} bytes); \
+                 make it contiguous first, as numpy.ascontiguousarray() and Tensor.contiguous() do",
+                type_name(object),
                 self.shape,
                 self.strides.as_deref().unwrap_or_default()
             )));
@@ -60,8 +65,8 @@ impl Layout {
     }
 }
 
-/// The name of an object's type, for people.
-pub(crate) fn kind_of(object: &Bound<'_, PyAny>) -> String {
+/// Returns the qualified name of an object's type, for error messages.
+pub(crate) fn type_name(object: &Bound<'_, PyAny>) -> String {
     let name = object.get_type().fully_qualified_name();
     name.map_or_else(|_| "an object".to_owned(), |name| name.to_string())
 }

@@ -11,46 +11,60 @@ from torch.distributed import distributed_c10d as c10d
 from tbccl import _native
 
 from . import reductions
-from .collectives import options_of
-from .tensors import check, moved, reduced, same_type, source, spread, target
+from .collectives import call_options
+from .tensors import (
+    check_tensor,
+    transfer_signature,
+    reduction_signature,
+    check_same_dtype,
+    contiguous_input,
+    flattened_output,
+    contiguous_output,
+)
 
 
-class Coalesced:
+class CoalescedCollectives:
     """The operations on many tensors."""
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Any:
         """Reduces each tensor over all ranks, in place."""
-        opts = options_of(c10d.AllreduceCoalescedOptions, opts, None)
-        op, factor = reductions.resolved(opts.reduceOp)
-        calls, kept, thens = [], [], []
+        opts = call_options(c10d.AllreduceCoalescedOptions, opts, None)
+        op, factor = reductions.resolve(opts.reduceOp)
+        calls, keep_alive, copy_backs = [], [], []
         for tensor in tensors:
-            piece, then = target(tensor)
-            contribution = piece if factor is None else reductions.scaled(piece, factor)
-            dtype, count = reduced(piece, reductions.is_additive(op))
-            calls.append((_native.ALL_REDUCE, dtype, op, count, contribution.data_ptr(), piece.data_ptr(), 0))
-            kept.append((piece, contribution))
-            thens.append(then)
-        return self._run_together(calls, opts, list(tensors), kept, thens)
+            buffer, copy_back = contiguous_output(tensor)
+            contribution = buffer if factor is None else reductions.scale(buffer, factor)
+            dtype, count = reduction_signature(buffer, reductions.is_additive(op))
+            calls.append(
+                (_native.ALL_REDUCE, dtype, op, count, contribution.data_ptr(), buffer.data_ptr(), 0)
+            )
+            keep_alive.append((buffer, contribution))
+            copy_backs.append(copy_back)
+        return self._run_grouped(calls, opts, list(tensors), keep_alive, copy_backs)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Any:
         """Gathers each of ``inputs`` in its output."""
-        opts = options_of(c10d.AllgatherOptions, opts, None)
-        self._pairs(outputs, inputs)
-        made = [self._gathering(_native.ALL_GATHER, output, given, 0) for output, given in zip(outputs, inputs)]
-        calls, kept, thens = map(list, zip(*made)) if made else ([], [], [])
-        return self._run_together(calls, opts, list(outputs), kept, thens)
+        opts = call_options(c10d.AllgatherOptions, opts, None)
+        self._check_pairs(outputs, inputs)
+        prepared = [
+            self._gather_call(_native.ALL_GATHER, output, input, 0) for output, input in zip(outputs, inputs)
+        ]
+        calls, keep_alive, copy_backs = map(list, zip(*prepared)) if prepared else ([], [], [])
+        return self._run_grouped(calls, opts, list(outputs), keep_alive, copy_backs)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Any:
         """Reduces and scatters each of ``inputs`` to its output."""
-        opts = options_of(c10d.ReduceScatterOptions, opts, None)
-        self._pairs(outputs, inputs)
-        made = [self._scattering(output, given, opts.reduceOp) for output, given in zip(outputs, inputs)]
-        calls, kept, thens = map(list, zip(*made)) if made else ([], [], [])
-        return self._run_together(calls, opts, list(outputs), kept, thens)
+        opts = call_options(c10d.ReduceScatterOptions, opts, None)
+        self._check_pairs(outputs, inputs)
+        prepared = [
+            self._reduce_scatter_call(output, input, opts.reduceOp) for output, input in zip(outputs, inputs)
+        ]
+        calls, keep_alive, copy_backs = map(list, zip(*prepared)) if prepared else ([], [], [])
+        return self._run_grouped(calls, opts, list(outputs), keep_alive, copy_backs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -62,29 +76,35 @@ class Coalesced:
         opts: Any = None,
     ) -> Any:
         """Gathers each of ``input_list``; those of rank r are then in ``output_lists[r]``."""
-        opts = options_of(c10d.AllgatherOptions, opts, None)
-        if len(output_lists) != self._size or any(len(outputs) != len(input_list) for outputs in output_lists):
+        opts = call_options(c10d.AllgatherOptions, opts, None)
+        if len(output_lists) != self._size or any(
+            len(outputs) != len(input_list) for outputs in output_lists
+        ):
             raise ValueError(
                 f"the output is to be {self._size} lists of {len(input_list)} tensors, one list for each rank"
             )
-        calls, kept, thens = [], [], []
-        for given, outputs in zip(input_list, zip(*output_lists)):
-            taken, (room, then) = source(given), spread(outputs)
-            same_type(room, taken)
+        calls, keep_alive, copy_backs = [], [], []
+        for input, outputs in zip(input_list, zip(*output_lists)):
+            send_buffer, (recv_buffer, copy_back) = contiguous_input(input), flattened_output(outputs)
+            check_same_dtype(recv_buffer, send_buffer)
             for output in outputs:
-                if output.numel() != given.numel():
+                if output.numel() != input.numel():
                     raise ValueError(
-                        f"an output has {output.numel()} elements, and the tensor that is gathered {given.numel()}"
+                        f"an output has {output.numel()} elements, and the tensor that is gathered {input.numel()}"
                     )
-            dtype, count = moved(taken)
-            calls.append((_native.ALL_GATHER, dtype, 0, count, taken.data_ptr(), room.data_ptr(), 0))
-            kept.append((taken, room))
-            thens.append(then)
-        return self._run_together(calls, opts, [list(outputs) for outputs in output_lists], kept, thens)
+            dtype, count = transfer_signature(send_buffer)
+            calls.append(
+                (_native.ALL_GATHER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), 0)
+            )
+            keep_alive.append((send_buffer, recv_buffer))
+            copy_backs.append(copy_back)
+        return self._run_grouped(
+            calls, opts, [list(outputs) for outputs in output_lists], keep_alive, copy_backs
+        )
 
     @staticmethod
-    def _pairs(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    def _check_pairs(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
         if len(outputs) != len(inputs):
             raise ValueError(f"{len(inputs)} tensors go in, and {len(outputs)} come out")
         for tensor in (*outputs, *inputs):
-            check(tensor)
+            check_tensor(tensor)

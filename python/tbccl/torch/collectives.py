@@ -18,13 +18,22 @@ from tbccl import Error, _native
 
 from . import reductions
 from .reductions import OPS
-from .tensors import TYPES, check, moved, overlap, reduced, same_type, source, target
+from .tensors import (
+    TYPES,
+    check_tensor,
+    transfer_signature,
+    overlaps,
+    reduction_signature,
+    check_same_dtype,
+    contiguous_input,
+    contiguous_output,
+)
 
 _ALL_REDUCE = _native.ALL_REDUCE
 _ZERO = timedelta(0)
 
 
-def the_one(tensors: Any) -> torch.Tensor:
+def single_tensor(tensors: Any) -> torch.Tensor:
     """The tensor of a call: calls of groups take lists, for the sake of several devices per process."""
     if isinstance(tensors, torch.Tensor):
         return tensors
@@ -33,10 +42,10 @@ def the_one(tensors: Any) -> torch.Tensor:
     return tensors[0]
 
 
-def options_of(kind: type, given: Any, timeout: timedelta | None, **settings: Any) -> Any:
+def call_options(kind: type, opts: Any, timeout: timedelta | None, **settings: Any) -> Any:
     """Options of a call: those given, or new ones. Torch also has forms with single options in their place."""
-    if isinstance(given, kind):
-        return given
+    if isinstance(opts, kind):
+        return opts
     options = kind()
     for name, value in settings.items():
         setattr(options, name, value)
@@ -52,8 +61,8 @@ class Collectives:
         """Reduces a tensor over all ranks, in place. Short, since programs call it most."""
         if type(opts) is not c10d.AllreduceOptions:
             op = dist.ReduceOp.SUM if opts is None else opts
-            opts = options_of(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
-        tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else the_one(tensors)
+            opts = call_options(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
+        tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else single_tensor(tensors)
         number = hash(opts.reduceOp)
         op = OPS[number]
         dtype = TYPES.get(tensor.dtype)
@@ -61,82 +70,88 @@ class Collectives:
             op is None
             or dtype is None
             or self._batch is not None
-            or self._extra
+            or self._extra_timeout
             or opts.asyncOp
             or opts.timeout > _ZERO
             or not tensor.is_cpu
             or tensor.is_sparse
             or not tensor.is_contiguous()
         ):
-            return self._allreduce_at_large(tensor, opts)
-        self._sequence += 1
+            return self._allreduce_general(tensor, opts)
+        self._sequence_number += 1
         address = tensor.data_ptr()
         try:
-            self._call(_ALL_REDUCE, dtype, op, tensor.numel(), address, address, 0, self._limit_set)
+            self._submit(_ALL_REDUCE, dtype, op, tensor.numel(), address, address, 0, self._default_timeout)
         except Error as error:
-            raise self._told(error)
-        return self._DONE
+            raise self._annotated(error)
+        return self._COMPLETED
 
-    def _allreduce_at_large(self, tensor: torch.Tensor, opts: Any) -> Any:
+    def _allreduce_general(self, tensor: torch.Tensor, opts: Any) -> Any:
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
-        return self._reduced_in_place(_native.ALL_REDUCE, tensor, opts, 0)
+        return self._reduce_in_place(_native.ALL_REDUCE, tensor, opts, 0)
 
-    def reduce(
-        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
-    ) -> Any:
+    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Any:
         """Reduces a tensor over all ranks, to the root; others' tensors stay as they are."""
-        opts = options_of(c10d.ReduceOptions, opts, timeout, rootRank=opts, reduceOp=op or dist.ReduceOp.SUM)
-        return self._reduced_in_place(_native.REDUCE, the_one(tensors), opts, self._root(opts.rootRank))
+        opts = call_options(
+            c10d.ReduceOptions, opts, timeout, rootRank=opts, reduceOp=op or dist.ReduceOp.SUM
+        )
+        return self._reduce_in_place(
+            _native.REDUCE, single_tensor(tensors), opts, self._checked_root(opts.rootRank)
+        )
 
-    def _reduced_in_place(self, what: int, tensor: torch.Tensor, opts: Any, root: int) -> Any:
-        op, factor = reductions.resolved(opts.reduceOp)
-        if what == _native.REDUCE and root != self._rank:
-            piece, then = source(tensor), None
+    def _reduce_in_place(self, collective: int, tensor: torch.Tensor, opts: Any, root: int) -> Any:
+        op, factor = reductions.resolve(opts.reduceOp)
+        if collective == _native.REDUCE and root != self._rank:
+            buffer, copy_back = contiguous_input(tensor), None
         else:
-            piece, then = target(tensor)
-        contribution = piece if factor is None else reductions.scaled(piece, factor)
-        dtype, count = reduced(piece, reductions.is_additive(op))
-        call = (what, dtype, op, count, contribution.data_ptr(), piece.data_ptr(), root)
-        return self._run(call, opts, [tensor], (piece, contribution), then)
+            buffer, copy_back = contiguous_output(tensor)
+        contribution = buffer if factor is None else reductions.scale(buffer, factor)
+        dtype, count = reduction_signature(buffer, reductions.is_additive(op))
+        call = (collective, dtype, op, count, contribution.data_ptr(), buffer.data_ptr(), root)
+        return self._run(call, opts, [tensor], (buffer, contribution), copy_back)
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Gives all ranks the root's tensor."""
-        opts = options_of(c10d.BroadcastOptions, opts, timeout, rootRank=opts)
-        tensor, root = the_one(tensors), self._root(opts.rootRank)
-        piece, then = (source(tensor), None) if root == self._rank else target(tensor)
-        dtype, count = moved(piece)
-        address = piece.data_ptr()
-        return self._run((_native.BROADCAST, dtype, 0, count, address, address, root), opts, [tensor], piece, then)
+        opts = call_options(c10d.BroadcastOptions, opts, timeout, rootRank=opts)
+        tensor, root = single_tensor(tensors), self._checked_root(opts.rootRank)
+        buffer, copy_back = (
+            (contiguous_input(tensor), None) if root == self._rank else contiguous_output(tensor)
+        )
+        dtype, count = transfer_signature(buffer)
+        address = buffer.data_ptr()
+        return self._run(
+            (_native.BROADCAST, dtype, 0, count, address, address, root), opts, [tensor], buffer, copy_back
+        )
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Waits until all ranks are here."""
-        opts = options_of(c10d.BarrierOptions, opts, timeout)
+        opts = call_options(c10d.BarrierOptions, opts, timeout)
         return self._run((_native.BARRIER, _native.UINT8, 0, 0, 0, 0, 0), opts, ())
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """Gives all ranks the tensors of all, one after the other in ``output``."""
-        opts = options_of(c10d.AllgatherOptions, opts, None)
-        call, kept, then = self._gathering(_native.ALL_GATHER, output, input, 0)
-        return self._run(call, opts, [output], kept, then)
+        opts = call_options(c10d.AllgatherOptions, opts, None)
+        call, keep_alive, copy_back = self._gather_call(_native.ALL_GATHER, output, input, 0)
+        return self._run(call, opts, [output], keep_alive, copy_back)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """Reduces ``input`` over all ranks and gives each rank its block."""
-        opts = options_of(c10d.ReduceScatterOptions, opts, None)
-        call, kept, then = self._scattering(output, input, opts.reduceOp)
-        return self._run(call, opts, [output], kept, then)
+        opts = call_options(c10d.ReduceScatterOptions, opts, None)
+        call, keep_alive, copy_back = self._reduce_scatter_call(output, input, opts.reduceOp)
+        return self._run(call, opts, [output], keep_alive, copy_back)
 
     _allgather_base = all_gather_into_tensor = all_gather_single
     _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """Gives the root the tensors of all ranks, one after the other in ``output``."""
-        opts = options_of(c10d.GatherOptions, opts, None)
-        root = self._root(opts.rootRank)
+        opts = call_options(c10d.GatherOptions, opts, None)
+        root = self._checked_root(opts.rootRank)
         if root != self._rank:
-            return self._given(_native.GATHER, input, opts, root)
-        call, kept, then = self._gathering(_native.GATHER, output, input, root)
-        return self._run(call, opts, [output], kept, then)
+            return self._send_to_root(_native.GATHER, input, opts, root)
+        call, keep_alive, copy_back = self._gather_call(_native.GATHER, output, input, root)
+        return self._run(call, opts, [output], keep_alive, copy_back)
 
     gather_into_tensor = gather_single
 
@@ -150,85 +165,109 @@ class Collectives:
         timeout: timedelta | None = None,
     ) -> Any:
         """Gives each rank its block of ``input``, and gets one of each. Sizes are lengths along the first dimension."""
-        opts = options_of(c10d.AllToAllOptions, opts, timeout)
-        same_type(output, input)
-        taken, (room, then) = source(input), target(output)
-        if overlap(taken, room):
-            taken = taken.clone()
+        opts = call_options(c10d.AllToAllOptions, opts, timeout)
+        check_same_dtype(output, input)
+        send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
+        if overlaps(send_buffer, recv_buffer):
+            send_buffer = send_buffer.clone()
         if not output_split_sizes and not input_split_sizes:
-            dtype, count = moved(taken)
-            if moved(room)[1] != count or taken.numel() % self._size:
+            dtype, count = transfer_signature(send_buffer)
+            if transfer_signature(recv_buffer)[1] != count or send_buffer.numel() % self._size:
                 raise ValueError(
-                    f"all_to_all of {taken.numel()} elements into {room.numel()} without sizes: both are to be the same, "
+                    f"all_to_all of {send_buffer.numel()} elements into {recv_buffer.numel()} without sizes: both are to be the same, "
                     f"and a multiple of {self._size}"
                 )
-            call = (_native.ALL_TO_ALL, dtype, 0, count // self._size, taken.data_ptr(), room.data_ptr(), 0)
-            return self._run(call, opts, [output], (taken, room), then)
-        sent = self._block_lengths("input", taken, input_split_sizes)
-        received = self._block_lengths("output", room, output_split_sizes)
-        call = (_native.ALL_TO_ALL_V, moved(taken)[0], 0, (sent, received), taken.data_ptr(), room.data_ptr(), 0)
-        return self._run_v(call, opts, [output], (taken, room), then)
+            call = (
+                _native.ALL_TO_ALL,
+                dtype,
+                0,
+                count // self._size,
+                send_buffer.data_ptr(),
+                recv_buffer.data_ptr(),
+                0,
+            )
+            return self._run(call, opts, [output], (send_buffer, recv_buffer), copy_back)
+        sent = self._block_lengths("input", send_buffer, input_split_sizes)
+        received = self._block_lengths("output", recv_buffer, output_split_sizes)
+        call = (
+            _native.ALL_TO_ALL_V,
+            transfer_signature(send_buffer)[0],
+            0,
+            (sent, received),
+            send_buffer.data_ptr(),
+            recv_buffer.data_ptr(),
+            0,
+        )
+        return self._run_v(call, opts, [output], (send_buffer, recv_buffer), copy_back)
 
     alltoall_base = all_to_all_single
 
     # What these have in common.
 
-    def _root(self, root: Any) -> int:
+    def _checked_root(self, root: Any) -> int:
         root = int(root)
         if not 0 <= root < self._size:
             raise ValueError(f"root {root} is not one of the {self._size} ranks of group {self._name}")
         return root
 
-    def _gathering(
-        self, what: int, output: torch.Tensor, input: torch.Tensor, root: int
+    def _gather_call(
+        self, collective: int, output: torch.Tensor, input: torch.Tensor, root: int
     ) -> tuple[tuple, Any, Any]:
         """A call that gathers blocks in ``output``."""
-        same_type(output, input)
-        taken, (room, then) = source(input), target(output)
-        if room.numel() != taken.numel() * self._size:
+        check_same_dtype(output, input)
+        send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
+        if recv_buffer.numel() != send_buffer.numel() * self._size:
             raise ValueError(
-                f"the output has {room.numel()} elements: {self._size} ranks that give {taken.numel()} each fill "
-                f"{taken.numel() * self._size}"
+                f"the output has {recv_buffer.numel()} elements: {self._size} ranks that give {send_buffer.numel()} each fill "
+                f"{send_buffer.numel() * self._size}"
             )
-        own = room.data_ptr() + self._rank * taken.nbytes
-        if overlap(taken, room) and taken.data_ptr() != own:
-            taken = taken.clone()
-        dtype, count = moved(taken)
-        return (what, dtype, 0, count, taken.data_ptr(), room.data_ptr(), root), (taken, room), then
+        own = recv_buffer.data_ptr() + self._rank * send_buffer.nbytes
+        if overlaps(send_buffer, recv_buffer) and send_buffer.data_ptr() != own:
+            send_buffer = send_buffer.clone()
+        dtype, count = transfer_signature(send_buffer)
+        return (
+            (collective, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), root),
+            (send_buffer, recv_buffer),
+            copy_back,
+        )
 
-    def _scattering(self, output: torch.Tensor, input: torch.Tensor, op: Any) -> tuple[tuple, Any, Any]:
+    def _reduce_scatter_call(
+        self, output: torch.Tensor, input: torch.Tensor, op: Any
+    ) -> tuple[tuple, Any, Any]:
         """A call that reduces blocks and scatters them."""
-        same_type(output, input)
-        op, factor = reductions.resolved(op)
-        taken, (room, then) = source(input), target(output)
-        if taken.numel() != room.numel() * self._size:
+        check_same_dtype(output, input)
+        op, factor = reductions.resolve(op)
+        send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
+        if send_buffer.numel() != recv_buffer.numel() * self._size:
             raise ValueError(
-                f"the input has {taken.numel()} elements: {self._size} ranks that take {room.numel()} each take "
-                f"{room.numel() * self._size}"
+                f"the input has {send_buffer.numel()} elements: {self._size} ranks that take {recv_buffer.numel()} each take "
+                f"{recv_buffer.numel() * self._size}"
             )
         if factor is not None:
-            taken = reductions.scaled(taken, factor)
-        elif overlap(taken, room):
+            send_buffer = reductions.scale(send_buffer, factor)
+        elif overlaps(send_buffer, recv_buffer):
             # In place, the other blocks would be used up, and torch promises that the input stays.
-            taken = taken.clone()
-        dtype, count = reduced(room, reductions.is_additive(op))
-        call = (_native.REDUCE_SCATTER, dtype, op, count, taken.data_ptr(), room.data_ptr(), 0)
-        return call, (taken, room), then
+            send_buffer = send_buffer.clone()
+        dtype, count = reduction_signature(recv_buffer, reductions.is_additive(op))
+        call = (_native.REDUCE_SCATTER, dtype, op, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), 0)
+        return call, (send_buffer, recv_buffer), copy_back
 
-    def _given(self, what: int, input: torch.Tensor, opts: Any, root: int) -> Any:
+    def _send_to_root(self, collective: int, input: torch.Tensor, opts: Any, root: int) -> Any:
         """The part of a rank that only gives."""
-        taken = source(input)
-        dtype, count = moved(taken)
-        return self._run((what, dtype, 0, count, taken.data_ptr(), 0, root), opts, [], taken)
+        send_buffer = contiguous_input(input)
+        dtype, count = transfer_signature(send_buffer)
+        return self._run(
+            (collective, dtype, 0, count, send_buffer.data_ptr(), 0, root), opts, [], send_buffer
+        )
 
     def _block_lengths(self, name: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
         """The elements of each block, from lengths along the first dimension; equal blocks without any."""
-        check(tensor)
+        check_tensor(tensor)
         rows = tensor.size(0) if tensor.dim() else 1
         sizes = [int(size) for size in sizes] or [rows // self._size] * self._size
         if len(sizes) != self._size or sum(sizes) != rows or min(sizes) < 0:
             raise ValueError(
                 f"{name}_split_sizes {sizes} are not {self._size} lengths that add up to the {rows} of {name}"
             )
-        per_row = moved(tensor)[1] // rows if rows else 0
+        per_row = transfer_signature(tensor)[1] // rows if rows else 0
         return [size * per_row for size in sizes]

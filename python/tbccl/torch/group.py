@@ -1,6 +1,6 @@
-"""A group of processes: what it is called, how its calls are issued, and how it ends.
+"""A group of processes: what it is called, how its calls are in_flight, and how it ends.
 
-A group has a communicator of its own. Calls of a group are carried out in the order in which they were issued; a call that
+A group has a communicator of its own. Calls of a group are carried out in the order in which they were in_flight; a call that
 is not to be asynchronous is carried out on its caller's thread. Messages go through the default group's communicator if
 that is one of tbccl, each group's apart from the others', since devices have few queue pairs.
 
@@ -23,39 +23,47 @@ from torch.distributed import distributed_c10d as c10d
 
 from tbccl import Error, InvalidArgumentError, TimeoutError
 
-from .coalesced import Coalesced
+from .coalesced import CoalescedCollectives
 from .collectives import Collectives
-from .lists import Lists
-from .messages import Messages
-from .monitored import Monitored
-from .sparse import Sparse
-from .work import Completer, Done, Several, Work, seconds
+from .lists import ListCollectives
+from .p2p import PointToPoint
+from .monitored_barrier import MonitoredBarrier
+from .sparse import SparseCollectives
+from .work import FutureCompleter, CompletedWork, CombinedWork, Work, seconds
 
 #: Older versions of torch have calls without this option, whose callers wait themselves.
-asks_async: Callable[[Any], bool] = (
+is_async: Callable[[Any], bool] = (
     attrgetter("asyncOp") if hasattr(c10d.AllreduceOptions(), "asyncOp") else lambda options: True
 )
 
 #: What blocking calls return.
-DONE = Done()
+COMPLETED = CompletedWork()
 
 
 class _Batch:
-    """Calls that are collected, to be issued together."""
+    """Calls that are collected, to be in_flight together."""
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
         self.results: list[Any] = []
-        self.kept: list[Any] = []
-        self.thens: list[Callable[[Any], None]] = []
+        self.keep_alive: list[Any] = []
+        self.callbacks: list[Callable[[Any], None]] = []
         self.works: list[Work] = []
         self.limit: float | None = None
 
 
-class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, dist.ProcessGroup):
+class ProcessGroup(
+    Collectives,
+    ListCollectives,
+    CoalescedCollectives,
+    PointToPoint,
+    SparseCollectives,
+    MonitoredBarrier,
+    dist.ProcessGroup,
+):
     """A group of processes that communicate by tbccl. Made by ``init_process_group("tbccl")`` and ``new_group``."""
 
-    _DONE = DONE
+    _COMPLETED = COMPLETED
 
     def __init__(
         self,
@@ -63,27 +71,27 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
         store: dist.Store,
         name: str,
         global_ranks: Sequence[int],
-        post: ProcessGroup | None = None,
+        p2p_group: ProcessGroup | None = None,
         context: int = 0,
     ) -> None:
         """``comm`` is the group's communicator, ``global_ranks`` its members; messages go by way of ``post``, or of
         ``comm`` without one, marked with ``context``."""
         super().__init__(comm.rank, comm.size)
         self._comm = comm
-        self._call = comm.submit
+        self._submit = comm.submit
         self._rank, self._size = comm.rank, comm.size
         self._store = store
         self._name, self._desc = name, "undefined"
         self._global_ranks = list(global_ranks)
-        self._limit_set: float | None = None
-        self._extra = 0.0
-        self._sequence = 0
+        self._default_timeout: float | None = None
+        self._extra_timeout = 0.0
+        self._sequence_number = 0
         self._batch: _Batch | None = None
-        self._issued: deque[Work] = deque()
-        self._settling = threading.RLock()
-        self._completer = Completer()
+        self._in_flight: deque[Work] = deque()
+        self._completion_lock = threading.RLock()
+        self._completer = FutureCompleter()
         self._closed = False
-        self._open_mail(post, context)
+        self._init_p2p(p2p_group, context)
 
     # What torch asks about a group.
 
@@ -157,133 +165,139 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
         return self._store
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._sequence
+        return self._sequence_number
 
     def _set_sequence_number_for_group(self) -> None:
-        self._sequence = 0
+        self._sequence_number = 0
 
     # Time limits. A call may wait so long without progress.
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Bounds the waits of all calls from now on."""
-        self._limit_set = seconds(timeout)
+        self._default_timeout = seconds(timeout)
 
     _set_default_timeout = set_timeout
 
     def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
-        self._extra += timeout.total_seconds()
+        self._extra_timeout += timeout.total_seconds()
 
-    def _limit(self, options: Any) -> float | None:
+    def _timeout_of(self, options: Any) -> float | None:
         limit = seconds(options.timeout)
         if limit is None:
-            limit = self._limit_set
-        if self._extra and limit is not None:
-            limit, self._extra = limit + self._extra, 0.0
+            limit = self._default_timeout
+        if self._extra_timeout and limit is not None:
+            limit, self._extra_timeout = limit + self._extra_timeout, 0.0
         return limit
 
-    # How calls are issued.
+    # How calls are in_flight.
 
     def _run(
         self,
         call: tuple,
         options: Any,
         results: Sequence[Any],
-        kept: Any = None,
-        then: Callable[[], None] | None = None,
-    ) -> Work | Done | None:
-        """Makes a call, or issues it, or puts it beside others that are issued together later.
+        keep_alive: Any = None,
+        copy_back: Callable[[], None] | None = None,
+    ) -> Work | CompletedWork | None:
+        """Makes a call, or issues it, or puts it beside others that are in_flight together later.
 
         ``call`` is the arguments of submit; ``kept`` is the memory that it works on, ``then`` what is done afterwards.
         """
-        after = None if then is None else lambda request: then()
+        on_complete = None if copy_back is None else lambda request: copy_back()
         if self._batch is not None:
-            self._collect(call, options, results, kept, after)
+            self._add_to_batch(call, options, results, keep_alive, on_complete)
             return None
-        self._sequence += 1
-        limit = self._limit(options)
+        self._sequence_number += 1
+        limit = self._timeout_of(options)
         try:
-            if asks_async(options):
-                return self._track(Work(self, self._comm.submit(*call, limit, None, False), results, kept, after))
-            self._call(*call, limit)
+            if is_async(options):
+                return self._track(
+                    Work(self, self._comm.submit(*call, limit, None, False), results, keep_alive, on_complete)
+                )
+            self._submit(*call, limit)
         except Error as error:
-            raise self._told(error)
-        if then is not None:
-            then()
-        return DONE
+            raise self._annotated(error)
+        if copy_back is not None:
+            copy_back()
+        return COMPLETED
 
     def _run_v(
         self,
         call: tuple,
         options: Any,
         results: Sequence[Any],
-        kept: Any = None,
-        then: Callable[[], None] | None = None,
-    ) -> Work | Done | None:
+        keep_alive: Any = None,
+        copy_back: Callable[[], None] | None = None,
+    ) -> Work | CompletedWork | None:
         """As :meth:`_run`, for a call with lengths for each block; such a call is in no batch."""
-        after = None if then is None else lambda request: then()
-        self._sequence += 1
-        limit = self._limit(options)
+        on_complete = None if copy_back is None else lambda request: copy_back()
+        self._sequence_number += 1
+        limit = self._timeout_of(options)
         try:
-            if asks_async(options) or self._batch is not None:
-                work = self._track(Work(self, self._comm.submit(*call, limit, None, False), results, kept, after))
-                return self._beside(work)
+            if is_async(options) or self._batch is not None:
+                work = self._track(
+                    Work(self, self._comm.submit(*call, limit, None, False), results, keep_alive, on_complete)
+                )
+                return self._defer_to_batch(work)
             self._comm.submit(*call, limit)
         except Error as error:
-            raise self._told(error)
-        if then is not None:
-            then()
-        return DONE
+            raise self._annotated(error)
+        if copy_back is not None:
+            copy_back()
+        return COMPLETED
 
-    def _run_together(
+    def _run_grouped(
         self,
         calls: list[tuple],
         options: Any,
         results: Sequence[Any],
-        kept: Any = None,
-        thens: Sequence[Callable[[], None] | None] = (),
-    ) -> Work | Done | None:
+        keep_alive: Any = None,
+        copy_backs: Sequence[Callable[[], None] | None] = (),
+    ) -> Work | CompletedWork | None:
         """Makes or issues several calls as one."""
-        bring = [then for then in thens if then is not None]
+        pending = [copy_back for copy_back in copy_backs if copy_back is not None]
 
-        def after(request: Any) -> None:
-            for then in bring:
-                then()
+        def on_complete(request: Any) -> None:
+            for copy_back in pending:
+                copy_back()
 
         if self._batch is not None:
             for call in calls:
-                self._collect(call, options, (), None, None)
+                self._add_to_batch(call, options, (), None, None)
             self._batch.results.extend(results)
-            self._batch.kept.append(kept)
-            self._batch.thens.append(after)
+            self._batch.keep_alive.append(keep_alive)
+            self._batch.callbacks.append(on_complete)
             return None
-        self._sequence += 1
-        limit = self._limit(options)
+        self._sequence_number += 1
+        limit = self._timeout_of(options)
         try:
-            if asks_async(options):
-                return self._track(Work(self, self._comm.submit_group(calls, limit, False), results, kept, after))
+            if is_async(options):
+                return self._track(
+                    Work(self, self._comm.submit_group(calls, limit, False), results, keep_alive, on_complete)
+                )
             self._comm.submit_group(calls, limit)
         except Error as error:
-            raise self._told(error)
-        after(None)
-        return DONE
+            raise self._annotated(error)
+        on_complete(None)
+        return COMPLETED
 
-    def _collect(
+    def _add_to_batch(
         self,
         call: tuple,
         options: Any,
         results: Sequence[Any],
-        kept: Any,
-        after: Callable[[Any], None] | None,
+        keep_alive: Any,
+        on_complete: Callable[[Any], None] | None,
     ) -> None:
         batch = self._batch
         batch.calls.append(call)
         batch.results.extend(results)
-        batch.kept.append((results, kept))
-        limit = self._limit(options)
+        batch.keep_alive.append((results, keep_alive))
+        limit = self._timeout_of(options)
         if limit is not None:
             batch.limit = max(limit, batch.limit or 0.0)
-        if after is not None:
-            batch.thens.append(after)
+        if on_complete is not None:
+            batch.callbacks.append(on_complete)
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._get_backend(device)
@@ -291,28 +305,28 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
             raise RuntimeError("calls of this group are being coalesced already")
         self._batch = _Batch()
 
-    def _end_coalescing(self, device: torch.device) -> Work | Several | Done:
+    def _end_coalescing(self, device: torch.device) -> Work | CombinedWork | CompletedWork:
         batch, self._batch = self._batch, None
         if batch is None:
             raise RuntimeError("no calls of this group are being coalesced")
         works = batch.works
         if batch.calls:
-            self._sequence += 1
+            self._sequence_number += 1
 
-            def after(request: Any) -> None:
-                for then in batch.thens:
-                    then(request)
+            def on_complete(request: Any) -> None:
+                for callback in batch.callbacks:
+                    callback(request)
 
             try:
                 request = self._comm.submit_group(batch.calls, batch.limit, False)
             except Error as error:
-                raise self._told(error)
-            works.append(self._track(Work(self, request, batch.results, batch.kept, after)))
+                raise self._annotated(error)
+            works.append(self._track(Work(self, request, batch.results, batch.keep_alive, on_complete)))
         if not works:
-            return DONE
-        return works[0] if len(works) == 1 else Several(self, works)
+            return COMPLETED
+        return works[0] if len(works) == 1 else CombinedWork(self, works)
 
-    def _beside(self, work: Work) -> Work | None:
+    def _defer_to_batch(self, work: Work) -> Work | None:
         """Has a work waited for with the batch, if there is one; what is in a batch has no work of its own."""
         if self._batch is None:
             return work
@@ -321,23 +335,23 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
 
     def _track(self, work: Work) -> Work:
         """Keeps what a call works on until it is done, even if the program forgets its work."""
-        issued = self._issued
-        while issued:
+        in_flight = self._in_flight
+        while in_flight:
             try:
-                if not issued[0].is_completed():
+                if not in_flight[0].is_completed():
                     break
             except IndexError:  # another thread was quicker
                 break
-        issued.append(work)
+        in_flight.append(work)
         return work
 
-    def _forget_settled(self, work: Work) -> None:
-        self._letters.pop(id(work), None)
-        issued = self._issued
-        while issued and issued[0]._request is None:
-            issued.popleft()
+    def _untrack(self, work: Work) -> None:
+        self._messages.pop(id(work), None)
+        in_flight = self._in_flight
+        while in_flight and in_flight[0]._request is None:
+            in_flight.popleft()
 
-    def _told(self, error: BaseException) -> BaseException:
+    def _annotated(self, error: BaseException) -> BaseException:
         """The error, in the words that programs for torch look for, and with a note about who its ranks are where they are
         not those of the job."""
         if isinstance(error, TimeoutError) and "Timed out" not in str(error):
@@ -359,24 +373,24 @@ class ProcessGroup(Collectives, Lists, Coalesced, Messages, Sparse, Monitored, d
         self._comm.abort()
 
     def shutdown(self) -> None:
-        """Waits for the calls that were issued, then ends this process's part in the group. Messages are not waited for."""
+        """Waits for the calls that were in_flight, then ends this process's part in the group. Messages are not waited for."""
         if self._closed:
             return
         self._closed = True
-        for work in list(self._issued):
+        for work in list(self._in_flight):
             try:
                 work.wait()
             except Error:
                 break  # it is told to whoever has the work, and to every later call
-        self._completer.end()
-        self._leave_mail()
+        self._completer.stop()
+        self._hand_over_messages()
         try:
             self._comm.close()
         except InvalidArgumentError:
             raise
         except Error:
             pass  # a communicator that has failed is closed all the same
-        self._issued.clear()
+        self._in_flight.clear()
         self._orphans = []
 
     _shutdown = shutdown

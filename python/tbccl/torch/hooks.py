@@ -54,9 +54,17 @@ def quantized_all_reduce(
         raise ValueError("what is packed can be summed and averaged, not reduced otherwise")
     code = _native.AVG if op == dist.ReduceOp.AVG else _native.SUM
     address = tensor.data_ptr()
-    call = (_native.ALL_REDUCE_QUANTIZED, _native.FLOAT32, code, tensor.numel(), address, address, CODECS[codec])
+    call = (
+        _native.ALL_REDUCE_QUANTIZED,
+        _native.FLOAT32,
+        code,
+        tensor.numel(),
+        address,
+        address,
+        CODECS[codec],
+    )
     options = c10d.AllreduceOptions()
-    work = group._run(call, _how(options, async_op), [tensor], tensor)
+    work = group._run(call, _submit_options(options, async_op), [tensor], tensor)
     return work if async_op else None
 
 
@@ -74,5 +82,5 @@ def quantized_hook(
     return work.get_future().then(lambda future: future.value()[0])
 
 
-def _how(options: c10d.AllreduceOptions, async_op: bool) -> SimpleNamespace:
+def _submit_options(options: c10d.AllreduceOptions, async_op: bool) -> SimpleNamespace:
     return SimpleNamespace(timeout=options.timeout, asyncOp=async_op)

@@ -17,137 +17,184 @@ from torch.distributed import distributed_c10d as c10d
 from tbccl import _native
 
 from . import reductions
-from .collectives import options_of, the_one
-from .tensors import joined, moved, overlap, reduced, same_type, source, spread, target
+from .collectives import call_options, single_tensor
+from .tensors import (
+    flattened_input,
+    transfer_signature,
+    overlaps,
+    reduction_signature,
+    check_same_dtype,
+    contiguous_input,
+    flattened_output,
+    contiguous_output,
+)
 
 
-class Lists:
+class ListCollectives:
     """The operations on lists of tensors."""
 
-    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def allgather(
+        self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> Any:
         """Gives all ranks the tensors of all."""
-        opts = options_of(c10d.AllgatherOptions, opts, timeout)
-        outputs, given = self._list_of(output_tensors), the_one(input_tensors)
-        taken = source(given)
-        self._same_types(given, outputs)
+        opts = call_options(c10d.AllgatherOptions, opts, timeout)
+        outputs, tensor = self._checked_list(output_tensors), single_tensor(input_tensors)
+        send_buffer = contiguous_input(tensor)
+        self._check_same_dtypes(tensor, outputs)
         lengths = [output.numel() for output in outputs]
-        if lengths[self._rank] != taken.numel():
+        if lengths[self._rank] != send_buffer.numel():
             raise ValueError(
-                f"this rank gives {taken.numel()} elements, and the output has room for {lengths[self._rank]} of it"
+                f"this rank gives {send_buffer.numel()} elements, and the output has room for {lengths[self._rank]} of it"
             )
-        room, then = spread(outputs)
-        if overlap(taken, room):
-            taken = taken.clone()
-        dtype, count = moved(taken)
-        kept = (taken, room)
+        recv_buffer, copy_back = flattened_output(outputs)
+        if overlaps(send_buffer, recv_buffer):
+            send_buffer = send_buffer.clone()
+        dtype, count = transfer_signature(send_buffer)
+        keep_alive = (send_buffer, recv_buffer)
         if len(set(lengths)) == 1:
-            call = (_native.ALL_GATHER, dtype, 0, count, taken.data_ptr(), room.data_ptr(), 0)
-            return self._run(call, opts, [outputs], kept, then)
-        counts = [moved(output)[1] for output in outputs]
-        call = (_native.ALL_GATHER_V, dtype, 0, (None, counts), taken.data_ptr(), room.data_ptr(), 0)
-        return self._run_v(call, opts, [outputs], kept, then)
+            call = (_native.ALL_GATHER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), 0)
+            return self._run(call, opts, [outputs], keep_alive, copy_back)
+        counts = [transfer_signature(output)[1] for output in outputs]
+        call = (
+            _native.ALL_GATHER_V,
+            dtype,
+            0,
+            (None, counts),
+            send_buffer.data_ptr(),
+            recv_buffer.data_ptr(),
+            0,
+        )
+        return self._run_v(call, opts, [outputs], keep_alive, copy_back)
 
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
         """Reduces each tensor of a list over all ranks, and gives it to the rank whose it is."""
         op = dist.ReduceOp.SUM if opts is None else opts
-        opts = options_of(c10d.ReduceScatterOptions, opts, timeout, reduceOp=op)
-        output, inputs = the_one(output_tensors), self._list_of(input_tensors)
-        self._same_types(output, inputs)
-        op, factor = reductions.resolved(opts.reduceOp)
-        lengths = [given.numel() for given in inputs]
-        room, then = target(output)
-        if lengths[self._rank] != room.numel():
+        opts = call_options(c10d.ReduceScatterOptions, opts, timeout, reduceOp=op)
+        output, inputs = single_tensor(output_tensors), self._checked_list(input_tensors)
+        self._check_same_dtypes(output, inputs)
+        op, factor = reductions.resolve(opts.reduceOp)
+        lengths = [tensor.numel() for tensor in inputs]
+        recv_buffer, copy_back = contiguous_output(output)
+        if lengths[self._rank] != recv_buffer.numel():
             raise ValueError(
-                f"the block of this rank has {lengths[self._rank]} elements, and the output {room.numel()}"
+                f"the block of this rank has {lengths[self._rank]} elements, and the output {recv_buffer.numel()}"
             )
-        taken = joined(inputs)
+        send_buffer = flattened_input(inputs)
         if factor is not None:
-            taken = reductions.scaled(taken, factor)
-        elif overlap(taken, room):
-            taken = taken.clone()
+            send_buffer = reductions.scale(send_buffer, factor)
+        elif overlaps(send_buffer, recv_buffer):
+            send_buffer = send_buffer.clone()
         additive = reductions.is_additive(op)
-        dtype, count = reduced(room, additive)
-        kept = (taken, room)
+        dtype, count = reduction_signature(recv_buffer, additive)
+        keep_alive = (send_buffer, recv_buffer)
         if len(set(lengths)) == 1:
-            call = (_native.REDUCE_SCATTER, dtype, op, count, taken.data_ptr(), room.data_ptr(), 0)
-            return self._run(call, opts, [output], kept, then)
-        counts = [reduced(given, additive)[1] for given in inputs]
-        call = (_native.REDUCE_SCATTER_V, dtype, op, (counts, None), taken.data_ptr(), room.data_ptr(), 0)
-        return self._run_v(call, opts, [output], kept, then)
+            call = (
+                _native.REDUCE_SCATTER,
+                dtype,
+                op,
+                count,
+                send_buffer.data_ptr(),
+                recv_buffer.data_ptr(),
+                0,
+            )
+            return self._run(call, opts, [output], keep_alive, copy_back)
+        counts = [reduction_signature(tensor, additive)[1] for tensor in inputs]
+        call = (
+            _native.REDUCE_SCATTER_V,
+            dtype,
+            op,
+            (counts, None),
+            send_buffer.data_ptr(),
+            recv_buffer.data_ptr(),
+            0,
+        )
+        return self._run_v(call, opts, [output], keep_alive, copy_back)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
         """Gives the root the tensors of all ranks, which have one length."""
-        opts = options_of(c10d.GatherOptions, opts, timeout, rootRank=opts)
-        root, given = self._root(opts.rootRank), the_one(input_tensors)
+        opts = call_options(c10d.GatherOptions, opts, timeout, rootRank=opts)
+        root, tensor = self._checked_root(opts.rootRank), single_tensor(input_tensors)
         if root != self._rank:
-            return self._given(_native.GATHER, given, opts, root)
-        outputs = self._list_of(output_tensors)
-        self._same_types(given, outputs)
-        self._one_length("gather", given, outputs)
-        taken, (room, then) = source(given), spread(outputs)
-        if overlap(taken, room):
-            taken = taken.clone()
-        dtype, count = moved(taken)
-        call = (_native.GATHER, dtype, 0, count, taken.data_ptr(), room.data_ptr(), root)
-        return self._run(call, opts, [outputs], (taken, room), then)
+            return self._send_to_root(_native.GATHER, tensor, opts, root)
+        outputs = self._checked_list(output_tensors)
+        self._check_same_dtypes(tensor, outputs)
+        self._check_equal_lengths("gather", tensor, outputs)
+        send_buffer, (recv_buffer, copy_back) = contiguous_input(tensor), flattened_output(outputs)
+        if overlaps(send_buffer, recv_buffer):
+            send_buffer = send_buffer.clone()
+        dtype, count = transfer_signature(send_buffer)
+        call = (_native.GATHER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), root)
+        return self._run(call, opts, [outputs], (send_buffer, recv_buffer), copy_back)
 
     def scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
         """Gives each rank its tensor of the root's list; all have one length."""
-        opts = options_of(c10d.ScatterOptions, opts, timeout, rootRank=opts)
-        root, output = self._root(opts.rootRank), the_one(output_tensors)
-        room, then = target(output)
-        dtype, count = moved(room)
+        opts = call_options(c10d.ScatterOptions, opts, timeout, rootRank=opts)
+        root, output = self._checked_root(opts.rootRank), single_tensor(output_tensors)
+        recv_buffer, copy_back = contiguous_output(output)
+        dtype, count = transfer_signature(recv_buffer)
         if root != self._rank:
-            call = (_native.SCATTER, dtype, 0, count, 0, room.data_ptr(), root)
-            return self._run(call, opts, [output], room, then)
-        inputs = self._list_of(input_tensors)
-        self._same_types(output, inputs)
-        self._one_length("scatter", output, inputs)
-        taken = joined(inputs)
-        if overlap(taken, room):
-            taken = taken.clone()
-        call = (_native.SCATTER, dtype, 0, count, taken.data_ptr(), room.data_ptr(), root)
-        return self._run(call, opts, [output], (taken, room), then)
+            call = (_native.SCATTER, dtype, 0, count, 0, recv_buffer.data_ptr(), root)
+            return self._run(call, opts, [output], recv_buffer, copy_back)
+        inputs = self._checked_list(input_tensors)
+        self._check_same_dtypes(output, inputs)
+        self._check_equal_lengths("scatter", output, inputs)
+        send_buffer = flattened_input(inputs)
+        if overlaps(send_buffer, recv_buffer):
+            send_buffer = send_buffer.clone()
+        call = (_native.SCATTER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), root)
+        return self._run(call, opts, [output], (send_buffer, recv_buffer), copy_back)
 
     def alltoall(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], opts: Any = None
     ) -> Any:
         """Gives each rank its tensor of a list, and gets one of each."""
-        opts = options_of(c10d.AllToAllOptions, opts, None)
-        outputs, inputs = self._list_of(output_tensors), self._list_of(input_tensors)
-        self._same_types(outputs[0], [*outputs, *inputs])
-        taken, (room, then) = joined(inputs), spread(outputs)
-        if overlap(taken, room):
-            taken = taken.clone()
-        sent = [moved(given)[1] for given in inputs]
-        received = [moved(output)[1] for output in outputs]
-        call = (_native.ALL_TO_ALL_V, moved(taken)[0], 0, (sent, received), taken.data_ptr(), room.data_ptr(), 0)
-        return self._run_v(call, opts, outputs, (taken, room), then)
+        opts = call_options(c10d.AllToAllOptions, opts, None)
+        outputs, inputs = self._checked_list(output_tensors), self._checked_list(input_tensors)
+        self._check_same_dtypes(outputs[0], [*outputs, *inputs])
+        send_buffer, (recv_buffer, copy_back) = flattened_input(inputs), flattened_output(outputs)
+        if overlaps(send_buffer, recv_buffer):
+            send_buffer = send_buffer.clone()
+        sent = [transfer_signature(tensor)[1] for tensor in inputs]
+        received = [transfer_signature(output)[1] for output in outputs]
+        call = (
+            _native.ALL_TO_ALL_V,
+            transfer_signature(send_buffer)[0],
+            0,
+            (sent, received),
+            send_buffer.data_ptr(),
+            recv_buffer.data_ptr(),
+            0,
+        )
+        return self._run_v(call, opts, outputs, (send_buffer, recv_buffer), copy_back)
 
     # What these have in common.
 
-    def _list_of(self, lists: Any) -> list[torch.Tensor]:
+    def _checked_list(self, lists: Any) -> list[torch.Tensor]:
         """The list of a call, which torch may pass in another list."""
         tensors = lists
         if len(lists) == 1 and not isinstance(lists[0], torch.Tensor):
             tensors = lists[0]
         if len(tensors) != self._size:
-            raise ValueError(f"the list has {len(tensors)} tensors, and group {self._name} {self._size} ranks")
+            raise ValueError(
+                f"the list has {len(tensors)} tensors, and group {self._name} {self._size} ranks"
+            )
         return list(tensors)
 
     @staticmethod
-    def _same_types(one: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
+    def _check_same_dtypes(one: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
         for other in others:
-            same_type(one, other)
+            check_same_dtype(one, other)
 
     @staticmethod
-    def _one_length(what: str, own: torch.Tensor, blocks: Sequence[torch.Tensor]) -> None:
+    def _check_equal_lengths(operation: str, own: torch.Tensor, blocks: Sequence[torch.Tensor]) -> None:
         lengths = {block.numel() for block in blocks} | {own.numel()}
         if len(lengths) != 1:
-            raise ValueError(f"{what} takes tensors of one length, and these have {sorted(lengths)} elements")
+            raise ValueError(
+                f"{operation} takes tensors of one length, and these have {sorted(lengths)} elements"
+            )

@@ -14,62 +14,68 @@ import torch
 from tbccl import Error, _native
 
 from . import reductions
-from .tensors import moved, source
-from .work import Done
+from .tensors import transfer_signature, contiguous_input
+from .work import CompletedWork
 
 
-class Sparse:
+class SparseCollectives:
     """The operation on sparse tensors."""
 
-    def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Done:
+    def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> CompletedWork:
         """Reduces a COO tensor in place."""
-        op, factor = reductions.resolved(opts.reduceOp)
+        op, factor = reductions.resolve(opts.reduceOp)
         if not reductions.is_additive(op):
             raise ValueError("sparse tensors can be summed and averaged, not reduced otherwise")
         if not tensor.is_cpu:
-            raise ValueError(f"tbccl communicates tensors in the memory of processors, and this one is on {tensor.device}")
+            raise ValueError(
+                f"tbccl communicates tensors in the memory of processors, and this one is on {tensor.device}"
+            )
         own = tensor.detach().coalesce()
         indices, values = own.indices(), own.values()
         if factor is not None:
-            values = reductions.scaled(values, factor)
-        limit = self._limit(opts)
-        self._sequence += 1
+            values = reductions.scale(values, factor)
+        limit = self._timeout_of(opts)
+        self._sequence_number += 1
         try:
-            counts = self._numbers_of_elements(own, limit)
-            all_indices = self._pieces_of_all(indices.t().contiguous(), counts, limit)
-            all_values = self._pieces_of_all(values.contiguous(), counts, limit)
+            counts = self._gather_element_counts(own, limit)
+            all_indices = self._gather_rows(indices.t().contiguous(), counts, limit)
+            all_values = self._gather_rows(values.contiguous(), counts, limit)
         except Error as error:
-            raise self._told(error)
-        total = torch.sparse_coo_tensor(all_indices.t(), all_values, own.shape, check_invariants=False).coalesce()
+            raise self._annotated(error)
+        total = torch.sparse_coo_tensor(
+            all_indices.t(), all_values, own.shape, check_invariants=False
+        ).coalesce()
         if op == _native.AVG:
             total = total / self._size
         with torch.no_grad():
             tensor.copy_(total)
-        return Done([tensor])
+        return CompletedWork([tensor])
 
-    def _numbers_of_elements(self, own: torch.Tensor, limit: float | None) -> list[int]:
+    def _gather_element_counts(self, own: torch.Tensor, limit: float | None) -> list[int]:
         """How many elements each rank has. Raises ValueError where shapes differ."""
         shape = [own.sparse_dim(), *own.shape]
-        mine = torch.tensor([own.indices().size(1), *shape], dtype=torch.int64)
-        theirs = mine.new_empty(self._size, mine.numel())
+        own_header = torch.tensor([own.indices().size(1), *shape], dtype=torch.int64)
+        headers = own_header.new_empty(self._size, own_header.numel())
         number, dtype = _native.ALL_GATHER, _native.INT64
-        self._comm.submit(number, dtype, 0, mine.numel(), mine.data_ptr(), theirs.data_ptr(), 0, limit)
-        for rank, told in enumerate(theirs.tolist()):
-            if told[1:] != shape:
+        self._comm.submit(
+            number, dtype, 0, own_header.numel(), own_header.data_ptr(), headers.data_ptr(), 0, limit
+        )
+        for rank, header in enumerate(headers.tolist()):
+            if header[1:] != shape:
                 raise ValueError(
-                    f"rank {rank} has a tensor of shape {told[2:]} with {told[1]} sparse dimensions, and this rank one of "
+                    f"rank {rank} has a tensor of shape {header[2:]} with {header[1]} sparse dimensions, and this rank one of "
                     f"shape {shape[1:]} with {shape[0]}"
                 )
-        return theirs[:, 0].tolist()
+        return headers[:, 0].tolist()
 
-    def _pieces_of_all(self, rows: torch.Tensor, counts: Sequence[int], limit: float | None) -> torch.Tensor:
+    def _gather_rows(self, rows: torch.Tensor, counts: Sequence[int], limit: float | None) -> torch.Tensor:
         """The rows of all ranks, of which there are so many."""
-        rows = source(rows)
-        everything = rows.new_empty(sum(counts), *rows.shape[1:])
-        if everything.numel() == 0:
-            return everything
-        dtype, elements = moved(everything)
+        rows = contiguous_input(rows)
+        all_rows = rows.new_empty(sum(counts), *rows.shape[1:])
+        if all_rows.numel() == 0:
+            return all_rows
+        dtype, elements = transfer_signature(all_rows)
         lengths = [count * (elements // sum(counts)) for count in counts]
         number, counts = _native.ALL_GATHER_V, (None, lengths)
-        self._comm.submit(number, dtype, 0, counts, rows.data_ptr(), everything.data_ptr(), 0, limit)
-        return everything
+        self._comm.submit(number, dtype, 0, counts, rows.data_ptr(), all_rows.data_ptr(), 0, limit)
+        return all_rows

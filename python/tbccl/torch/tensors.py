@@ -37,7 +37,7 @@ TYPES: dict[torch.dtype, int] = {
 PAIRS: dict[torch.dtype, int] = {torch.complex128: _native.FLOAT64, torch.complex32: _native.FLOAT16}
 
 
-def moved(tensor: torch.Tensor) -> tuple[int, int]:
+def transfer_signature(tensor: torch.Tensor) -> tuple[int, int]:
     """The type and the number of elements that ``tensor`` is moved as."""
     code = TYPES.get(tensor.dtype)
     if code is not None:
@@ -48,7 +48,7 @@ def moved(tensor: torch.Tensor) -> tuple[int, int]:
     return _native.UINT8, tensor.numel() * tensor.element_size()
 
 
-def reduced(tensor: torch.Tensor, is_additive: bool) -> tuple[int, int]:
+def reduction_signature(tensor: torch.Tensor, is_additive: bool) -> tuple[int, int]:
     """The type and the number of elements that ``tensor`` is reduced as.
 
     Raises TypeError where its elements cannot be combined.
@@ -58,13 +58,15 @@ def reduced(tensor: torch.Tensor, is_additive: bool) -> tuple[int, int]:
         return code, tensor.numel()
     code = PAIRS.get(tensor.dtype)
     if code is None:
-        raise TypeError(f"tbccl moves {tensor.dtype} but does not reduce it; convert it to a type that it reduces")
+        raise TypeError(
+            f"tbccl moves {tensor.dtype} but does not reduce it; convert it to a type that it reduces"
+        )
     if not is_additive:
         raise TypeError(f"{tensor.dtype} can be summed and averaged, not reduced otherwise")
     return code, 2 * tensor.numel()
 
 
-def check(tensor: torch.Tensor) -> None:
+def check_tensor(tensor: torch.Tensor) -> None:
     """Raises where ``tensor`` has no memory that tbccl can use."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}")
@@ -74,26 +76,28 @@ def check(tensor: torch.Tensor) -> None:
             "with .cpu(), or use a group of another backend for this device"
         )
     if tensor.layout is not torch.strided:
-        raise ValueError(f"this operation takes dense tensors, and this one is {tensor.layout}; .to_dense() makes one")
+        raise ValueError(
+            f"this operation takes dense tensors, and this one is {tensor.layout}; .to_dense() makes one"
+        )
 
 
-def source(tensor: torch.Tensor) -> torch.Tensor:
+def contiguous_input(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` in one piece, to be read. Raises as :func:`check` does."""
-    check(tensor)
+    check_tensor(tensor)
     return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
 
 
-def target(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
+def contiguous_output(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """``tensor`` in one piece, to be read and written, and what is to be done once it has been written.
 
     Raises as :func:`check` does.
     """
-    check(tensor)
+    check_tensor(tensor)
     if tensor.is_contiguous():
         return tensor, None
     own = tensor.detach()
-    piece = own.contiguous()
-    return piece, lambda: _copy(own, piece)
+    buffer = own.contiguous()
+    return buffer, lambda: _copy(own, buffer)
 
 
 def are_adjacent(tensors: Sequence[torch.Tensor]) -> bool:
@@ -107,55 +111,55 @@ def are_adjacent(tensors: Sequence[torch.Tensor]) -> bool:
     return all(tensor.numel() > 0 for tensor in tensors)
 
 
-def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+def flattened_input(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The elements of ``tensors`` one after the other, to be read: where they lie, if they do, or a copy.
 
     Raises as :func:`check` does.
     """
     for tensor in tensors:
-        check(tensor)
+        check_tensor(tensor)
     if are_adjacent(tensors):
         first = tensors[0]
         return torch.as_strided(first.detach(), (sum(t.numel() for t in tensors),), (1,))
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
-def spread(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None] | None]:
+def flattened_output(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """Room for the elements of ``tensors`` one after the other, and what brings them where they belong once it is filled.
 
     Raises as :func:`check` does.
     """
     for tensor in tensors:
-        check(tensor)
+        check_tensor(tensor)
     total = sum(tensor.numel() for tensor in tensors)
     if are_adjacent(tensors):
         return torch.as_strided(tensors[0].detach(), (total,), (1,)), None
-    owns = [tensor.detach() for tensor in tensors]
-    room = owns[0].new_empty(total)
+    views = [tensor.detach() for tensor in tensors]
+    recv_buffer = views[0].new_empty(total)
 
-    def bring() -> None:
-        begin = 0
-        for own in owns:
-            _copy(own, room[begin : begin + own.numel()].view(own.shape))
-            begin += own.numel()
+    def copy_back() -> None:
+        offset = 0
+        for own in views:
+            _copy(own, recv_buffer[offset : offset + own.numel()].view(own.shape))
+            offset += own.numel()
 
-    return room, bring
+    return recv_buffer, copy_back
 
 
-def overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Do two tensors, each in one piece, share memory?"""
     if one.numel() == 0 or other.numel() == 0:
         return False
-    here, there = one.data_ptr(), other.data_ptr()
-    return here < there + other.nbytes and there < here + one.nbytes
+    one_begin, other_begin = one.data_ptr(), other.data_ptr()
+    return one_begin < other_begin + other.nbytes and other_begin < one_begin + one.nbytes
 
 
-def same_type(one: torch.Tensor, other: torch.Tensor) -> None:
+def check_same_dtype(one: torch.Tensor, other: torch.Tensor) -> None:
     """Raises TypeError where two tensors of a call differ in type."""
     if one.dtype is not other.dtype:
         raise TypeError(f"the tensors of a call have one type, and these are {one.dtype} and {other.dtype}")
 
 
-def _copy(own: torch.Tensor, piece: torch.Tensor) -> None:
+def _copy(own: torch.Tensor, buffer: torch.Tensor) -> None:
     with torch.no_grad():
-        own.copy_(piece)
+        own.copy_(buffer)

@@ -37,15 +37,25 @@ def seconds(timeout: timedelta | None) -> float | None:
 class Work(dist.Work):
     """A call that was issued."""
 
-    __slots__ = ("_group", "_request", "_results", "_kept", "_then", "_error", "_future", "_source", "_number")
+    __slots__ = (
+        "_group",
+        "_request",
+        "_results",
+        "_keep_alive",
+        "_on_complete",
+        "_error",
+        "_future",
+        "_source",
+        "_sequence_number",
+    )
 
     def __init__(
         self,
         group: ProcessGroup,
         request: Any,
         results: Sequence[Any],
-        kept: Any = None,
-        then: Callable[[Any], None] | None = None,
+        keep_alive: Any = None,
+        on_complete: Callable[[Any], None] | None = None,
     ) -> None:
         """``results`` is what the call writes to, ``kept`` what else must stay alive until it is done, and ``then`` what
         is done once it is, with the request."""
@@ -53,12 +63,12 @@ class Work(dist.Work):
         self._group = group
         self._request = request
         self._results = results
-        self._kept = kept
-        self._then = then
+        self._keep_alive = keep_alive
+        self._on_complete = on_complete
         self._error: BaseException | None = None
         self._future: torch.futures.Future | None = None
         self._source = -1
-        self._number = group._sequence
+        self._sequence_number = group._sequence_number
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the call is done; its tensors may be used then. True, or what the call failed with.
@@ -71,11 +81,13 @@ class Work(dist.Work):
             try:
                 done = request.wait(limit)
             except Exception as error:
-                self._settle(request, error)
+                self._complete(request, error)
             else:
                 if not done:
-                    raise TimeoutError(f"Operation timed out! It was not done within {limit:g} s, and goes on")
-                self._settle(request, None)
+                    raise TimeoutError(
+                        f"Operation timed out! It was not done within {limit:g} s, and goes on"
+                    )
+                self._complete(request, None)
         if self._error is not None:
             raise self._error
         return True
@@ -93,12 +105,12 @@ class Work(dist.Work):
             if not request.test():
                 return False
         except Exception as error:
-            self._settle(request, error)
+            self._complete(request, error)
         else:
-            self._settle(request, None)
+            self._complete(request, None)
         return True
 
-    is_over = is_completed
+    is_finished = is_completed
 
     def is_success(self) -> bool:
         """Is it done without an error?"""
@@ -126,10 +138,10 @@ class Work(dist.Work):
     def get_future(self) -> torch.futures.Future:
         """A future of the list of tensors that the call writes to. Its callbacks run on a thread of their own."""
         if self._future is None:
-            started: torch.futures.Future = torch.futures.Future()
+            trigger: torch.futures.Future = torch.futures.Future()
             # An error that is raised in a callback is one for whoever waits in C++, too.
-            self._future = started.then(self._value)
-            self._group._completer.complete(self, started)
+            self._future = trigger.then(self._value)
+            self._group._completer.complete(self, trigger)
         return self._future
 
     def _value(self, _: torch.futures.Future) -> list[Any]:
@@ -137,38 +149,38 @@ class Work(dist.Work):
         return list(self._results)
 
     def _get_sequence_number(self) -> int:
-        return self._number
+        return self._sequence_number
 
-    def _settle(self, request: Any, error: BaseException | None) -> None:
+    def _complete(self, request: Any, error: BaseException | None) -> None:
         """Does what remains once the call is done, if nobody has yet."""
         group = self._group
-        with group._settling:
+        with group._completion_lock:
             if self._request is None:
                 return
-            if error is None and self._then is not None:
+            if error is None and self._on_complete is not None:
                 try:
-                    self._then(request)
-                except Exception as failed:
-                    error = failed
+                    self._on_complete(request)
+                except Exception as failure:
+                    error = failure
             if error is not None:
-                self._error = group._told(error)
-            self._then = self._kept = None
+                self._error = group._annotated(error)
+            self._on_complete = self._keep_alive = None
             self._request = None
-            group._forget_settled(self)
+            group._untrack(self)
 
 
-class Message(Work):
+class RecvWork(Work):
     """A message that is to be received."""
 
     __slots__ = ()
 
-    def _settle(self, request: Any, error: BaseException | None) -> None:
+    def _complete(self, request: Any, error: BaseException | None) -> None:
         if error is None and self._request is not None:
             self._source = self._group._group_rank_of(request.source)
-        super()._settle(request, error)
+        super()._complete(request, error)
 
 
-class Several(dist.Work):
+class CombinedWork(dist.Work):
     """Works that were issued together, in their order."""
 
     __slots__ = ("_works", "_group", "_future")
@@ -206,9 +218,9 @@ class Several(dist.Work):
     def get_future(self) -> torch.futures.Future:
         """A future of what they write to."""
         if self._future is None:
-            started: torch.futures.Future = torch.futures.Future()
-            self._future = started.then(self._value)
-            self._group._completer.complete(self, started)
+            trigger: torch.futures.Future = torch.futures.Future()
+            self._future = trigger.then(self._value)
+            self._group._completer.complete(self, trigger)
         return self._future
 
     def _value(self, _: torch.futures.Future) -> list[Any]:
@@ -216,7 +228,7 @@ class Several(dist.Work):
         return self.result()
 
 
-class Done(dist.Work):
+class CompletedWork(dist.Work):
     """What was done when the call returned."""
 
     __slots__ = ("_results",)
@@ -258,19 +270,19 @@ class Done(dist.Work):
         return future
 
 
-class Completer:
+class FutureCompleter:
     """The thread that waits for works whose future somebody has asked for, in the order of asking."""
 
     #: How long it waits at a time, in seconds, before it looks whether the program ends.
-    _SLICE = timedelta(milliseconds=200)
+    _POLL_INTERVAL = timedelta(milliseconds=200)
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self._ends = False
+        self._is_stopping = False
 
-    def complete(self, work: Work | Several, started: torch.futures.Future) -> None:
+    def complete(self, work: Work | CombinedWork, trigger: torch.futures.Future) -> None:
         """Completes ``started`` once ``work`` is done.
 
         A callback that asks for another future is on the thread that would have to complete it, so that it is waited for
@@ -278,21 +290,21 @@ class Completer:
         """
         if not work.is_completed():
             if threading.current_thread() is not self._thread:
-                self._begin()
-                self._asked.put((work, started))
+                self._start_thread()
+                self._pending.put((work, trigger))
                 return
             self._wait(work)
-        started.set_result(None)
+        trigger.set_result(None)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Ends the thread; futures that are not complete stay so."""
-        self._ends = True
+        self._is_stopping = True
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            self._asked.put(None)
+            self._pending.put(None)
             thread.join(timeout=5)
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tbccl-futures", daemon=True)
@@ -300,19 +312,19 @@ class Completer:
                 self._thread.start()
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            work, started = asked
+        while (item := self._pending.get()) is not None:
+            work, trigger = item
             self._wait(work)
-            if self._ends:
+            if self._is_stopping:
                 return
-            started.set_result(None)
+            trigger.set_result(None)
             # Nothing is held while there is nothing to do.
-            del asked, work, started
+            del item, work, trigger
 
-    def _wait(self, work: Work | Several) -> None:
-        while not self._ends:
+    def _wait(self, work: Work | CombinedWork) -> None:
+        while not self._is_stopping:
             try:
-                work.wait(self._SLICE)
+                work.wait(self._POLL_INTERVAL)
                 return
             except TimeoutError:
                 if work.is_completed():
@@ -321,10 +333,10 @@ class Completer:
                 return  # whoever asks the future gets it
 
 
-_COMPLETERS: weakref.WeakSet[Completer] = weakref.WeakSet()
+_COMPLETERS: weakref.WeakSet[FutureCompleter] = weakref.WeakSet()
 
 
-def end_completers() -> None:
+def stop_completers() -> None:
     """Ends all threads that complete futures: none may be in a call when the interpreter ends."""
     for completer in list(_COMPLETERS):
-        completer.end()
+        completer.stop()

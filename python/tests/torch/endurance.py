@@ -82,7 +82,7 @@ def main() -> None:
     traced_later, resident_later = in_use()
     grown, larger = traced_later - traced, resident_later - resident
     group = dist.group.WORLD
-    assert len(group._issued) <= 16 and len(group._letters) <= 32, (len(group._issued), len(group._letters))
+    assert len(group._in_flight) <= 16 and len(group._messages) <= 32, (len(group._in_flight), len(group._messages))
     print(f"rank {dist.get_rank()}: {calls} calls, traced {grown} bytes more, resident {larger} bytes more", flush=True)
     assert grown < MOST_TRACED_BYTES, grown
     assert larger < MOST_RESIDENT_BYTES, larger

@@ -38,7 +38,7 @@ const ABORTED: u32 = 1;
 const STATS: u32 = 2;
 
 /// Returns whether the program wants to end a waiting call. Called on the thread that makes the call.
-pub(crate) type Asked = fn() -> bool;
+pub(crate) type InterruptCheck = fn() -> bool;
 
 /// Counters of a communicator, as one rank of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,9 +58,9 @@ pub struct Stats {
 
 /// Counters of the links, as last published.
 #[derive(Debug, Default)]
-struct Told {
-    /// How often it was told.
-    times: u64,
+struct Published {
+    /// How often it was published.
+    generation: u64,
     stats: Stats,
 }
 
@@ -74,11 +74,11 @@ pub(crate) struct Control {
     /// Requests to the call in progress, in bits. Shared, since executors read it too.
     wanted: Arc<AtomicU32>,
     /// The function that a long wait asks.
-    asked: OnceLock<Asked>,
+    interrupt_check: OnceLock<InterruptCheck>,
     /// The error that every further call gives.
     failed: Mutex<Option<Error>>,
-    told: Mutex<Told>,
-    telling: Condvar,
+    published: Mutex<Published>,
+    newly_published: Condvar,
     pub(super) recorder: Recorder,
     /// The folder for flight recorders, on failure and on the signal.
     folder: Option<PathBuf>,
@@ -98,10 +98,10 @@ impl Control {
             transport,
             agreement: agreement.clone(),
             wanted: Arc::default(),
-            asked: OnceLock::new(),
+            interrupt_check: OnceLock::new(),
             failed: Mutex::default(),
-            told: Mutex::default(),
-            telling: Condvar::new(),
+            published: Mutex::default(),
+            newly_published: Condvar::new(),
             recorder: Recorder::new(),
             folder,
         }
@@ -135,13 +135,13 @@ impl Control {
     }
 
     /// Sets the function that calls ask in long waits. Set once; later ones are ignored.
-    pub(crate) fn ask(&self, asked: Asked) {
-        let _ = self.asked.set(asked);
+    pub(crate) fn set_interrupt_check(&self, check: InterruptCheck) {
+        let _ = self.interrupt_check.set(check);
     }
 
     /// Whether the program wants to end the call that this thread waits for.
-    pub(crate) fn wants_out(&self) -> bool {
-        self.asked.get().is_some_and(|asked| asked())
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupt_check.get().is_some_and(|check| check())
     }
 
     /// The latest collective that this rank has entered, or none.
@@ -167,43 +167,43 @@ impl Control {
 
     /// Tells what the links have done, if somebody wants to know.
     #[inline]
-    pub(super) fn tell(&self, stats: impl FnOnce() -> Stats) {
+    pub(super) fn publish_if_wanted(&self, stats: impl FnOnce() -> Stats) {
         if self.wanted.load(Acquire) & STATS != 0 {
-            self.tell_now(stats());
+            self.publish(stats());
         }
     }
 
     /// Tells what the links have done.
     #[cold]
-    pub(super) fn tell_now(&self, stats: Stats) {
+    pub(super) fn publish(&self, stats: Stats) {
         self.wanted.fetch_and(!STATS, AcqRel);
-        let mut told = locked(&self.told);
-        told.times += 1;
-        told.stats = stats;
-        self.telling.notify_all();
+        let mut published = locked(&self.published);
+        published.generation += 1;
+        published.stats = stats;
+        self.newly_published.notify_all();
     }
 
     /// Returns the links' counters: those that the call in progress publishes within a moment, or the last
     /// published ones.
-    pub(crate) fn stats_soon(&self) -> Stats {
-        const MOMENT: Duration = Duration::from_millis(20);
-        let told = locked(&self.told);
-        let before = told.times;
+    pub(crate) fn fresh_stats(&self) -> Stats {
+        const FRESH_TIMEOUT: Duration = Duration::from_millis(20);
+        let published = locked(&self.published);
+        let before = published.generation;
         self.wanted.fetch_or(STATS, AcqRel);
-        let (told, _) = self
-            .telling
-            .wait_timeout_while(told, MOMENT, |told| told.times == before)
+        let (published, _) = self
+            .newly_published
+            .wait_timeout_while(published, FRESH_TIMEOUT, |published| published.generation == before)
             .unwrap_or_else(PoisonError::into_inner);
-        self.counted(told.stats.clone())
+        self.with_call_counts(published.stats.clone())
     }
 
     /// Returns the counters that were published last.
-    pub(crate) fn stats_told(&self) -> Stats {
-        let stats = locked(&self.told).stats.clone();
-        self.counted(stats)
+    pub(crate) fn published_stats(&self) -> Stats {
+        let stats = locked(&self.published).stats.clone();
+        self.with_call_counts(stats)
     }
 
-    pub(super) fn counted(&self, stats: Stats) -> Stats {
+    pub(super) fn with_call_counts(&self, stats: Stats) -> Stats {
         Stats { begun: self.recorder.begun(), finished: self.recorder.finished(), ..stats }
     }
 
@@ -213,13 +213,13 @@ impl Control {
     }
 
     /// Publishes the final counters of a communicator.
-    pub(crate) fn tell_for_good(&self, comm: &Communicator) {
-        self.tell_now(stats_of(comm.executor.links()));
+    pub(crate) fn publish_final(&self, comm: &Communicator) {
+        self.publish(stats_of(comm.executor.links()));
     }
 
     /// Writes the latest calls as lines of JSON, the oldest first, after a line about this rank.
     pub(crate) fn dump(&self, out: &mut dyn io::Write) -> io::Result<()> {
-        let (error, stats) = (self.error(), self.stats_told());
+        let (error, stats) = (self.error(), self.published_stats());
         let flight = Flight {
             rank: self.rank,
             names: &self.names,

@@ -50,8 +50,8 @@ pub(super) fn catch_signal() -> Result<()> {
     if !on_signal.caught {
         let refused = |error| Error::system("catching SIGUSR2 for the flight recorder", error);
         let mut signals = Signals::new([SIGUSR2]).map_err(refused)?;
-        let waiting = move || signals.forever().for_each(|_| write_all());
-        thread::Builder::new().name("tbccl-recorder".into()).spawn(waiting).map_err(refused)?;
+        let wait_for_signal = move || signals.forever().for_each(|_| write_all());
+        thread::Builder::new().name("tbccl-recorder".into()).spawn(wait_for_signal).map_err(refused)?;
         on_signal.caught = true;
     }
     Ok(())
@@ -70,14 +70,14 @@ fn write_all() {
 }
 
 /// A communicator has been made that may be asked.
-pub(super) fn enlist(control: Control) -> Arc<Control> {
+pub(super) fn register(control: Control) -> Arc<Control> {
     let control = Arc::new(control);
     locked(&LIVE).push(Arc::downgrade(&control));
     control
 }
 
 /// Removes a communicator that has ended.
-pub(super) fn strike_off(control: &Arc<Control>) {
+pub(super) fn deregister(control: &Arc<Control>) {
     locked(&LIVE).retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)));
 }
 

@@ -6,11 +6,11 @@
 use super::{
     Communicator,
     call::{Blocks, Call},
+    diagnosis::{confirm, explain},
     dumps,
     elements::SettleOnDrop,
     plans::{CallSizes, PlanKey, PlannedCall},
     request::{Request, RequestKind},
-    stopped::{confirm, explain},
     watch::CallWatch,
 };
 use crate::{
@@ -160,7 +160,7 @@ impl Communicator {
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
-            sizing: Sizing::ByCall(self.executor.protocols().size(sizes.bytes)),
+            sizing: Sizing::ByCall(self.executor.protocols().size_class(sizes.bytes)),
             confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
         }
     }
@@ -184,8 +184,8 @@ impl Communicator {
             .map_err(|error| Error::InvalidArgument(error.to_string()))?;
         *scratch_bytes = layout.len(Buffer::Scratch) as usize * elem_bytes;
         let bytes = all.map(|all| all.iter().map(|count| count.saturating_mul(elem_bytes as u64)).sum());
-        binding.sizing =
-            bytes.map_or(Sizing::ByMessage, |bytes| Sizing::ByCall(self.executor.protocols().size(bytes)));
+        binding.sizing = bytes
+            .map_or(Sizing::ByMessage, |bytes| Sizing::ByCall(self.executor.protocols().size_class(bytes)));
         // Ranks whose blocks differ in length are in different calls.
         let bytes_of = |count: &u64| count.to_le_bytes();
         let lengths: Vec<u8> = all.unwrap_or(&[]).iter().flat_map(bytes_of).collect();
@@ -273,7 +273,7 @@ impl Communicator {
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
-            sizing: Sizing::ByCall(self.executor.protocols().size(bytes as u64)),
+            sizing: Sizing::ByCall(self.executor.protocols().size_class(bytes as u64)),
             confirmed: false,
         };
         Ok(Prepared { program, binding, record, scratch_bytes: 0 })
@@ -385,7 +385,7 @@ impl Communicator {
         }
         self.failed = Some(error.clone());
         self.peers.control.set_failed(&error);
-        self.peers.control.tell_now(self.stats());
+        self.peers.control.publish(self.stats());
         dumps::write_if_wanted(&self.peers.control);
         Err(error)
     }

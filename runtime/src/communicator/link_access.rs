@@ -4,7 +4,7 @@
 //! services of calls: the protocol of a message, deaths, departures and failures of other ranks, and error
 //! reports. The meaning of messages is not known here.
 
-use super::{Communicator, closed, closing, stopped::explain, watch::CallWatch};
+use super::{Communicator, closed, closing, diagnosis::explain, watch::CallWatch};
 use crate::{
     call::CallRecord,
     error::{Error, PeerName, Result},
@@ -46,7 +46,7 @@ impl LinkAccess {
 
     /// Closes the communicator, without waiting for receivers of what has been sent.
     pub(crate) fn close(self) {
-        closing::behind(self.0);
+        closing::close_in_background(self.0);
     }
 
     /// The communicator, for what is no call.
@@ -82,7 +82,7 @@ impl LinkAccess {
     /// Whether a message of these bytes would travel without a copy.
     pub(crate) fn moves_in_place(&self, src: Span<'_>) -> bool {
         let executor = &self.0.executor;
-        executor.protocols().size(src.len() as u64) == SizeClass::Bulk
+        executor.protocols().size_class(src.len() as u64) == SizeClass::Bulk
             && self.0.slab.locate(src.as_ptr(), src.len()).is_some()
     }
 
@@ -93,7 +93,7 @@ impl LinkAccess {
     }
 
     pub(crate) fn wait_policy(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
-        self.0.executor.waiting_by()
+        self.0.executor.wait_policy()
     }
 
     /// How long something may wait without progress.
@@ -152,7 +152,7 @@ impl LinkAccess {
             waited: about.waited,
             has_looked: false,
         };
-        watch.look(&executor.wait_said(about.details, about.waited))
+        watch.look(&executor.waiting_for_text(about.details, about.waited))
     }
 
     /// Tells others, should they wonder, what this rank waits for; or that it no longer does.

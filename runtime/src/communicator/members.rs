@@ -32,12 +32,12 @@ impl Communicator {
     /// time limit, and the errors of [`Communicator::from_env`]. If the exchange of colors has succeeded,
     /// this communicator has not failed.
     pub fn split(&mut self, color: Option<u32>, key: i32, config: &Config) -> Result<Option<Communicator>> {
-        let said = [color.map_or(NONE, i64::from), i64::from(key)];
+        let said = [color.map_or(NO_COLOR, i64::from), i64::from(key)];
         let mut words = vec![0; 2 * self.size() as usize];
         self.all_gather(&said, &mut words)?;
         let Some(color) = color else { return Ok(None) };
         let members = of_color(&words, color);
-        self.make(&format!("split {} of colour {color}", self.seq), &members, config).map(Some)
+        self.make(&format!("split {} of color {color}", self.seq), &members, config).map(Some)
     }
 
     /// Returns a communicator without some ranks; the others keep their order. The survivors call it, all
@@ -91,7 +91,7 @@ impl Communicator {
         }
         self.check_alive()?;
         let said = id.map_or_else(Vec::new, |id| id.as_bytes().to_vec());
-        let heard = self.tell_in_private(&said)?;
+        let heard = self.exchange_over_bootstrap(&said)?;
         let mut given = heard.into_iter().filter(|said| !said.is_empty());
         let (Some(bytes), None) = (given.next(), given.next()) else {
             return Err(Error::InvalidArgument("exactly one rank gives the id with which to grow".into()));
@@ -103,7 +103,7 @@ impl Communicator {
 
     /// Exchanges messages by rank, each the bytes of an id or nothing. They do not travel over links, which
     /// others may listen to.
-    fn tell_in_private(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn exchange_over_bootstrap(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
         if matches!(self.rejoin, Rejoin::Processes(_)) {
             let connection = self.peers.connection.as_mut().ok_or(Error::LauncherGone)?;
             return Ok(connection.exchange(said)?);
@@ -141,7 +141,7 @@ impl Communicator {
 }
 
 /// The colour of a rank that is to be in no communicator. Colours are not negative.
-const NONE: i64 = -1;
+const NO_COLOR: i64 = -1;
 
 /// The ranks of a colour in the order of their keys, from everyone's colours and keys.
 fn of_color(words: &[i64], color: u32) -> Vec<Rank> {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn ranks_of_a_colour_are_in_the_order_of_their_keys_and_then_their_own() {
-        let words = [7, 5, NONE, 0, 7, -2, 3, 0, 7, 5, 7, i64::from(i32::MIN)];
+        let words = [7, 5, NO_COLOR, 0, 7, -2, 3, 0, 7, 5, 7, i64::from(i32::MIN)];
         assert_eq!(of_color(&words, 7), [5, 2, 0, 4].map(Rank));
         assert_eq!(of_color(&words, 3), [Rank(3)]);
         assert_eq!(of_color(&words, u32::MAX), []);

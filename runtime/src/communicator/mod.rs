@@ -12,6 +12,7 @@ mod call;
 mod call_options;
 mod closing;
 mod control;
+mod diagnosis;
 mod dumps;
 mod elements;
 mod execute;
@@ -30,7 +31,6 @@ mod relayed;
 mod request;
 mod scale;
 mod scaling;
-mod stopped;
 mod typed;
 mod watch;
 
@@ -105,9 +105,9 @@ pub struct Communicator {
     /// The error that every further call gives.
     failed: Option<Error>,
     /// How long others may take to go when this is closed, if they meet in this process.
-    farewell: Duration,
+    departure_timeout: Duration,
     /// Whether a thread of its own closes it, so that the program need not wait.
-    is_behind: bool,
+    in_background: bool,
     /// How to find the others again.
     rejoin: Rejoin,
     /// The rendezvous, where it is in this process. The last to end.
@@ -127,7 +127,7 @@ struct Parts {
     transport: &'static str,
     rejoin: Rejoin,
     /// The rank whose process has the rendezvous, if any.
-    keeper: Option<Rank>,
+    rendezvous_rank: Option<Rank>,
     /// Whether it is made from no other communicator: only then warnings about the job are printed.
     is_first: bool,
 }
@@ -164,7 +164,7 @@ impl Communicator {
         let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
         let names: Arc<[PeerName]> = names.into();
         let control = Control::new(rank, &names, transport, &agreement, config.dump.clone());
-        let control = dumps::enlist(control);
+        let control = dumps::register(control);
         let here = fingerprint(transport, &names);
         // The same on all ranks: those of one host see the same machine.
         let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
@@ -198,7 +198,7 @@ impl Communicator {
             ),
             executor: Executor::new(links, slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
-                .with_wish(control.wanted()),
+                .with_requests(control.wanted()),
             peers: Peers {
                 rank,
                 died: vec![None; names.len()],
@@ -208,7 +208,7 @@ impl Communicator {
                 published: Published::default(),
                 connection,
                 launcher_gone: false,
-                keeper: parts.keeper,
+                rendezvous_rank: parts.rendezvous_rank,
                 next_looked_at: 0,
             },
             slab,
@@ -223,8 +223,8 @@ impl Communicator {
             message_seqs: vec![(0, 0); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,
-            farewell: config.timeout,
-            is_behind: false,
+            departure_timeout: config.timeout,
+            in_background: false,
             rejoin: parts.rejoin,
             server: None,
         }
@@ -269,7 +269,7 @@ impl Communicator {
     /// Returns all counters since the communicator was made.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.peers.control.counted(stats_of(self.executor.links()))
+        self.peers.control.with_call_counts(stats_of(self.executor.links()))
     }
 
     /// Returns the part that other threads use.
@@ -390,12 +390,12 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {
-            closing::settle(&mut **endpoint, &mut self.peers, self.farewell, self.is_behind);
+            closing::drain(&mut **endpoint, &mut self.peers, self.departure_timeout, self.in_background);
         }
         self.peers.leave();
-        dumps::strike_off(&self.peers.control);
-        let patience = if self.failed.is_some() { closing::CLOSING } else { self.farewell };
-        closing::closed(self.server.take().map(|server| (server, patience)), self.is_behind);
+        dumps::deregister(&self.peers.control);
+        let timeout = if self.failed.is_some() { closing::CLOSE_TIMEOUT } else { self.departure_timeout };
+        closing::closed(self.server.take().map(|server| (server, timeout)), self.in_background);
     }
 }
 

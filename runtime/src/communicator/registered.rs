@@ -12,7 +12,7 @@ use std::{
     ops::{Deref, DerefMut},
     sync::Arc,
 };
-use transport::driver::Lease;
+use transport::driver::RegistrationGuard;
 
 /// A slice of the program's own that collectives move without copies, where transport and devices allow that.
 ///
@@ -29,7 +29,7 @@ pub struct RegisteredSlice<'m, T> {
 #[derive(Debug)]
 #[must_use = "dropping it ends the registration"]
 pub struct Registration {
-    lease: Option<Box<dyn Lease>>,
+    lease: Option<Box<dyn RegistrationGuard>>,
     /// Counts registrations, so that calls know whether there are any. Declared after the lease, so that it
     /// is dropped last.
     _counted: Arc<()>,
@@ -66,7 +66,7 @@ impl Communicator {
         let lease = match &mut self.endpoint {
             Some(endpoint) if bytes > 0 => {
                 // SAFETY: the caller's promise.
-                let lent = unsafe { endpoint.lend(start, bytes) };
+                let lent = unsafe { endpoint.register(start, bytes) };
                 lent.map_err(|e| Error::InvalidArgument(e.to_string()))?
             }
             _ => None,

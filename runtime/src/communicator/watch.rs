@@ -34,7 +34,7 @@ pub(super) struct Peers {
     pub(super) died: Vec<Option<String>>,
     pub(super) launcher_gone: bool,
     /// The rank whose process has the rendezvous, if any.
-    pub(super) keeper: Option<Rank>,
+    pub(super) rendezvous_rank: Option<Rank>,
     /// From which rank on the others are looked at next, where they are too many to look at all each time.
     pub(super) next_looked_at: u32,
 }
@@ -48,12 +48,12 @@ impl Peers {
     const LOOKED_AT: u32 = 64;
 
     /// Returns the ranks to check now; the next call returns others.
-    fn some_others(&mut self) -> Vec<Rank> {
-        let size = self.names.len() as u32;
+    fn some_others(&mut self) -> impl Iterator<Item = Rank> + Clone + use<> {
+        let (size, own) = (self.names.len() as u32, self.rank);
         let from = self.next_looked_at;
         let count = size.min(Peers::LOOKED_AT + 1);
         self.next_looked_at = (from + count) % size;
-        (from..from + count).map(|rank| Rank(rank % size)).filter(|rank| *rank != self.rank).collect()
+        (from..from + count).map(move |rank| Rank(rank % size)).filter(move |rank| *rank != own)
     }
 
     /// How long the rank that raises a failure waits to hear which one holds.
@@ -76,8 +76,8 @@ impl Peers {
                 Notice::Failed(words) => self.agreement.enter_failure(&words),
                 Notice::ServerGone => {
                     self.launcher_gone = true;
-                    if let Some(keeper) = self.keeper {
-                        self.died[keeper.index()].get_or_insert_with(|| ENDED.to_owned());
+                    if let Some(rendezvous_rank) = self.rendezvous_rank {
+                        self.died[rendezvous_rank.index()].get_or_insert_with(|| ENDED.to_owned());
                     }
                     self.connection = None;
                 }
@@ -230,7 +230,7 @@ impl CallWatch<'_> {
     /// Returns the error after the end of the rendezvous. If it was in a rank's process, that rank has ended:
     /// it would have waited otherwise.
     fn without_rendezvous(&mut self, waiting: &Waiting<'_>) -> Error {
-        let Some(rank) = self.peers.keeper else { return Error::LauncherGone };
+        let Some(rank) = self.peers.rendezvous_rank else { return Error::LauncherGone };
         let how = self.peers.died[rank.index()].clone().unwrap_or_else(|| ENDED.to_owned());
         let failure = self.peers.raise(Failure::Died { rank, how });
         self.peers.error_of(failure, self.place(waiting))
@@ -241,8 +241,12 @@ impl CallWatch<'_> {
         self.peers.agreement.has_left(peer)
     }
 
-    fn look_for_leavers(&mut self, some: &[Rank], waiting: &Waiting<'_>) -> Result<()> {
-        let left = some.iter().copied().find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
+    fn look_for_leavers(
+        &mut self,
+        mut some: impl Iterator<Item = Rank>,
+        waiting: &Waiting<'_>,
+    ) -> Result<()> {
+        let left = some.find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
         match left {
             Some(rank) => Err(Error::PeerLeft {
                 peer: self.peers.names[rank.index()].clone(),
@@ -253,10 +257,10 @@ impl CallWatch<'_> {
     }
 
     /// Compares this collective with what some others entered under the same number.
-    pub(super) fn look_for_mismatch(&mut self, some: &[Rank]) -> Result<()> {
+    pub(super) fn look_for_mismatch(&mut self, some: &(impl Iterator<Item = Rank> + Clone)) -> Result<()> {
         let numbered = self.calls.iter().filter(|call| matches!(call.kind, CallKind::Collective(_)));
         for ours in numbered {
-            let differs = some.iter().find_map(|&peer| {
+            let differs = some.clone().find_map(|peer| {
                 let theirs = self.peers.agreement.call(peer, ours.seq)?;
                 (theirs.digest() != ours.digest()).then_some((peer, theirs))
             });
@@ -343,15 +347,15 @@ impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         self.waited = waiting.waited;
         self.has_looked = true;
-        if self.peers.control.wants_out() {
+        if self.peers.control.is_interrupted() {
             self.peers.control.abort();
         }
         if self.peers.control.is_aborted() {
             return Err(Error::Aborted { place: Box::new(self.place(waiting)) });
         }
-        self.peers.control.tell(|| stats_of(waiting.links()));
+        self.peers.control.publish_if_wanted(|| stats_of(waiting.links()));
         if !waiting.waited.is_zero() {
-            self.peers.control.recorder.at(waiting.step(), waiting.waited);
+            self.peers.control.recorder.at(waiting.waited, |step| waiting.write_step(step));
         }
         self.peers.keep_in_touch();
         if let Some(failure) = self.peers.agreement.failure() {
@@ -360,7 +364,7 @@ impl Watch for CallWatch<'_> {
         self.look_for_deaths(waiting)?;
         let some = self.peers.some_others();
         self.look_for_mismatch(&some)?;
-        self.look_for_leavers(&some, waiting)?;
+        self.look_for_leavers(some, waiting)?;
         self.look_at_the_clock(waiting)
     }
 }

@@ -17,7 +17,7 @@ use collectives::{
 use std::{path::PathBuf, time::Duration};
 use transport::{
     driver::{
-        SILENCE, SILENCE_MOST,
+        PEER_TIMEOUT, PEER_TIMEOUT_MAX,
         tcp::{Bind, Security, TcpConfig},
     },
     ring::RingLayout,
@@ -204,13 +204,13 @@ options! {
         security: Security = Security::Authenticate, "TBCCL_SECURITY", job, Protection;
         /// TCP connections side by side per lane between two ranks, 1 to 16 (1 within a host, 2 between hosts)
         sockets: Option<u32> = None, "TBCCL_TCP_SOCKETS", job, Auto<Plain>,
-            |count| count.is_none_or(|count| (1..=TcpConfig::MOST_SOCKETS).contains(&count)) => "must be from 1 to 16";
+            |count| count.is_none_or(|count| (1..=TcpConfig::MAX_SOCKETS).contains(&count)) => "must be from 1 to 16";
         /// bytes that the system may hold for each direction of a TCP connection, 256K to 1G (the system decides)
         buffer_bytes: Option<usize> = None, "TBCCL_TCP_BUFFER_BYTES", rank, Auto<Bytes>,
             |bytes| bytes.is_none_or(|bytes| (256 << 10..=1 << 30).contains(&bytes)) => "must be from 256K to 1G";
         /// seconds that a host may leave an answer over TCP owing before it is taken for dead, 1.4 to 60 (1.4)
-        peer_timeout: Duration = SILENCE, "TBCCL_SILENCE", job, Seconds,
-            |time| (SILENCE..=SILENCE_MOST).contains(time) => "must be from 1.4 to 60 seconds";
+        peer_timeout: Duration = PEER_TIMEOUT, "TBCCL_SILENCE", job, Seconds,
+            |time| (PEER_TIMEOUT..=PEER_TIMEOUT_MAX).contains(time) => "must be from 1.4 to 60 seconds";
     }
 
     /// Options of RDMA.

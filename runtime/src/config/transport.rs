@@ -23,8 +23,8 @@ pub enum Transport {
     /// Shared memory between processes of one host; between hosts RDMA if its devices connect every rank with those of
     /// all other hosts, and TCP if not.
     MixedAuto,
-    /// For tests: shared memory, used as if there were none ([`transport::driver::rehearsal`]).
-    Rehearsal,
+    /// For tests: shared memory, used as if there were none ([`transport::driver::strict`]).
+    Strict,
 }
 
 /// The names of transports. The last one is for tests, and not offered to people.
@@ -36,7 +36,7 @@ const NAMES: [(&str, Transport); 8] = [
     ("verbs", Transport::Verbs),
     ("shm+verbs", Transport::MixedVerbs),
     ("shm+auto", Transport::MixedAuto),
-    ("rehearsal", Transport::Rehearsal),
+    ("rehearsal", Transport::Strict),
 ];
 
 impl Transport {

@@ -21,7 +21,7 @@ pub(crate) struct Protocols {
 impl Protocols {
     /// Whether an operation of this many bytes is worth the set-up of transfers without copies.
     #[inline]
-    pub(crate) fn size(&self, operation_bytes: u64) -> SizeClass {
+    pub(crate) fn size_class(&self, operation_bytes: u64) -> SizeClass {
         if operation_bytes >= self.direct_min_bytes { SizeClass::Bulk } else { SizeClass::Small }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Binding<'a> {
     pub(super) fn size_of(&self, protocols: &Protocols, message_bytes: usize) -> SizeClass {
         match self.sizing {
             Sizing::ByCall(size) => size,
-            Sizing::ByMessage => protocols.size(message_bytes as u64),
+            Sizing::ByMessage => protocols.size_class(message_bytes as u64),
         }
     }
 

@@ -11,7 +11,7 @@ use topology::Rank;
 impl Program {
     /// The program of calls that are issued together, in order.
     pub(crate) fn concat(parts: &[&Program]) -> Program {
-        let mut whole = Whole::default();
+        let mut whole = Concatenation::default();
         for (call, part) in (0u16..).zip(parts) {
             whole.append(call, part);
         }
@@ -37,7 +37,7 @@ impl Program {
 }
 
 #[derive(Default)]
-struct Whole {
+struct Concatenation {
     ops: Vec<super::program::Op>,
     dependents: Vec<u32>,
     waits_for: Vec<u32>,
@@ -50,7 +50,7 @@ struct Whole {
     pieces: Vec<(Stream, Vec<u32>)>,
 }
 
-impl Whole {
+impl Concatenation {
     fn append(&mut self, call: u16, part: &Program) {
         let (first, dependents) = (self.ops.len() as u32, self.dependents.len() as u32);
         self.parts.push((first, part.algorithm.clone()));

@@ -19,7 +19,7 @@ impl Links {
     }
 
     /// From now on those that are not there are made when they are needed.
-    pub(super) fn make_by(&mut self, make: LinkMaker) {
+    pub(super) fn set_maker(&mut self, make: LinkMaker) {
         self.make = Some(make);
     }
 

@@ -4,6 +4,7 @@ use collectives::{
     Packing, Schedule,
     schedule::{Action, Buffer, ChunkRange, Direction},
 };
+use std::fmt::Write;
 use topology::Rank;
 
 /// The kind of a step; a message's peer is known from its stream.
@@ -187,24 +188,32 @@ impl Program {
         }
     }
 
-    /// Returns a step as people read it, e.g. `step 3 of ring: recv from rank 1`; `tbccl plan show` has the
-    /// same numbers.
+    /// Returns the description of a step; see [`Program::write_step`].
     pub(crate) fn describe(&self, step: u32, peer: Rank) -> String {
-        let what = match self.ops[step as usize].kind {
-            OpKind::Send => format!("send to rank {peer}"),
-            OpKind::Recv => format!("recv from rank {peer}"),
-            OpKind::RecvReduce => format!("recv_reduce from rank {peer}"),
-            OpKind::Copy => "copy".to_owned(),
-            OpKind::Reduce => "reduce".to_owned(),
-            OpKind::Encode => "encode".to_owned(),
-            OpKind::Decode => "decode".to_owned(),
-            OpKind::DecodeReduce => "decode_reduce".to_owned(),
-        };
-        let (step, algorithm) = match self.parts.get(usize::from(self.ops[step as usize].call)) {
+        let mut described = String::new();
+        self.write_step(step, peer, &mut described);
+        described
+    }
+
+    /// Appends the description of a step, e.g. `step 3 of ring: recv from rank 1`; `tbccl plan show` has the
+    /// same numbers.
+    pub(crate) fn write_step(&self, step: u32, peer: Rank, out: &mut String) {
+        let op = &self.ops[step as usize];
+        let (number, algorithm) = match self.parts.get(usize::from(op.call)) {
             Some((first, algorithm)) => (step - first, algorithm),
             None => (step, &self.algorithm),
         };
-        format!("step {step} of {algorithm}: {what}")
+        let written = write!(out, "step {number} of {algorithm}: ").and_then(|()| match op.kind {
+            OpKind::Send => write!(out, "send to rank {peer}"),
+            OpKind::Recv => write!(out, "recv from rank {peer}"),
+            OpKind::RecvReduce => write!(out, "recv_reduce from rank {peer}"),
+            OpKind::Copy => out.write_str("copy"),
+            OpKind::Reduce => out.write_str("reduce"),
+            OpKind::Encode => out.write_str("encode"),
+            OpKind::Decode => out.write_str("decode"),
+            OpKind::DecodeReduce => out.write_str("decode_reduce"),
+        });
+        debug_assert!(written.is_ok(), "writing to a string");
     }
 }
 

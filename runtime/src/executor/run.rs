@@ -59,7 +59,7 @@ impl Executor {
     }
 
     /// The same, with a word that is not 0 when the watch wants to look.
-    pub(crate) fn with_wish(self, wanted: Arc<AtomicU32>) -> Executor {
+    pub(crate) fn with_requests(self, wanted: Arc<AtomicU32>) -> Executor {
         Executor { wanted, ..self }
     }
 
@@ -69,8 +69,8 @@ impl Executor {
     }
 
     /// Sets how links are made that were not given; they are made on demand, and take no announcements.
-    pub(crate) fn make_links_by(&mut self, make: LinkMaker) {
-        self.links.make_by(make);
+    pub(crate) fn set_link_maker(&mut self, make: LinkMaker) {
+        self.links.set_maker(make);
     }
 
     /// Returns the thresholds by which protocols are chosen.
@@ -92,7 +92,7 @@ impl Executor {
     /// Returns the state of a message outside of programs, by its length and the place of its bytes.
     #[inline]
     pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {
-        let size = self.protocols.size(src.len() as u64);
+        let size = self.protocols.size_class(src.len() as u64);
         let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
         let capabilities = self.links.at(index).capabilities();
         let protocol = self.protocols.choose(capabilities, size, src.len(), registered);
@@ -102,16 +102,16 @@ impl Executor {
     /// The state of a message of its own that is to be received.
     #[inline]
     pub(crate) fn message_to_receive(&self, digest: u64, len: usize) -> RecvState {
-        RecvState::new(digest, len).with_size(self.protocols.size(len as u64))
+        RecvState::new(digest, len).with_size(self.protocols.size_class(len as u64))
     }
 
     /// How to wait for links, and by what one is woken.
-    pub(crate) fn waiting_by(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
+    pub(crate) fn wait_policy(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
         (self.wait, self.sleeper.clone())
     }
 
     /// A wait of who uses links without a program.
-    pub(crate) fn wait_said<'a>(&'a self, said: &'a str, waited: Duration) -> Waiting<'a> {
+    pub(crate) fn waiting_for_text<'a>(&'a self, said: &'a str, waited: Duration) -> Waiting<'a> {
         Waiting { at: At::Said(said), links: &self.links, waited }
     }
 
@@ -129,10 +129,10 @@ impl Executor {
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
         let ran = match (self.announces, bindings) {
-            (false, [_]) => self.run_to_the_end::<false, false>(program, bindings, watch),
-            (true, [_]) => self.run_to_the_end::<true, false>(program, bindings, watch),
-            (false, _) => self.run_to_the_end::<false, true>(program, bindings, watch),
-            (true, _) => self.run_to_the_end::<true, true>(program, bindings, watch),
+            (false, [_]) => self.run_to_completion::<false, false>(program, bindings, watch),
+            (true, [_]) => self.run_to_completion::<true, false>(program, bindings, watch),
+            (false, _) => self.run_to_completion::<false, true>(program, bindings, watch),
+            (true, _) => self.run_to_completion::<true, true>(program, bindings, watch),
         };
         ran.map_err(|stop| self.abort(stop))
     }
@@ -145,7 +145,7 @@ impl Executor {
 
     // Always, and so is what begins a run: out of line they cost 5 % of the smallest calls.
     #[inline(always)]
-    fn run_to_the_end<const ANNOUNCES: bool, const GROUPED: bool>(
+    fn run_to_completion<const ANNOUNCES: bool, const GROUPED: bool>(
         &mut self,
         program: &Program,
         bindings: &[Binding<'_>],
@@ -399,7 +399,8 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         for _ in 0..most {
             let cursor = &self.workspace.cursors[at];
             // None is told of behind one that was begun untold.
-            let begun = cursor.announced == cursor.next && cursor.recv.is_some_and(|recv| recv.taken() > 0);
+            let begun =
+                cursor.announced == cursor.next && cursor.recv.is_some_and(|recv| recv.received() > 0);
             if cursor.announced == stream.end || begun {
                 break;
             }

@@ -15,7 +15,7 @@ pub(crate) struct CopySink<'a>(pub(crate) SpanMut<'a>);
 
 impl Sink for CopySink<'_> {
     #[inline]
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         self.0.sub(offset, data.len()).copy_from(data);
     }
 
@@ -66,7 +66,7 @@ pub(super) struct ReduceSink<'a, 'r> {
 
 impl Sink for ReduceSink<'_, '_> {
     #[inline]
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         let len = data.len();
         self.combine.apply(self.dst.sub(offset, len), self.local.sub(offset, len), data);
     }
@@ -80,7 +80,7 @@ impl Sink for ReduceSink<'_, '_> {
 pub(super) struct EmptySink;
 
 impl Sink for EmptySink {
-    fn take(&mut self, _offset: usize, data: Span<'_>) {
+    fn write(&mut self, _offset: usize, data: Span<'_>) {
         debug_assert!(data.is_empty(), "bytes for a step that has none");
     }
 

@@ -15,24 +15,24 @@ use std::{
 use topology::Rank;
 use transport::{
     Link, SendProgress, SizeClass, WaitPolicy,
-    driver::{Endpoint, local, rehearsal::Rehearsal},
+    driver::{Endpoint, local, strict::StrictEndpoint},
     memory::{ArenaLayout, Registered, Slab, Span, SpanMut},
     ring::RingLayout,
 };
 
 mod announcing;
-mod deaf;
 mod following;
+mod stub_link;
 
-use deaf::Deaf;
+use stub_link::StubLink;
 
 const LANES: u8 = 2;
 const ELEM_BYTES: usize = 4;
 
 /// Gives a run two seconds without progress.
-struct Patience;
+struct TimeoutWatch;
 
-impl Watch for Patience {
+impl Watch for TimeoutWatch {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error> {
         if waiting.waited < Duration::from_secs(2) { Ok(()) } else { Err(Error::LauncherGone) }
     }
@@ -64,13 +64,13 @@ fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
 }
 
 /// Endpoints that know each other.
-fn met(ranks: u32, layout: ArenaLayout) -> Vec<Rehearsal> {
-    let open = |rank| Rehearsal::open(layout, rank).expect("memory for a test");
-    let mut endpoints: Vec<Rehearsal> = (0..ranks).map(open).collect();
+fn connected_endpoints(ranks: u32, layout: ArenaLayout) -> Vec<StrictEndpoint> {
+    let open = |rank| StrictEndpoint::open(layout, rank).expect("memory for a test");
+    let mut endpoints: Vec<StrictEndpoint> = (0..ranks).map(open).collect();
     let mut words = Vec::new();
     while let Some(said) = endpoints
         .iter_mut()
-        .map(|endpoint| endpoint.converse(&words).expect("the others are here"))
+        .map(|endpoint| endpoint.exchange(&words).expect("the others are here"))
         .collect::<Option<Vec<_>>>()
     {
         words = said;
@@ -78,9 +78,9 @@ fn met(ranks: u32, layout: ArenaLayout) -> Vec<Rehearsal> {
     endpoints
 }
 
-fn over_rehearsal(ranks: u32) -> Vec<(Executor, Slab)> {
-    let mut endpoints = met(ranks, layout(ranks));
-    let one = |(rank, endpoint): (u32, &mut Rehearsal)| {
+fn over_strict_driver(ranks: u32) -> Vec<(Executor, Slab)> {
+    let mut endpoints = connected_endpoints(ranks, layout(ranks));
+    let one = |(rank, endpoint): (u32, &mut StrictEndpoint)| {
         let slab = endpoint.slab().clone();
         (executor(links(rank, ranks, |p, lane| endpoint.link(p, lane)), &slab, ranks), slab)
     };
@@ -122,7 +122,7 @@ impl Job {
             reducer: Some(Reducer::new(DType::U32, ReduceOp::Sum).expect("legal")),
             ranks,
             threads: Threads::ONE,
-            sizing: Sizing::ByCall(executor.protocols().size(self.count * 4)),
+            sizing: Sizing::ByCall(executor.protocols().size_class(self.count * 4)),
             digest: self.count * 2 + 2,
             uneven: None,
             packed: None,
@@ -131,7 +131,7 @@ impl Job {
         if rank == 0 {
             thread::sleep(self.late);
         }
-        let ran = executor.run(&program, &[binding], &mut Patience);
+        let ran = executor.run(&program, &[binding], &mut TimeoutWatch);
         ran.unwrap_or_else(|stop| panic!("rank {rank} of {}: {stop:?}", self.schedule));
         let mut result = vec![0; got.len()];
         SpanMut::from(result.as_mut_slice()).copy_from(got.as_span());
@@ -195,7 +195,7 @@ fn jobs(ranks: u32) -> Vec<Job> {
 
 /// Both kinds of links give the same.
 fn compare(ranks: u32, jobs: &[Job]) {
-    let (expected, got) = (outputs(over_local(ranks), jobs), outputs(over_rehearsal(ranks), jobs));
+    let (expected, got) = (outputs(over_local(ranks), jobs), outputs(over_strict_driver(ranks), jobs));
     for (at, job) in jobs.iter().enumerate() {
         for rank in 0..ranks as usize {
             let Job { schedule, count, .. } = job;
@@ -268,7 +268,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         packed: None,
         confirmed: way == Way::ConfirmedSend,
     };
-    executor.run(&program, &[binding], &mut Patience)
+    executor.run(&program, &[binding], &mut TimeoutWatch)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -280,7 +280,7 @@ enum Way {
 
 #[test]
 fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
-    let mut ranks = over_rehearsal(2);
+    let mut ranks = over_strict_driver(2);
     let (mut receiver, theirs) = ranks.pop().expect("two");
     let (mut sender, ours) = ranks.pop().expect("two");
     let mut data = ours.allocate(100).expect("room");
@@ -303,7 +303,7 @@ fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
 
 #[test]
 fn a_run_that_fails_ends_the_use_of_its_memory() {
-    let (mut executor, slab) = over_rehearsal(2).remove(0);
+    let (mut executor, slab) = over_strict_driver(2).remove(0);
     let mut data = slab.allocate(100).expect("room");
     let stop = message(&mut executor, 1, &mut data, Way::Recv).expect_err("nobody sends");
     assert!(matches!(stop, Stop::Watch(Error::LauncherGone)), "{stop:?}");
@@ -330,7 +330,7 @@ fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
         *sent.lock().expect("one thread") = bytes;
         SendProgress::Complete
     };
-    Deaf { capabilities: &deaf::CAPABILITIES, send, told: Arc::default() }
+    StubLink { capabilities: &stub_link::CAPABILITIES, send, announced: Arc::default() }
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         packed: None,
         confirmed: false,
     };
-    executor.run(&program, &[binding], &mut Patience).expect("both are sent");
+    executor.run(&program, &[binding], &mut TimeoutWatch).expect("both are sent");
     assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");
     assert_eq!(output, [[9; 512], [1; 512]].concat());
 }

@@ -72,7 +72,7 @@ impl EagerReceive {
 struct Discard;
 
 impl Sink for Discard {
-    fn take(&mut self, _offset: usize, _data: Span<'_>) {}
+    fn write(&mut self, _offset: usize, _data: Span<'_>) {}
 
     fn destination(&mut self) -> Option<SpanMut<'_>> {
         None

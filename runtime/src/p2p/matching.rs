@@ -42,14 +42,14 @@ pub(super) struct Matching<R, M> {
     posted: BTreeMap<Key, R>,
     arrived: BTreeMap<Key, M>,
     /// Posted receives from any source or with any tag.
-    open: usize,
+    wildcards: usize,
     /// The age of the next entry.
     next: u64,
 }
 
 impl<R, M> Default for Matching<R, M> {
     fn default() -> Matching<R, M> {
-        Matching { posted: BTreeMap::new(), arrived: BTreeMap::new(), open: 0, next: 0 }
+        Matching { posted: BTreeMap::new(), arrived: BTreeMap::new(), wildcards: 0, next: 0 }
     }
 }
 
@@ -68,14 +68,14 @@ impl<R, M> Matching<R, M> {
         let Envelope { context, from, tag } = *envelope;
         let tag = i64::from(tag);
         let mut found = oldest(&self.posted, (context, from, tag));
-        if self.open > 0 {
+        if self.wildcards > 0 {
             let wide = [(from, ANY_TAG), (ANY_RANK, tag), (ANY_RANK, ANY_TAG)];
             let others =
                 wide.into_iter().filter_map(|(from, tag)| oldest(&self.posted, (context, from, tag)));
             found = found.into_iter().chain(others).min_by_key(|key| key.3);
         }
         let key = found?;
-        self.open -= usize::from(is_open(&key));
+        self.wildcards -= usize::from(is_wildcard(&key));
         self.posted.remove(&key)
     }
 
@@ -106,7 +106,7 @@ impl<R, M> Matching<R, M> {
         let from = pattern.from.unwrap_or(ANY_RANK);
         let tag = pattern.tag.map_or(ANY_TAG, i64::from);
         let key = (pattern.context, from, tag, self.age());
-        self.open += usize::from(is_open(&key));
+        self.wildcards += usize::from(is_wildcard(&key));
         self.posted.insert(key, receive);
     }
 
@@ -122,7 +122,7 @@ impl<R, M> Matching<R, M> {
     }
 }
 
-fn is_open(key: &Key) -> bool {
+fn is_wildcard(key: &Key) -> bool {
     key.1 == ANY_RANK || key.2 == ANY_TAG
 }
 

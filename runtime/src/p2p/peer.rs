@@ -518,7 +518,7 @@ fn announce_ahead(
     }
     while *announced_ahead < data_recvs.len().min(ANNOUNCED_AHEAD) {
         // A receive that has begun unannounced must end before later ones are announced.
-        if *announced_ahead == 0 && data_recvs[0].state.taken() > 0 {
+        if *announced_ahead == 0 && data_recvs[0].state.received() > 0 {
             break;
         }
         let item = &mut data_recvs[*announced_ahead];

@@ -62,12 +62,17 @@ pub(super) struct RequestState {
     /// Counts progress steps.
     moved: AtomicU32,
     /// The progress count when it was last seen to change, and that time.
-    still: Mutex<Option<(u32, Instant)>>,
+    stalled_since: Mutex<Option<(u32, Instant)>>,
 }
 
 impl RequestState {
     pub(super) fn new(info: RequestInfo) -> RequestState {
-        RequestState { info, result: OnceLock::new(), moved: AtomicU32::new(0), still: Mutex::new(None) }
+        RequestState {
+            info,
+            result: OnceLock::new(),
+            moved: AtomicU32::new(0),
+            stalled_since: Mutex::new(None),
+        }
     }
 
     /// Returns the result if the request is complete.
@@ -89,8 +94,8 @@ impl RequestState {
     /// Returns the time without progress, measured from the first call on.
     pub(super) fn stalled_for(&self) -> Duration {
         let (moved, now) = (self.moved.load(Relaxed), Instant::now());
-        let mut still = self.still.lock().unwrap_or_else(PoisonError::into_inner);
-        let (seen, since) = still.get_or_insert((moved, now));
+        let mut stalled_since = self.stalled_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let (seen, since) = stalled_since.get_or_insert((moved, now));
         if *seen != moved {
             (*seen, *since) = (moved, now);
         }
@@ -117,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_that_moves_is_not_still() {
+    fn a_request_that_moves_is_not_stalled() {
         let info =
             RequestInfo { kind: CallKind::Recv, peer: None, context: 3, tag: None, bytes: 8, number: 1 };
         assert_eq!(info.record().to_string(), "recv of 8 u8 from any rank");

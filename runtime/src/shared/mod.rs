@@ -1,7 +1,7 @@
 //! A communicator that threads share: calls from any of them, one after the other, at once or later.
 //!
 //! A blocking call on an idle communicator is made by its caller, under a lock that nobody else wants
-//! (`seat`). All others wait in a queue, and a thread makes them in the order in which they came; a blocking
+//! (`biased_lock`). All others wait in a queue, and a thread makes them in the order in which they came; a blocking
 //! call behind them waits there too. So every call is whole, and calls are made in the order in which they
 //! were issued.
 //!
@@ -14,19 +14,19 @@
 //! Whoever issues a call vouches for its memory until it is done. A queue holds addresses and never looks at
 //! what is there; the call does, before its [`Pending`] says that it is done.
 
+mod biased_lock;
 mod pending;
 mod queue;
-mod seat;
 
+pub use biased_lock::{BiasedGuard, BiasedLock};
 pub use pending::Pending;
-pub use seat::{Seat, Taken};
 
 use crate::{
     communicator::{CallByAddress, CallOptions, Communicator, Control, RawCall, Stats, closed},
     error::{Error, Result},
 };
+use biased_lock::{Guard, Guarded};
 use queue::Queue;
-use seat::{Guard, Guarded};
 use std::{io, sync::Arc, thread, time::Duration};
 use topology::Rank;
 
@@ -54,7 +54,7 @@ struct Core {
 }
 
 /// A communicator that is locked, unless it has been closed.
-type Inside<'c> = Guard<'c, Option<Communicator>>;
+type CommunicatorGuard<'c> = Guard<'c, Option<Communicator>>;
 
 impl SharedCommunicator {
     /// Lets threads share a communicator.
@@ -104,8 +104,8 @@ impl SharedCommunicator {
     /// What is taken during a call. It outlives the communicator, whose clones have the same one: a table may
     /// take it before it knows that the communicator is still there.
     #[must_use]
-    pub fn seat(&self) -> &'static Seat {
-        self.0.core.comm.seat()
+    pub fn biased_lock(&self) -> &'static BiasedLock {
+        self.0.core.comm.biased_lock()
     }
 
     /// Makes a call without options, as [`SharedCommunicator::call`], while the caller holds this
@@ -121,16 +121,16 @@ impl SharedCommunicator {
     /// # Safety
     /// As for [`Communicator::call_raw`].
     #[inline(always)] // As `RawAllReduce`.
-    pub unsafe fn call_seated(
+    pub unsafe fn call_locked(
         &self,
-        seat: &mut Taken,
+        biased_lock: &mut BiasedGuard,
         call: &impl CallByAddress,
     ) -> Option<Result<(), Box<Error>>> {
         let core = &self.0.core;
-        if !core.queue.is_empty() || core.comm.is_broken() {
+        if !core.queue.is_empty() || core.comm.is_poisoned() {
             return None;
         }
-        let comm = core.comm.borrow(seat)?;
+        let comm = core.comm.borrow(biased_lock)?;
         // SAFETY: the caller's promise.
         let done = comm.value.as_mut().map(|comm| unsafe { call.execute(comm) }.map_err(Box::new));
         comm.end();
@@ -145,7 +145,7 @@ impl SharedCommunicator {
     unsafe fn call_later(&self, call: &RawCall, options: &CallOptions) -> Result<()> {
         // SAFETY: the caller's promise; this returns when the call is done.
         let pending = unsafe { self.issue(vec![call.clone()], options)? };
-        self.0.core.outcome(&pending)
+        self.0.core.wait_for(&pending)
     }
 
     /// Makes calls as a group, after all that was issued before.
@@ -164,14 +164,14 @@ impl SharedCommunicator {
         }
         // SAFETY: the caller's promise; this returns when the calls are done.
         let pending = unsafe { self.issue(calls.to_vec(), options)? };
-        core.outcome(&pending)
+        core.wait_for(&pending)
     }
 
     /// From now on blocking calls that wait long ask this now and then, on the thread that waits, be it for
     /// its turn or for other ranks. When it says that the program wants out, the communicator is aborted:
     /// this is how a language's own interruptions end a call. Said once; who comes later is not heard.
-    pub fn ask_while_waiting(&self, wants_out: fn() -> bool) {
-        self.0.core.control.ask(wants_out);
+    pub fn set_interrupt_check(&self, check: fn() -> bool) {
+        self.0.core.control.set_interrupt_check(check);
     }
 
     /// Has a call made, or several as a group, after all that was issued before. Returns at once.
@@ -224,10 +224,10 @@ impl SharedCommunicator {
         if let Some(comm) = core.comm.try_lock() {
             return match &*comm {
                 Some(comm) => comm.stats(),
-                None => core.control.stats_told(),
+                None => core.control.published_stats(),
             };
         }
-        core.control.stats_soon()
+        core.control.fresh_stats()
     }
 
     /// Writes the flight recorder: a line of JSON about this rank, and one for each of its latest calls, the
@@ -249,7 +249,7 @@ impl SharedCommunicator {
         let core = &self.0.core;
         let comm = core.in_turn(Option::take)?.ok_or_else(closed)?;
         let failed = comm.failure();
-        core.control.tell_for_good(&comm);
+        core.control.publish_final(&comm);
         drop(comm);
         core.queue.close();
         failed.map_or(Ok(()), Err)
@@ -291,21 +291,21 @@ impl Core {
 
     /// The communicator, if nobody uses it and nothing is queued.
     #[inline]
-    fn idle(&self) -> Result<Option<Inside<'_>>> {
+    fn idle(&self) -> Result<Option<CommunicatorGuard<'_>>> {
         if !self.queue.is_empty() {
             return Ok(None);
         }
-        self.comm.try_lock().map(|comm| self.whole(comm)).transpose()
+        self.comm.try_lock().map(|comm| self.unless_poisoned(comm)).transpose()
     }
 
     /// The communicator, unless a call on it has panicked.
     #[inline]
-    fn whole<'c>(&'c self, comm: Inside<'c>) -> Result<Inside<'c>> {
-        if self.comm.is_broken() { Err(self.broken()) } else { Ok(comm) }
+    fn unless_poisoned<'c>(&'c self, comm: CommunicatorGuard<'c>) -> Result<CommunicatorGuard<'c>> {
+        if self.comm.is_poisoned() { Err(self.panicked()) } else { Ok(comm) }
     }
 
-    fn lock(&self) -> Result<Inside<'_>> {
-        self.whole(self.comm.lock())
+    fn lock(&self) -> Result<CommunicatorGuard<'_>> {
+        self.unless_poisoned(self.comm.lock())
     }
 
     /// Uses what there is of the communicator after all that is queued.
@@ -320,7 +320,7 @@ impl Core {
     }
 
     /// Makes calls that were queued.
-    fn make(&self, calls: &[RawCall], options: &CallOptions) -> Result<()> {
+    fn run_calls(&self, calls: &[RawCall], options: &CallOptions) -> Result<()> {
         let mut comm = self.lock()?;
         let comm = comm.as_mut().ok_or_else(closed)?;
         comm.with_options(options, |comm| match calls {
@@ -332,22 +332,22 @@ impl Core {
     }
 
     /// What becomes of a call that waits for its turn.
-    fn outcome(self: &Arc<Self>, pending: &Pending) -> Result<()> {
-        const LOOK: Duration = Duration::from_millis(50);
+    fn wait_for(self: &Arc<Self>, pending: &Pending) -> Result<()> {
+        const INTERVAL: Duration = Duration::from_millis(50);
         loop {
-            if let Some(result) = pending.wait(Some(LOOK)) {
+            if let Some(result) = pending.wait(Some(INTERVAL)) {
                 return result;
             }
-            if self.control.wants_out() {
+            if self.control.is_interrupted() {
                 self.abort();
-                return pending.wait(None).unwrap_or_else(|| Err(self.broken()));
+                return pending.wait(None).unwrap_or_else(|| Err(self.panicked()));
             }
         }
     }
 
     /// A call has panicked: nobody knows in what state it has left the communicator.
     #[cold]
-    fn broken(&self) -> Error {
+    fn panicked(&self) -> Error {
         self.control.abort();
         Error::Defect("a call on this communicator has panicked; see stderr for where, and report it".into())
     }

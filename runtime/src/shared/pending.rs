@@ -67,7 +67,7 @@ impl Promise {
     }
 
     /// The calls are done, and this is what has become of them.
-    pub(super) fn keep(self, result: Result<()>) {
+    pub(super) fn complete(self, result: Result<()>) {
         *self.0.result() = Some(result);
         self.0.done.notify_all();
     }
@@ -89,7 +89,7 @@ mod tests {
                 let pending = pending.clone();
                 scope.spawn(move || pending.wait(most))
             });
-            promise.keep(Err(Error::LauncherGone));
+            promise.complete(Err(Error::LauncherGone));
             for waiter in waiters {
                 assert!(matches!(waiter.join(), Ok(Some(Err(Error::LauncherGone)))));
             }

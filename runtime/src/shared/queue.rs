@@ -36,14 +36,14 @@ enum Job {
 /// Jobs in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    line: Mutex<Line>,
+    state: Mutex<State>,
     changed: Condvar,
-    /// How many wait, or are being seen to. Written under the lock of the line, or by the thread.
+    /// How many wait, or are being seen to. Written under the lock of the state, or by the thread.
     length: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct State {
     jobs: VecDeque<Job>,
     closed: bool,
     thread: Option<JoinHandle<()>>,
@@ -80,9 +80,9 @@ impl Turn {
 
 /// A turn that has come; the queue goes on when it is dropped.
 #[derive(Debug)]
-pub(super) struct Granted(Arc<Turn>);
+pub(super) struct TurnGuard(Arc<Turn>);
 
-impl Drop for Granted {
+impl Drop for TurnGuard {
     fn drop(&mut self) {
         self.0.set(TurnState::Over);
     }
@@ -95,8 +95,8 @@ impl Queue {
         self.length.load(Acquire) == 0
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues calls with checked arguments.
@@ -112,76 +112,76 @@ impl Queue {
 
     /// Waits until all queued jobs are done; jobs queued from now on wait until the returned value is
     /// dropped.
-    pub(super) fn turn(core: &Arc<Core>) -> Result<Granted> {
+    pub(super) fn turn(core: &Arc<Core>) -> Result<TurnGuard> {
         let turn = Arc::new(Turn::default());
         Queue::push(core, Job::Turn(Arc::clone(&turn)))?;
         turn.wait(TurnState::Granted);
-        Ok(Granted(turn))
+        Ok(TurnGuard(turn))
     }
 
     fn push(core: &Arc<Core>, job: Job) -> Result<()> {
         let queue = &core.queue;
-        let mut line = queue.line();
-        if line.closed {
+        let mut state = queue.state();
+        if state.closed {
             return Err(closed());
         }
-        if line.thread.is_none() {
+        if state.thread.is_none() {
             let shared = Arc::clone(core);
             let builder = thread::Builder::new().name(format!("tbccl-calls-{}", core.rank));
-            let started = builder.spawn(move || make_calls(&shared));
-            line.thread = Some(started.map_err(|e| Error::system("starting the thread for calls", e))?);
+            let started = builder.spawn(move || run_queue(&shared));
+            state.thread = Some(started.map_err(|e| Error::system("starting the thread for calls", e))?);
         }
         queue.length.store(queue.length.load(Acquire) + 1, Release);
-        line.jobs.push_back(job);
+        state.jobs.push_back(job);
         queue.changed.notify_one();
         Ok(())
     }
 
     /// Takes nothing any more.
     pub(super) fn close(&self) {
-        self.line().closed = true;
+        self.state().closed = true;
         self.changed.notify_one();
     }
 
     /// Waits until the thread has seen to all that is queued. The queue is closed.
     pub(super) fn finish(&self) {
-        let thread = self.line().thread.take();
+        let thread = self.state().thread.take();
         if let Some(thread) = thread {
             // A panic of a call was caught and reported to its issuer.
             let _ = thread.join();
         }
     }
 
-    /// The first in the line, when there is one; `None` when there will be none.
+    /// The first in the state, when there is one; `None` when there will be none.
     fn next(&self) -> Option<Job> {
-        let mut line = self.line();
+        let mut state = self.state();
         loop {
-            if let Some(job) = line.jobs.pop_front() {
+            if let Some(job) = state.jobs.pop_front() {
                 return Some(job);
             }
-            if line.closed {
+            if state.closed {
                 return None;
             }
-            line = self.changed.wait(line).unwrap_or_else(PoisonError::into_inner);
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     /// Marks the first job as done.
     fn advance(&self) {
-        let _line = self.line();
+        let _state = self.state();
         self.length.store(self.length.load(Acquire) - 1, Release);
     }
 }
 
 /// The thread's loop.
-fn make_calls(core: &Core) {
+fn run_queue(core: &Core) {
     while let Some(job) = core.queue.next() {
         match job {
             Job::Calls { calls, options, promise } => {
                 // SAFETY-relevant order: the memory is the issuer's again only when the promise is kept.
-                let made = catch_unwind(AssertUnwindSafe(|| core.make(&calls, &options)));
+                let made = catch_unwind(AssertUnwindSafe(|| core.run_calls(&calls, &options)));
                 core.queue.advance();
-                promise.keep(made.unwrap_or_else(|_| Err(core.broken())));
+                promise.complete(made.unwrap_or_else(|_| Err(core.panicked())));
             }
             Job::Turn(turn) => {
                 turn.set(TurnState::Granted);

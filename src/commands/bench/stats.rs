@@ -35,8 +35,8 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
         polls.depth_high_water,
         polls.async_events,
         polls.wake_ups,
-        counters.repeated,
-        counters.renewed,
+        counters.retransmissions,
+        counters.reconnections,
         counters.refused,
     ];
     local.extend(polls.batches);

@@ -144,7 +144,7 @@ fn a_call_that_waits_asks_whether_to_go_on_and_so_does_one_behind_it() {
     };
     for is_queued in [false, true] {
         let comms = ranks(2, &Config::default());
-        comms[0].ask_while_waiting(ask);
+        comms[0].set_interrupt_check(ask);
         // The other rank never calls; an issued call keeps the blocking call behind it waiting.
         let issued = is_queued
             .then(|| issue(&comms[0], SUM, (Vec::new(), vec![1u8; 10]), &default_options()).expect("issued"));

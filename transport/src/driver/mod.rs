@@ -1,19 +1,30 @@
-//! The drivers: ways to get links between ranks.
+//! The drivers, which open links between ranks.
+//!
+//! | module | content |
+//! |---|---|
+//! | `endpoint` | interface between the runtime and a driver |
+//! | [`local`], [`shm`] | links in shared memory: threads of one process, processes of one host |
+//! | [`tcp`], [`verbs`] | links over TCP and over RDMA devices |
+//! | [`mixed`], `host_memory` | shared memory within a host, another driver between hosts |
+//! | `fallback` | a second driver for jobs that can't use the first |
+//! | [`strict`] | shared memory that behaves like a strict device, for tests |
+//! | `ring_link`, `pull` | link over two rings; reading another process's memory |
+//! | `peer_timeout` | time since the kernel of a TCP peer has last answered |
 
 mod endpoint;
-mod home;
+mod fallback;
+mod host_memory;
 pub mod local;
 pub mod mixed;
-mod preferred;
+mod peer_timeout;
 mod pull;
-pub mod rehearsal;
 mod ring_link;
 pub mod shm;
-mod silence;
+pub mod strict;
 pub mod tcp;
 pub mod verbs;
 
-pub use endpoint::{Drive, Endpoint, Lease, RailInfo};
-pub use home::Home;
-pub use preferred::{Preferred, Tell};
-pub use silence::{SILENCE, SILENCE_MOST, silence};
+pub use endpoint::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
+pub use fallback::{Fallback, OnChoice};
+pub use host_memory::HostMemory;
+pub use peer_timeout::{PEER_TIMEOUT, PEER_TIMEOUT_MAX, unanswered_for};

@@ -137,7 +137,7 @@ impl Slab {
     ///
     /// `former` is the allocator that was made for the device; all of its buffers must have been dropped.
     #[must_use]
-    pub fn after(former: &Slab, arena: &Arena, object: OwnedFd) -> Slab {
+    pub fn replacing(former: &Slab, arena: &Arena, object: OwnedFd) -> Slab {
         let slab = Slab::new(arena, Some(object));
         slab.0.lock().used = former.0.lock().used.take();
         slab
@@ -466,7 +466,7 @@ mod tests {
         drop(first);
         // SAFETY: the mapping is alive, and nobody has the range now.
         assert_eq!(unsafe { place.read() }, 7, "the device would still see this page");
-        let latter = Slab::after(&former, &arena, object());
+        let latter = Slab::replacing(&former, &arena, object());
         drop(former);
         assert_eq!(latter.free_bytes(), 1 << 20, "all of it");
         let all = latter.allocate(1 << 20).expect("room");

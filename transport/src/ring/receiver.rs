@@ -51,7 +51,7 @@ impl RingReceiver {
 
     /// As [`RingReceiver::new`], for a ring on which `cells` cells have been sent and consumed.
     #[cfg(test)]
-    pub(super) unsafe fn after(cells: u64, base: *mut u8, layout: RingLayout) -> RingReceiver {
+    pub(super) unsafe fn starting_at(cells: u64, base: *mut u8, layout: RingLayout) -> RingReceiver {
         // SAFETY: the caller's promise.
         let new = unsafe { RingReceiver::new(base, layout) };
         new.line().cells.store(cells, Release);

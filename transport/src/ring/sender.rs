@@ -43,7 +43,7 @@ impl RingSender {
 
     /// As [`RingSender::new`], for a ring on which `cells` cells have been sent and consumed.
     #[cfg(test)]
-    pub(super) unsafe fn after(cells: u64, base: *mut u8, layout: RingLayout) -> RingSender {
+    pub(super) unsafe fn starting_at(cells: u64, base: *mut u8, layout: RingLayout) -> RingSender {
         // SAFETY: the caller's promise.
         let new = unsafe { RingSender::new(base, layout) };
         RingSender { cells, consumed_cells: cells, ..new }

@@ -25,7 +25,9 @@ impl Memory {
     fn ends(&mut self, cells: u64) -> (RingSender, RingReceiver) {
         let base = self.0.as_mut_ptr().cast();
         // SAFETY: the lines are as long as the ring, aligned, zeroed, and outlive the ends in these tests.
-        unsafe { (RingSender::after(cells, base, LAYOUT), RingReceiver::after(cells, base, LAYOUT)) }
+        unsafe {
+            (RingSender::starting_at(cells, base, LAYOUT), RingReceiver::starting_at(cells, base, LAYOUT))
+        }
     }
 
     fn consumer_line(&mut self) -> &ConsumerLine {

@@ -121,7 +121,7 @@ impl Handshake {
     }
 
     /// Marks the first `bytes` of [`Handshake::outgoing`] as written.
-    pub fn written(&mut self, bytes: usize) {
+    pub fn mark_written(&mut self, bytes: usize) {
         self.written = self.outgoing.len().min(self.written + bytes);
     }
 
@@ -130,7 +130,7 @@ impl Handshake {
     /// This is the missing part of the current message, or of its header while the length is unknown. It is 0
     /// when no message is expected.
     #[must_use]
-    pub fn wants(&self) -> usize {
+    pub fn bytes_wanted(&self) -> usize {
         match self.stage {
             Stage::Done(_) | Stage::Failed => 0,
             _ => self.incoming_len() - self.incoming.len(),
@@ -144,14 +144,14 @@ impl Handshake {
         matches!(self.stage, Stage::Done(_)) && self.outgoing().is_empty()
     }
 
-    /// Processes received bytes, at most [`Handshake::wants`] of them.
+    /// Processes received bytes, at most [`Handshake::bytes_wanted`] of them.
     ///
     /// # Errors
     /// Any [`SecureError`] except `Closed`, `Late` and `Io` when the other end does not prove to be a rank of
     /// this job. The caller must close the connection then.
-    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), SecureError> {
+    pub fn receive(&mut self, mut bytes: &[u8]) -> Result<(), SecureError> {
         while !bytes.is_empty() {
-            let wanted = self.wants();
+            let wanted = self.bytes_wanted();
             if wanted == 0 {
                 return self.fail(SecureError::Malformed("more bytes than a handshake has"));
             }
@@ -161,7 +161,7 @@ impl Handshake {
             if let Err(error) = self.check_header() {
                 return self.fail(error);
             }
-            if self.incoming.len() >= HEADER_BYTES && self.wants() == 0 {
+            if self.incoming.len() >= HEADER_BYTES && self.bytes_wanted() == 0 {
                 let message = std::mem::take(&mut self.incoming);
                 if let Err(error) = self.process_message(&message[HEADER_BYTES..]) {
                     return self.fail(error);

@@ -10,7 +10,7 @@
 //! that follows. A caller that needs no encryption goes on with the plain socket; the peer is authenticated
 //! then, but an attacker who can change packets on the wire can change that traffic.
 //!
-//! The module reads no socket and no clock, except [`over_stream`], which runs a handshake over a blocking
+//! The module reads no socket and no clock, except [`handshake_over_stream`], which runs a handshake over a blocking
 //! stream with a deadline. Admission, rate limits and the handling of failed connections belong to the
 //! callers.
 //!
@@ -31,7 +31,7 @@ pub use handshake::{Handshake, MAX_HELLO_BYTES, Session};
 pub use purpose::Purpose;
 pub use record::{Opener, Sealer};
 pub use secret::{Secret, SecretError};
-pub use stream::{TimedStream, over_stream};
+pub use stream::{TimedStream, handshake_over_stream};
 
 /// The version of handshakes and records. Ends of other versions are refused with an error that says so.
 pub const VERSION: u8 = 1;

@@ -14,20 +14,20 @@ pub trait TimedStream: Read + Write {
     ///
     /// # Errors
     /// The system's error.
-    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()>;
+    fn set_timeout(&self, max: Option<Duration>) -> io::Result<()>;
 }
 
 impl TimedStream for TcpStream {
-    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
-        self.set_read_timeout(most)?;
-        self.set_write_timeout(most)
+    fn set_timeout(&self, max: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(max)?;
+        self.set_write_timeout(max)
     }
 }
 
 impl TimedStream for UnixStream {
-    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
-        self.set_read_timeout(most)?;
-        self.set_write_timeout(most)
+    fn set_timeout(&self, max: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(max)?;
+        self.set_write_timeout(max)
     }
 }
 
@@ -37,7 +37,7 @@ impl TimedStream for UnixStream {
 ///
 /// # Errors
 /// Any [`SecureError`]; the stream is of no further use then.
-pub fn over_stream<S: TimedStream>(
+pub fn handshake_over_stream<S: TimedStream>(
     stream: &mut S,
     mut handshake: Handshake,
     deadline: Instant,
@@ -52,15 +52,15 @@ pub fn over_stream<S: TimedStream>(
         let outgoing = handshake.outgoing();
         if !outgoing.is_empty() {
             let written = zero_if_interrupted(stream.write(outgoing))?;
-            handshake.written(written);
+            handshake.mark_written(written);
             continue;
         }
-        let wanted = handshake.wants().min(bytes.len());
+        let wanted = handshake.bytes_wanted().min(bytes.len());
         match stream.read(&mut bytes[..wanted]) {
             Ok(0) => return Err(SecureError::Closed),
             other => {
                 let got = zero_if_interrupted(other)?;
-                handshake.take(&bytes[..got])?;
+                handshake.receive(&bytes[..got])?;
             }
         }
     }
@@ -101,12 +101,12 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| {
                 let handshake = Handshake::initiator(&secret, Purpose::Bootstrap, b"me").expect("begun");
-                let session = over_stream(&mut a, handshake, until).expect("the same secret");
+                let session = handshake_over_stream(&mut a, handshake, until).expect("the same secret");
                 assert_eq!(session.hello(), b"you");
                 a.write_all(b"what follows").expect("written");
             });
             let handshake = Handshake::responder(&secret, Purpose::Bootstrap, b"you").expect("begun");
-            let session = over_stream(&mut b, handshake, until).expect("the same secret");
+            let session = handshake_over_stream(&mut b, handshake, until).expect("the same secret");
             assert_eq!(session.hello(), b"me");
             let mut rest = [0; 12];
             b.read_exact(&mut rest).expect("what follows");
@@ -122,11 +122,11 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(move || {
                 let handshake = Handshake::initiator(&secret(), Purpose::Data, b"").expect("begun");
-                let error = over_stream(&mut a, handshake, until).expect_err("another secret");
+                let error = handshake_over_stream(&mut a, handshake, until).expect_err("another secret");
                 assert!(matches!(error, SecureError::Closed), "{error}");
             });
             let handshake = Handshake::responder(&secret(), Purpose::Data, b"").expect("begun");
-            let error = over_stream(&mut b, handshake, until).expect_err("another secret");
+            let error = handshake_over_stream(&mut b, handshake, until).expect_err("another secret");
             assert!(matches!(error, SecureError::Secret), "{error}");
             drop(b);
         });
@@ -146,11 +146,11 @@ mod tests {
                         if a.write_all(&other.outgoing()[..1]).is_err() {
                             break;
                         }
-                        other.written(1);
+                        other.mark_written(1);
                         thread::sleep(Duration::from_millis(50));
                     }
                 });
-                let error = over_stream(&mut b, handshake, until).expect_err("never done");
+                let error = handshake_over_stream(&mut b, handshake, until).expect_err("never done");
                 drop(b);
                 error
             });

@@ -49,9 +49,9 @@ fn feed((from, to): (&mut dyn Link, &mut dyn Link), message: &Message<'_>, numbe
     let (mut sent, mut received, mut ready, mut got) = (false, false, 0, vec![0x11; len]);
     let until = Instant::now() + PATIENCE;
     while !(sent && received) {
-        assert!(Instant::now() < until, "stuck with {ready} of {what}, {} received", recv.taken());
+        assert!(Instant::now() < until, "stuck with {ready} of {what}, {} received", recv.received());
         // The second half of a long message is held back until some of the first has arrived.
-        let holds_back = protocol == Protocol::Copy && len > LONG && ready > len / 2 && recv.taken() == 0;
+        let holds_back = protocol == Protocol::Copy && len > LONG && ready > len / 2 && recv.received() == 0;
         if numbers.below(4) == 0 && !holds_back {
             let more = (1 + numbers.below(200 + len / 20)).min(len - ready);
             src.sub(ready, more).copy_from(Span::from(&bytes[ready..ready + more]));
@@ -68,13 +68,13 @@ fn feed((from, to): (&mut dyn Link, &mut dyn Link), message: &Message<'_>, numbe
             sent = progress == SendProgress::Complete;
         }
         if !received {
-            let before = recv.taken();
+            let before = recv.received();
             let progress = match folded {
                 true => to.poll_recv(&mut recv, &mut Folding(&mut got)),
                 false => to.poll_recv(&mut recv, &mut Landing(&mut got)),
             };
             received = progress.expect("recv") == RecvProgress::Complete;
-            let taken = recv.taken();
+            let taken = recv.received();
             assert!(before <= taken && taken <= ready, "{taken} taken with {ready} of {what}");
             assert!(got[before..taken] == bytes[before..taken], "{before} to {taken} of {what}");
         }

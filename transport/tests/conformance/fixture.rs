@@ -127,7 +127,7 @@ pub(crate) fn pull_target(word: &u64) -> shm::PullTarget {
 pub(crate) struct Landing<'a>(pub(crate) &'a mut [u8]);
 
 impl Sink for Landing<'_> {
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
 
@@ -140,7 +140,7 @@ impl Sink for Landing<'_> {
 pub(crate) struct Folding<'a>(pub(crate) &'a mut [u8]);
 
 impl Sink for Folding<'_> {
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         assert!(offset.is_multiple_of(64), "a cut at {offset}, within an element");
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
@@ -194,5 +194,5 @@ pub(crate) fn transfer(
         sent = sent || from.poll_send(&mut send, src).expect("send") == SendProgress::Complete;
         received = received || to.poll_recv(&mut recv, sink).expect("recv") == RecvProgress::Complete;
     }
-    assert_eq!(recv.taken(), src.len());
+    assert_eq!(recv.received(), src.len());
 }

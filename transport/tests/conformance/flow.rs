@@ -93,7 +93,7 @@ pub(crate) fn a_full_link_takes_no_more_and_loses_nothing(mut pair: Pair) {
                     }
                 }
             }
-            assert_eq!(state.taken(), 0, "a message was not received to its end");
+            assert_eq!(state.received(), 0, "a message was not received to its end");
         }
     }
 }

@@ -45,7 +45,7 @@ fn a_confirmed_message_is_complete_when_it_was_matched() {
     for (digest, protocol) in [(1, Protocol::Copy), (2, Protocol::Direct), (3, Protocol::Copy)] {
         let (a, b) = pair.ends(1);
         let span = if protocol == Protocol::Direct { src.span() } else { Span::from(&*bytes) };
-        let mut send = SendState::new(digest, protocol).confirmed();
+        let mut send = SendState::new(digest, protocol).with_match_ack();
         for _ in 0..3 {
             assert_eq!(a.poll_send(&mut send, span).expect("send"), SendProgress::Posted, "{protocol:?}");
         }

@@ -10,8 +10,8 @@ use std::{path::PathBuf, time::Instant};
 use transport::{
     Protocol, RecvProgress, RecvState, SendProgress, SendState, SizeClass, TransportError,
     driver::{
-        Endpoint, Home, Preferred,
-        mixed::{Between, Mixed},
+        Endpoint, Fallback, HostMemory,
+        mixed::{Mixed, OpenInterHost},
         tcp::Security,
         verbs::{VerbsConfig, VerbsEndpoint},
     },
@@ -38,12 +38,16 @@ fn verbs_config(device: &str) -> VerbsConfig {
     }
 }
 
-fn opened(config: &VerbsConfig, rank: usize, home: &mut Home) -> Result<Box<dyn Endpoint>, TransportError> {
-    VerbsEndpoint::open_at(config, rank as u32, home, &mut |_| ())
+fn opened(
+    config: &VerbsConfig,
+    rank: usize,
+    host_memory: &mut HostMemory,
+) -> Result<Box<dyn Endpoint>, TransportError> {
+    VerbsEndpoint::open_at(config, rank as u32, host_memory, &mut |_| ())
         .map(|end| Box::new(end) as Box<dyn Endpoint>)
 }
 
-fn mixed(between: impl Fn(usize) -> Between + Sync) -> Vec<Mixed> {
+fn mixed(between: impl Fn(usize) -> OpenInterHost + Sync) -> Vec<Mixed> {
     let layout = ArenaLayout { ranks: 3, ..LAYOUT };
     together(3, |rank| {
         Mixed::open(between(rank), layout, rank as u32, HOSTS[rank], PATIENCE).expect("memory for a test")
@@ -54,7 +58,7 @@ fn over_verbs(device: &str) -> [Mixed; 3] {
     let config = verbs_config(device);
     let between = |rank| {
         let config = config.clone();
-        Box::new(move |home: &mut Home| opened(&config, rank, home)) as Between
+        Box::new(move |host_memory: &mut HostMemory| opened(&config, rank, host_memory)) as OpenInterHost
     };
     mixed(between).try_into().expect("three")
 }
@@ -134,15 +138,15 @@ fn preferring(config: impl Fn(usize) -> VerbsConfig + Sync) -> (Vec<Mixed>, Vec<
     let tcp = config_of_tcp();
     let between = |rank: usize| {
         let (verbs, second, says) = (config(rank), open(&tcp, rank), says.clone());
-        Box::new(move |home: &mut Home| {
-            let first = opened(&verbs, rank, home);
+        Box::new(move |host_memory: &mut HostMemory| {
+            let first = opened(&verbs, rank, host_memory);
             let tell = Box::new(move |_: &str, why: Option<&str>| {
                 says.send(why.map(str::to_owned)).expect("somebody listens");
             });
-            let hosts = home.hosts().to_vec();
-            let both = Preferred::new(rank as u32, hosts, first, Box::new(second), tell);
+            let hosts = host_memory.hosts().to_vec();
+            let both = Fallback::new(rank as u32, hosts, first, Box::new(second), tell);
             Ok(Box::new(both) as Box<dyn Endpoint>)
-        }) as Between
+        }) as OpenInterHost
     };
     let ends = mixed(between);
     (ends, said.try_iter().collect())

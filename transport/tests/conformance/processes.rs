@@ -45,7 +45,7 @@ fn meet(rank: u32, socket: &mut UnixStream) -> (Box<dyn Link>, Slab) {
 }
 
 /// Sends every size by every protocol, and gets it back. Returns how many messages came.
-fn converse(rank: u32, link: &mut dyn Link, slab: &Slab) -> u8 {
+fn exchange(rank: u32, link: &mut dyn Link, slab: &Slab) -> u8 {
     let mut protocols = vec![Protocol::Copy, Protocol::Direct];
     protocols.extend(link.capabilities().pull.then_some(Protocol::Pull));
     let until = Instant::now() + PATIENCE;
@@ -89,7 +89,7 @@ fn the_other_process() {
     }
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor"));
     let (mut link, slab) = meet(1, &mut socket);
-    let came = converse(1, &mut *link, &slab);
+    let came = exchange(1, &mut *link, &slab);
     socket.write_all(&[came]).expect("write");
 }
 
@@ -104,7 +104,7 @@ fn two_processes_exchange_every_size_by_every_protocol() {
         .spawn()
         .expect("a process");
     let (mut link, slab) = meet(0, &mut ours);
-    let came = converse(0, &mut *link, &slab);
+    let came = exchange(0, &mut *link, &slab);
     let mut theirs = [0];
     ours.read_exact(&mut theirs).expect("the other one's count");
     assert_eq!(theirs[0], came);

@@ -29,7 +29,7 @@ pub(crate) fn config(address: &str, sockets: u32, security: Security) -> TcpConf
         stripe_bytes: PIECE,
         slab_bytes: 32 << 20,
         buffer_bytes: Some(BUFFER_BYTES),
-        patience: PATIENCE,
+        connect_timeout: PATIENCE,
         ..TcpConfig::default()
     }
 }
@@ -47,10 +47,10 @@ pub(crate) fn endpoints(config: &TcpConfig, ranks: usize) -> Vec<TcpEndpoint> {
 /// Endpoints of any kind that have come together.
 pub(crate) fn together<E: Endpoint>(ranks: usize, open: impl Fn(usize) -> E + Sync) -> Vec<E> {
     let (words, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
-    let converse = |rank: usize| {
+    let exchange = |rank: usize| {
         let mut end = open(rank);
         let mut heard = Vec::new();
-        while let Some(word) = end.converse(&heard).expect("a word") {
+        while let Some(word) = end.exchange(&heard).expect("a word") {
             words.lock().expect("no panics")[rank] = word;
             barrier.wait();
             heard = words.lock().expect("no panics").clone();
@@ -58,9 +58,9 @@ pub(crate) fn together<E: Endpoint>(ranks: usize, open: impl Fn(usize) -> E + Sy
         }
         end
     };
-    let converse = &converse;
+    let exchange = &exchange;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || converse(rank))).collect();
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || exchange(rank))).collect();
         threads.into_iter().map(|thread| thread.join().expect("it has come together")).collect()
     })
 }
@@ -125,7 +125,7 @@ pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair
         let bytes = noise(len, 1);
         let (a, b) = pair.ends(1);
         let digest = number as u64;
-        let mut state = SendState::new(digest, Protocol::Copy).confirmed();
+        let mut state = SendState::new(digest, Protocol::Copy).with_match_ack();
         let mut got = Vec::new();
         // A long one is not even posted before somebody receives it.
         let mut recv = RecvState::new(digest, len);
@@ -166,7 +166,7 @@ pub(crate) fn a_confirmation_does_not_wait_behind_messages(mut pair: Pair) {
     let early = noise(300, 5);
     let sent = b.poll_send(&mut SendState::new(7, Protocol::Copy), Span::from(&*early)).expect("send");
     assert_eq!(sent, SendProgress::Complete);
-    let mut state = SendState::new(8, Protocol::Copy).confirmed();
+    let mut state = SendState::new(8, Protocol::Copy).with_match_ack();
     let bytes = noise(10, 6);
     wait(|| {
         let progress = a.poll_send(&mut state, Span::from(&*bytes)).expect("send");
@@ -186,7 +186,7 @@ pub(crate) fn a_confirmation_counts_though_its_sender_has_closed_since(pair: Pai
     let Pair([mut here, mut there]) = pair;
     let bytes = noise(100, 1);
     let mut states = [0, 1].map(|lane| {
-        let mut state = SendState::new(1, Protocol::Copy).confirmed();
+        let mut state = SendState::new(1, Protocol::Copy).with_match_ack();
         wait(|| {
             let progress = here.links[lane].poll_send(&mut state, Span::from(&*bytes)).expect("send");
             (progress == SendProgress::Posted).then_some(())
@@ -240,7 +240,7 @@ pub(crate) fn what_a_peer_that_has_gone_did_not_take_is_not_waited_for(pair: Pai
         sent.expect("send") == SendProgress::Idle
     };
     while !is_full() {}
-    let mut settled = |within| here.tcp.as_mut().expect("an endpoint").settle(within, &|_| false);
+    let mut settled = |within| here.tcp.as_mut().expect("an endpoint").flush(within, &|_| false);
     assert!(!settled(Duration::from_millis(10)), "most of it lies with our system");
     // Not an orderly close: bytes that it has not read make its kernel reset the connection.
     std::mem::forget(there.tcp.take());

@@ -107,7 +107,7 @@ pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2
     let mut words = Vec::new();
     loop {
         let said: Vec<Option<Vec<u8>>> =
-            ends.iter_mut().map(|end| end.converse(&words).expect("a word")).collect();
+            ends.iter_mut().map(|end| end.exchange(&words).expect("a word")).collect();
         match said.into_iter().collect::<Option<Vec<_>>>() {
             Some(said) => words = said,
             None => return ends,
@@ -137,7 +137,7 @@ impl Pair {
 pub(crate) struct Placed<'a>(pub(crate) SpanMut<'a>);
 
 impl Sink for Placed<'_> {
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         panic!("{} bytes at {offset} were not put where they belong", data.len());
     }
 
@@ -180,11 +180,12 @@ fn registered_memory_is_never_copied_between(pair: &mut Pair) {
 pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
     crate::traffic::exchange(&mut pair);
     let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
-    let (repeated, renewed) = all.fold((0, 0), |(a, b), all| (a + all.repeated, b + all.renewed));
-    assert!(repeated > 0, "nothing was repeated");
+    let (retransmissions, reconnections) =
+        all.fold((0, 0), |(a, b), all| (a + all.retransmissions, b + all.reconnections));
+    assert!(retransmissions > 0, "nothing was retransmissions");
     // Queues that match sends with receives by order are recreated.
     let matched = pair.0[0].endpoint.as_ref().is_some_and(|endpoint| !endpoint.is_one_sided());
-    assert_eq!(renewed > 0, matched, "{renewed} connections were made new");
+    assert_eq!(reconnections > 0, matched, "{reconnections} connections were made new");
 }
 
 /// A queue pair that ends takes along what its device has not sent: the last message of a job would be lost.
@@ -204,10 +205,10 @@ pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
     crate::traffic::exchange(&mut pair);
     registered_memory_is_never_copied_between(&mut pair);
     let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
-    let (refused, renewed) = all.fold((0, 0), |(a, b), all| (a + all.refused, b + all.renewed));
+    let (refused, reconnections) = all.fold((0, 0), |(a, b), all| (a + all.refused, b + all.reconnections));
     assert!(refused > 0, "nothing was refused");
     // A piece whose trailer was refused breaks the order of a data queue; each queue learns this once.
-    assert!(renewed <= 4, "{renewed} connections were made new");
+    assert!(reconnections <= 4, "{reconnections} connections were made new");
 }
 
 /// Completions of a failed cable may be polled long after the sender has reported the arrival on another
@@ -283,7 +284,7 @@ pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
     let memory = Mapping::private_for_device(LEN, 4 << 30).expect("memory for a test");
     let endpoint = pair.0[1].endpoint.as_mut().expect("an endpoint");
     // SAFETY: the mapping stays until the lease is dropped.
-    let lease = unsafe { endpoint.lend(memory.as_ptr(), LEN) }.expect("not lent yet");
+    let lease = unsafe { endpoint.register(memory.as_ptr(), LEN) }.expect("not lent yet");
     // SAFETY: all of the mapping, for as long as it is there; nobody else uses it.
     let destination = unsafe { SpanMut::new(memory.as_ptr(), LEN) };
     endpoint.begin_use(destination.as_span());

@@ -12,7 +12,7 @@ use std::{
 use transport::{
     Link, Protocol, RecvState, SendState, TransportError,
     driver::{
-        Endpoint, SILENCE,
+        Endpoint, PEER_TIMEOUT,
         tcp::{Bind, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
@@ -106,16 +106,16 @@ fn waits_for_an_answer(link: &mut dyn Link) -> TransportError {
 }
 
 /// Two ranks talk, the cable is cut, and both find out.
-fn cut(hosts: &Hosts, security: Security, silence: Duration, acts: [Act; 2]) {
+fn cut(hosts: &Hosts, security: Security, peer_timeout: Duration, acts: [Act; 2]) {
     let (words, meeting) = (Mutex::new(vec![Vec::new(); 2]), Barrier::new(2));
     let rank = |rank: usize| {
         hosts.enter(rank);
         let address = Bind::Address([10, 77, 0, rank as u8 + 1].into());
-        let config = TcpConfig { bind: address, security, sockets: Some(1), silence, ..config() };
+        let config = TcpConfig { bind: address, security, sockets: Some(1), peer_timeout, ..config() };
         let mut end =
             TcpEndpoint::open(&config, rank as u32, WarningHandler::new(|_| ())).expect("an endpoint");
         let mut heard = Vec::new();
-        while let Some(word) = end.converse(&heard).expect("a word") {
+        while let Some(word) = end.exchange(&heard).expect("a word") {
             words.lock().expect("no panics")[rank] = word;
             meeting.wait();
             heard = words.lock().expect("no panics").clone();
@@ -150,7 +150,7 @@ fn cut(hosts: &Hosts, security: Security, silence: Duration, acts: [Act; 2]) {
         let peer = 1 - number as u32;
         assert!(matches!(error, TransportError::Lost { peer: of, .. } if of == peer), "{error}");
         // All that was waited for until then is what the system took to repeat something, and to say so.
-        assert!(after + Duration::from_millis(400) > silence, "rank {number} after {after:?}: {error}");
+        assert!(after + Duration::from_millis(400) > peer_timeout, "rank {number} after {after:?}: {error}");
         // The system alone would take a quarter of an hour.
         assert!(after < Duration::from_secs(10), "rank {number} after {after:?}: {error}");
         eprintln!("rank {number} after {after:?}: {error}");
@@ -197,8 +197,8 @@ fn ranks_whose_cable_is_cut_find_out_while_something_is_under_way() {
         support::missing("network namespaces, and `ip`");
         return;
     };
-    cut(&hosts, Security::Authenticate, SILENCE, [keeps_sending, keeps_sending]);
-    cut(&hosts, Security::Encrypt, SILENCE, [keeps_sending, waits_for_an_answer]);
+    cut(&hosts, Security::Authenticate, PEER_TIMEOUT, [keeps_sending, keeps_sending]);
+    cut(&hosts, Security::Encrypt, PEER_TIMEOUT, [keeps_sending, waits_for_an_answer]);
     // And later, where more is to be borne.
-    cut(&hosts, Security::Authenticate, SILENCE * 3, [waits_for_an_answer, waits_for_an_answer]);
+    cut(&hosts, Security::Authenticate, PEER_TIMEOUT * 3, [waits_for_an_answer, waits_for_an_answer]);
 }

@@ -12,7 +12,7 @@ use transport::{
         Endpoint,
         tcp::{TcpConfig, TcpEndpoint},
     },
-    secure::{Handshake, Purpose, Secret, SecureError, over_stream},
+    secure::{Handshake, Purpose, Secret, SecureError, handshake_over_stream},
 };
 
 /// Two ranks, and what they say of strangers.
@@ -34,7 +34,7 @@ impl Pair {
 
     /// Listening address of rank 1; rank 0's call wins when both call.
     fn door(&self) -> SocketAddr {
-        self.ends[1].places()[0]
+        self.ends[1].listen_addresses()[0]
     }
 
     fn refused(&self) -> u64 {
@@ -97,7 +97,8 @@ fn another_secret_or_purpose_is_refused() {
     for (secret, purpose) in [(&other, Purpose::Data), (&secret(), Purpose::Bootstrap)] {
         let before = pair.refused();
         let handshake = Handshake::initiator(secret, purpose, b"").expect("begun");
-        let error = over_stream(&mut visit(&pair), handshake, deadline).expect_err("no member of the job");
+        let error =
+            handshake_over_stream(&mut visit(&pair), handshake, deadline).expect_err("no member of the job");
         assert!(matches!(error, SecureError::Closed), "{error}");
         until("it is not counted", || pair.refused() > before);
     }
@@ -111,7 +112,7 @@ fn who_knows_the_secret_and_is_no_rank_of_this_communicator_is_refused() {
         let before = pair.refused();
         let handshake = Handshake::initiator(&secret(), Purpose::Data, hello).expect("begun");
         let mut stream = visit(&pair);
-        over_stream(&mut stream, handshake, deadline).expect("the secret is right");
+        handshake_over_stream(&mut stream, handshake, deadline).expect("the secret is right");
         assert_eq!(what_is_said(&mut stream), b"", "no verdict");
         until("it is not counted", || pair.refused() > before);
     }
@@ -126,13 +127,13 @@ fn a_recorded_handshake_is_of_no_use() {
     let mut member = Handshake::initiator(&secret(), Purpose::Data, &[0; 26]).expect("begun");
     while !member.is_done() {
         if member.outgoing().is_empty() {
-            let mut bytes = vec![0; member.wants()];
+            let mut bytes = vec![0; member.bytes_wanted()];
             stream.read_exact(&mut bytes).expect("an answer");
-            member.take(&bytes).expect("the right secret");
+            member.receive(&bytes).expect("the right secret");
         } else {
             let bytes = member.outgoing().to_vec();
             stream.write_all(&bytes).expect("written");
-            member.written(bytes.len());
+            member.mark_written(bytes.len());
             recorded.extend(bytes);
         }
     }

@@ -26,7 +26,12 @@ pub(crate) fn secret() -> Secret {
 }
 
 pub(crate) fn config() -> TcpConfig {
-    TcpConfig { secret: Some(secret()), slab_bytes: 1 << 20, patience: PATIENCE, ..TcpConfig::default() }
+    TcpConfig {
+        secret: Some(secret()),
+        slab_bytes: 1 << 20,
+        connect_timeout: PATIENCE,
+        ..TcpConfig::default()
+    }
 }
 
 /// Endpoints of these options, by rank, that have come together; or the error of each that could not.
@@ -34,12 +39,12 @@ pub(crate) fn try_to_meet(configs: &[TcpConfig], log: &Log) -> Vec<Result<TcpEnd
     let ranks = configs.len();
     let (words, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
     let (words, barrier) = (&words, &barrier);
-    let converse = |rank: usize| {
+    let exchange = |rank: usize| {
         let log = Arc::clone(log);
         let say = WarningHandler::new(move |what| log.lock().expect("no panics").push(what.to_owned()));
         let mut end = TcpEndpoint::open(&configs[rank], rank as u32, say)?;
         let mut heard = Vec::new();
-        while let Some(word) = end.converse(&heard)? {
+        while let Some(word) = end.exchange(&heard)? {
             words.lock().expect("no panics")[rank] = word;
             barrier.wait();
             heard = words.lock().expect("no panics").clone();
@@ -47,9 +52,9 @@ pub(crate) fn try_to_meet(configs: &[TcpConfig], log: &Log) -> Vec<Result<TcpEnd
         }
         Ok(end)
     };
-    let converse = &converse;
+    let exchange = &exchange;
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || converse(rank))).collect();
+        let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || exchange(rank))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panics")).collect()
     })
 }
@@ -64,7 +69,7 @@ pub(crate) fn meet(config: &TcpConfig, ranks: usize, log: &Log) -> Vec<TcpEndpoi
 pub(crate) struct Landing<'a>(pub(crate) &'a mut [u8]);
 
 impl Sink for Landing<'_> {
-    fn take(&mut self, offset: usize, data: Span<'_>) {
+    fn write(&mut self, offset: usize, data: Span<'_>) {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
 

@@ -55,7 +55,7 @@ fn ranks_of_different_secrets_do_not_meet_and_say_whom_they_could_not_reach() {
 #[test]
 fn a_rank_that_does_not_answer_is_an_error_that_says_where_it_was_called() {
     // Rank 1 listens and never learns who else there is, so it lets nobody in.
-    let config = TcpConfig { patience: Duration::from_millis(300), ..config() };
+    let config = TcpConfig { connect_timeout: Duration::from_millis(300), ..config() };
     let say = |_: &str| {};
     let open = |rank| {
         let say = transport::driver::tcp::WarningHandler::new(say);
@@ -63,9 +63,9 @@ fn a_rank_that_does_not_answer_is_an_error_that_says_where_it_was_called() {
     };
     let mut ends = [open(0), open(1)];
     let words: Vec<Vec<u8>> =
-        ends.iter_mut().map(|end| end.converse(&[]).expect("a word").expect("a word")).collect();
-    let error = ends[0].converse(&words).expect_err("nobody answers").to_string();
-    let place = ends[1].places()[0].to_string();
+        ends.iter_mut().map(|end| end.exchange(&[]).expect("a word").expect("a word")).collect();
+    let error = ends[0].exchange(&words).expect_err("nobody answers").to_string();
+    let place = ends[1].listen_addresses()[0].to_string();
     assert!(
         error.contains("rank 1") && error.contains(&place) && error.contains("TBCCL_INTERFACE"),
         "{error}"

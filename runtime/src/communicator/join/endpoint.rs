@@ -3,7 +3,7 @@
 use super::{
     super::{Communicator, Parts},
     failure::{host_name, not_started},
-    greeting::{greeting, keeper, names},
+    greeting::{greeting, names, rendezvous_rank},
     links,
     rejoin::Rejoin,
 };
@@ -26,7 +26,7 @@ pub(super) fn join_if_opened(
     match opened {
         Ok(endpoint) => join(endpoint, identity, config, reconnect_listener),
         Err(error) => {
-            tell_why_not(&error, identity, config);
+            report_failure(&error, identity, config);
             Err(error)
         }
     }
@@ -39,33 +39,33 @@ pub(super) fn join(
     config: &Config,
     reconnect_listener: Option<ReconnectListener>,
 ) -> Result<Communicator> {
-    let Identity { rank, size, rendezvous, .. } = identity;
+    let (rank, size, rendezvous) = (identity.rank(), identity.size(), identity.rendezvous());
     let hello = greeting(identity, config, None, &0, reconnect_listener.as_ref());
     let Joined { mut connection, members, .. } = Connection::join(rendezvous, &hello, None)?;
     connection.start(Some("there is no memory in common".into()))?;
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
-        match endpoint.converse(&heard) {
-            Ok(Some(word)) => heard = connection.exchange(&word)?,
+        match endpoint.exchange(&received) {
+            Ok(Some(message)) => received = connection.exchange(&message)?,
             Ok(None) => break,
             Err(error) => {
                 // The other ranks are told whose message it is.
-                let said = match &error {
-                    TransportError::Wiring { rank: of, what } if of == rank => what.clone(),
+                let reason = match &error {
+                    TransportError::Wiring { rank: of, what } if *of == rank => what.clone(),
                     error => error.to_string(),
                 };
-                connection.abort_start(&said);
-                return Err(not_started(*rank, error));
+                connection.abort_start(&reason);
+                return Err(not_started(rank, error));
             }
         }
     }
-    let reach = Reach::new(*size, |a, b| endpoint.connects(a.0, b.0));
+    let reach = Reach::new(size, |a, b| endpoint.connects(a.0, b.0));
     let parts = Parts {
-        rank: Rank(*rank),
+        rank: Rank(rank),
         names: names(&members),
-        agreement: Agreement::mirrored(Rank(*rank), *size)?,
+        agreement: Agreement::mirrored(Rank(rank), size)?,
         slab: endpoint.slab().clone(),
-        links: links(*rank, *size, &reach, |peer, lane| endpoint.link(peer, lane)),
+        links: links(rank, size, &reach, |peer, lane| endpoint.link(peer, lane)),
         reach,
         connection: Some(connection),
         transport: match config.transport {
@@ -74,24 +74,24 @@ pub(super) fn join(
         },
         endpoint: Some(endpoint),
         rejoin: Rejoin::processes(reconnect_listener, &members, identity),
-        keeper: keeper(&members),
-        is_first: identity.parent.is_none(),
+        rendezvous_rank: rendezvous_rank(&members),
+        is_first: !identity.has_parent(),
     };
     Ok(Communicator::assemble(parts, config))
 }
 
 /// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
-fn tell_why_not(error: &Error, identity: &Identity, config: &Config) {
+fn report_failure(error: &Error, identity: &Identity, config: &Config) {
     let hello = greeting(identity, config, None, &0, None);
-    let Ok(Joined { mut connection, .. }) = Connection::join(&identity.rendezvous, &hello, None) else {
+    let Ok(Joined { mut connection, .. }) = Connection::join(identity.rendezvous(), &hello, None) else {
         return;
     };
     if connection.start(Some("there is no memory in common".into())).is_ok() {
-        let said = error.to_string();
+        let reason = error.to_string();
         // The other ranks are told whose message it is.
         let own =
-            [format!("rank {}: ", identity.rank), format!("rank {} on {}: ", identity.rank, host_name())];
-        let rest = own.iter().find_map(|own| said.strip_prefix(own.as_str()));
-        connection.abort_start(rest.unwrap_or(&said));
+            [format!("rank {}: ", identity.rank()), format!("rank {} on {}: ", identity.rank(), host_name())];
+        let rest = own.iter().find_map(|own| reason.strip_prefix(own.as_str()));
+        connection.abort_start(rest.unwrap_or(&reason));
     }
 }

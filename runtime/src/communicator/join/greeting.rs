@@ -15,27 +15,24 @@ pub(super) fn greeting(
     probe: &u64,
     reconnect_listener: Option<&ReconnectListener>,
 ) -> Hello {
-    Hello {
-        magic: bootstrap::MAGIC.into(),
-        protocol: bootstrap::PROTOCOL,
-        size: identity.size,
-        job: identity.parent.as_ref().map(|parent| parent.job.clone()).unwrap_or_default(),
-        member: Member {
-            rank: identity.rank,
-            pid: std::process::id(),
-            host: host_name(),
-            probe_address: std::ptr::from_ref::<u64>(probe) as u64,
-            probe_value: *probe,
-            reconnect_addresses: reconnect_listener
-                .map(|listener| listener.addresses().to_owned())
-                .unwrap_or_default(),
-            hosts_rendezvous: identity.hosts_rendezvous,
-        },
-        options: config.shared(),
-        arena: arena.is_some(),
-        timeout_ms: config.timeout.as_millis().try_into().unwrap_or(u64::MAX),
-        peer_timeout_ms: config.tcp.peer_timeout.as_millis() as u64,
-    }
+    let member = Member {
+        rank: identity.rank(),
+        pid: std::process::id(),
+        host: host_name(),
+        probe_address: std::ptr::from_ref::<u64>(probe) as u64,
+        probe_value: *probe,
+        reconnect_addresses: reconnect_listener
+            .map(|listener| listener.addresses().to_owned())
+            .unwrap_or_default(),
+        hosts_rendezvous: identity.hosts_rendezvous(),
+    };
+    let mut hello = Hello::new(identity.size(), member);
+    identity.job().clone_into(&mut hello.job);
+    hello.options = config.shared();
+    hello.arena = arena.is_some();
+    hello.timeout_ms = config.timeout.as_millis().try_into().unwrap_or(u64::MAX);
+    hello.peer_timeout_ms = config.tcp.peer_timeout.as_millis() as u64;
+    hello
 }
 
 pub(super) fn names(members: &[Member]) -> Vec<PeerName> {
@@ -43,6 +40,6 @@ pub(super) fn names(members: &[Member]) -> Vec<PeerName> {
 }
 
 /// Returns the rank whose process has the rendezvous, if any.
-pub(super) fn keeper(members: &[Member]) -> Option<Rank> {
+pub(super) fn rendezvous_rank(members: &[Member]) -> Option<Rank> {
     members.iter().find(|member| member.hosts_rendezvous).map(|member| Rank(member.rank))
 }

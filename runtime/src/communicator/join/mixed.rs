@@ -7,62 +7,63 @@ use std::time::Duration;
 use transport::{
     TransportError,
     driver::{
-        Endpoint, Home, Preferred, Tell,
-        mixed::{Between, Mixed},
+        Endpoint, Fallback, HostMemory, OnChoice,
+        mixed::{Mixed, OpenInterHost},
         verbs::{VerbsConfig, VerbsEndpoint},
     },
     memory::ArenaLayout,
 };
 
 /// How long a device's address is waited for where TCP does as well.
-const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Gets ready to share memory with the ranks of this host, and to reach those of others.
 pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) -> Result<Box<dyn Endpoint>> {
     let between = match config.transport {
         Transport::MixedVerbs => {
-            let (rank, options) = (identity.rank, verbs::options(identity, config)?);
+            let (rank, options) = (identity.rank(), verbs::options(identity, config)?);
             let mut say = verbs::say(rank);
-            Box::new(move |home: &mut Home| over_verbs(&options, rank, home, &mut say)) as Between
+            Box::new(move |host_memory: &mut HostMemory| over_verbs(&options, rank, host_memory, &mut say))
+                as OpenInterHost
         }
         Transport::MixedAuto => over_either(identity, config)?,
         _ => {
             let between = tcp::open_between(identity, config)?;
-            Box::new(|_: &mut Home| Ok(between))
+            Box::new(|_: &mut HostMemory| Ok(between))
         }
     };
-    match Mixed::open(between, layout, identity.rank, &config.host_id, config.timeout) {
+    match Mixed::open(between, layout, identity.rank(), &config.host_id, config.timeout) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
-        Err(error) => Err(not_started(identity.rank, error)),
+        Err(error) => Err(not_started(identity.rank(), error)),
     }
 }
 
 fn over_verbs(
     options: &VerbsConfig,
     rank: u32,
-    home: &mut Home,
+    host_memory: &mut HostMemory,
     say: &mut dyn FnMut(&str),
 ) -> std::result::Result<Box<dyn Endpoint>, TransportError> {
-    Ok(Box::new(VerbsEndpoint::open_at(options, rank, home, say)?))
+    Ok(Box::new(VerbsEndpoint::open_at(options, rank, host_memory, say)?))
 }
 
 /// RDMA if it connects all hosts, TCP if not. Nothing that is wrong with RDMA is an error.
-fn over_either(identity: &Identity, config: &Config) -> Result<Between> {
-    let rank = identity.rank;
-    let patient = Config { timeout: config.timeout.min(ADDRESS_PATIENCE), ..config.clone() };
+fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
+    let rank = identity.rank();
+    let patient = Config { timeout: config.timeout.min(ADDRESS_TIMEOUT), ..config.clone() };
     let options = verbs::options(identity, &patient)
         .map_err(|error| TransportError::Wiring { rank, what: error.to_string() });
-    let says = rank == 0 && identity.parent.is_none();
+    let says = rank == 0 && !identity.has_parent();
     let second = tcp::open_between(identity, config)?;
-    Ok(Box::new(move |home: &mut Home| {
-        let first = options.and_then(|options| over_verbs(&options, rank, home, &mut |_| ()));
-        let hosts = home.hosts().to_vec();
-        Ok(Box::new(Preferred::new(rank, hosts, first, second, teller(says))))
+    Ok(Box::new(move |host_memory: &mut HostMemory| {
+        let first = options.and_then(|options| over_verbs(&options, rank, host_memory, &mut |_| ()));
+        let hosts = host_memory.hosts().to_vec();
+        Ok(Box::new(Fallback::new(rank, hosts, first, second, print_choice(says))))
     }))
 }
 
 /// Rank 0 of a job says what was taken, once.
-fn teller(says: bool) -> Tell {
+fn print_choice(says: bool) -> OnChoice {
     Box::new(move |_, why_not| match why_not {
         _ if !says => {}
         None => eprintln!("tbccl: hosts are connected by RDMA (shm+verbs)"),

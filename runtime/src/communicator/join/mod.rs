@@ -7,18 +7,18 @@
 //! | `threads` | ranks that are threads of one process |
 //! | `rejoin` | how ranks find each other again, for communicators made from others |
 //! | `greeting` | the greeting of a rank |
-//! | `titles` | names of ranks that have changed their number |
+//! | `labels` | names of ranks that have changed their number |
 //! | `failure` | errors of a rank whose transport could not be opened |
 
 mod endpoint;
 mod failure;
 mod greeting;
+mod labels;
 mod mixed;
 mod rejoin;
 mod shm;
 mod tcp;
 mod threads;
-mod titles;
 mod verbs;
 
 pub(super) use rejoin::Rejoin;
@@ -33,7 +33,7 @@ use threads::Threads;
 use topology::{Rank, Reach};
 use transport::{
     Link,
-    driver::rehearsal::Rehearsal,
+    driver::strict::StrictEndpoint,
     memory::{Arena, ArenaLayout, Slab},
 };
 
@@ -86,7 +86,7 @@ impl Communicator {
             )));
         }
         let (rendezvous, server) = id.resolve(config.timeout)?;
-        let identity = Identity { rank, size, rendezvous, hosts_rendezvous: server.is_some(), parent: None };
+        let identity = Identity::new(rank, size, rendezvous, server.is_some());
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
         Ok(communicator)
@@ -136,7 +136,7 @@ fn links(
 }
 
 /// Catches SIGUSR2 if the options name a folder for flight recorders.
-fn listen_if_wanted(config: &Config) -> Result<()> {
+fn catch_signal_if_wanted(config: &Config) -> Result<()> {
     if config.dump.is_some() { catch_signal() } else { Ok(()) }
 }
 
@@ -144,17 +144,17 @@ fn listen_if_wanted(config: &Config) -> Result<()> {
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may have the
     // rendezvous.
-    let may_span_hosts = identity.rendezvous.secret.is_some();
+    let may_span_hosts = identity.rendezvous().secret().is_some();
     let config = match config.transport {
         Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
         _ => config,
     };
-    listen_if_wanted(config)?;
+    catch_signal_if_wanted(config)?;
     let reconnect_listener = open_reconnect_listener(identity, config);
     match config.transport {
         Transport::Auto | Transport::Shm => shm::join(identity, config, reconnect_listener),
         Transport::Mixed | Transport::MixedVerbs | Transport::MixedAuto => {
-            let layout = layout(identity.size, config);
+            let layout = layout(identity.size(), config);
             endpoint::join_if_opened(
                 mixed::open(identity, config, layout),
                 identity,
@@ -168,8 +168,8 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
         Transport::Verbs => {
             endpoint::join_if_opened(verbs::open(identity, config), identity, config, reconnect_listener)
         }
-        Transport::Rehearsal => {
-            let endpoint = Rehearsal::open(layout(identity.size, config), identity.rank)?;
+        Transport::Strict => {
+            let endpoint = StrictEndpoint::open(layout(identity.size(), config), identity.rank())?;
             endpoint::join(Box::new(endpoint), identity, config, reconnect_listener)
         }
     }
@@ -178,7 +178,7 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
 /// Opens the sockets at which this rank can be met for later communicators. Without them only such
 /// communicators fail.
 fn open_reconnect_listener(identity: &Identity, config: &Config) -> Option<ReconnectListener> {
-    let secret = identity.rendezvous.secret.clone();
+    let secret = identity.rendezvous().secret().cloned();
     let at = if secret.is_some() { tcp::own_addresses(identity, config) } else { Vec::new() };
     ReconnectListener::open(&at, secret).ok()
 }

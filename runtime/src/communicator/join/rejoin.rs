@@ -4,12 +4,12 @@
 //! ranks that has sockets serves them, and the others connect there; from then on it is as if they had been
 //! started anew. The first rendezvous is not involved, nor is any rank outside the new communicator.
 
-use super::{super::Communicator, threads::ThreadRendezvous, titles::titles};
+use super::{super::Communicator, labels::labels, threads::ThreadRendezvous};
 use crate::{
     Config,
     error::{Error, PeerName, Result},
 };
-use bootstrap::{Identity, Member, Parent, ReconnectListener, RendezvousHost, Secret, WorldRanks};
+use bootstrap::{Identity, Member, ReconnectListener, RendezvousHost, Secret, WorldRanks};
 use std::sync::Arc;
 use topology::Rank;
 
@@ -28,7 +28,7 @@ pub(in super::super) struct Processes {
     /// The listener of this rank, if the system granted the sockets.
     reconnect_listener: Option<ReconnectListener>,
     /// The listeners' addresses by rank, as text; empty if there is none.
-    places: Vec<String>,
+    addresses: Vec<String>,
     secret: Option<Secret>,
     /// The ranks' numbers in the first job.
     world_ranks: Arc<WorldRanks>,
@@ -49,8 +49,8 @@ impl Rejoin {
     ) -> Rejoin {
         Rejoin::Processes(Box::new(Processes {
             reconnect_listener,
-            places: members.iter().map(|member| member.reconnect_addresses.clone()).collect(),
-            secret: identity.rendezvous.secret.clone(),
+            addresses: members.iter().map(|member| member.reconnect_addresses.clone()).collect(),
+            secret: identity.rendezvous().secret().cloned(),
             world_ranks: identity.world_ranks(),
         }))
     }
@@ -65,33 +65,29 @@ impl Processes {
         members: &[Rank],
         config: &Config,
     ) -> Result<Communicator> {
-        let Some(keeper) = members.iter().position(|member| !self.places[member.index()].is_empty()) else {
+        let Some(rendezvous_rank) =
+            members.iter().position(|member| !self.addresses[member.index()].is_empty())
+        else {
             return Err(Error::Bootstrap(format!(
-                "{job}: no rank of it had descriptors for sockets at which it could be met; raise the limit on open files \
-                 (ulimit -n)"
+                "{job}: no rank of it had descriptors for sockets at which it could be met; raise the limit on \
+                 open files (ulimit -n)"
             )));
         };
-        let titles = named(members, names);
+        let labels = named(members, names);
         let server = match &self.reconnect_listener {
-            Some(reconnect_listener) if members[keeper] == me => {
-                Some(reconnect_listener.serve(job, &titles)?)
+            Some(reconnect_listener) if members[rendezvous_rank] == me => {
+                Some(reconnect_listener.serve(job, &labels)?)
             }
             _ => None,
         };
-        let there = &self.places[members[keeper].index()];
-        let keeper = RendezvousHost { rank: keeper as u32, labels: titles.into() };
-        let rendezvous = ReconnectListener::connect_spec(there, self.secret.as_ref(), keeper, config.timeout);
+        let there = &self.addresses[members[rendezvous_rank].index()];
+        let rendezvous_rank = RendezvousHost::new(rendezvous_rank as u32, labels);
+        let rendezvous =
+            ReconnectListener::connect_spec(there, self.secret.as_ref(), rendezvous_rank, config.timeout);
         let rank = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
-        let identity = Identity {
-            rank,
-            size: members.len() as u32,
-            rendezvous: rendezvous.map_err(Error::Bootstrap)?,
-            hosts_rendezvous: server.is_some(),
-            parent: Some(Parent {
-                job: job.to_owned(),
-                world_ranks: Arc::new(self.world_ranks.of_members(members)),
-            }),
-        };
+        let rendezvous = rendezvous.map_err(Error::Bootstrap)?;
+        let identity = Identity::new(rank, members.len() as u32, rendezvous, server.is_some())
+            .with_parent(job.to_owned(), self.world_ranks.of_members(members));
         // A model of machines and cables describes the ranks of the whole job.
         let mut config = config.clone();
         config.selection.model = None;
@@ -107,12 +103,12 @@ fn named(members: &[Rank], names: &[PeerName]) -> Vec<String> {
         let name = names.get(member.index());
         name.map_or_else(String::new, |name| format!(", process {} on {}", name.pid, name.host))
     };
-    titles(members)
+    labels(members)
         .into_iter()
         .zip(members)
-        .map(|(title, member)| match title.strip_suffix(')') {
-            Some(title) => format!("{title}{})", where_it_runs(member)),
-            None => format!("{title} ({})", where_it_runs(member).trim_start_matches(", ")),
+        .map(|(label, member)| match label.strip_suffix(')') {
+            Some(label) => format!("{label}{})", where_it_runs(member)),
+            None => format!("{label} ({})", where_it_runs(member).trim_start_matches(", ")),
         })
         .collect()
 }

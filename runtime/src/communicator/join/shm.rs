@@ -2,7 +2,7 @@
 
 use super::{
     super::{Communicator, Parts},
-    greeting::{greeting, keeper, names},
+    greeting::{greeting, names, rendezvous_rank},
     layout, links,
     rejoin::Rejoin,
 };
@@ -20,27 +20,27 @@ pub(super) fn join(
     config: &Config,
     reconnect_listener: Option<ReconnectListener>,
 ) -> Result<Communicator> {
-    let Identity { rank, size, rendezvous, .. } = identity;
-    let layout = layout(*size, config);
+    let (rank, size, rendezvous) = (identity.rank(), identity.size(), identity.rendezvous());
+    let layout = layout(size, config);
     let (ours, object) = Arena::shared(layout)?;
     // The word that others try to read; it must stay where it is until all have tried.
-    let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(*rank));
+    let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(rank));
     let hello = greeting(identity, config, Some(&object), &probe, reconnect_listener.as_ref());
     let Joined { mut connection, members, arenas } = Connection::join(rendezvous, &hello, Some(&object))?;
     let arenas = arenas
         .iter()
         .enumerate()
-        .map(|(peer, fd)| if peer as u32 == *rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
+        .map(|(peer, fd)| if peer as u32 == rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
         .collect::<Result<Vec<Arena>, _>>()?;
     let pull = agree_on_reading(&mut connection, &members, identity, config)?;
-    let links = links(*rank, *size, &Reach::complete(), |peer, lane| {
+    let links = links(rank, size, &Reach::complete(), |peer, lane| {
         let pull = pull.then(|| members[peer as usize].pid);
-        shm::link((*rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
+        shm::link((rank, &ours), (peer, &arenas[peer as usize]), lane, pull)
     });
     let parts = Parts {
-        rank: Rank(*rank),
+        rank: Rank(rank),
         names: names(&members),
-        agreement: Agreement::new(Rank(*rank), arenas.iter().map(Arena::board).collect()),
+        agreement: Agreement::new(Rank(rank), arenas.iter().map(Arena::board).collect()),
         slab: Slab::new(&ours, Some(object)),
         links,
         reach: Reach::complete(),
@@ -48,8 +48,8 @@ pub(super) fn join(
         endpoint: None,
         transport: "shm",
         rejoin: Rejoin::processes(reconnect_listener, &members, identity),
-        keeper: keeper(&members),
-        is_first: identity.parent.is_none(),
+        rendezvous_rank: rendezvous_rank(&members),
+        is_first: !identity.has_parent(),
     };
     drop(probe);
     Ok(Communicator::assemble(parts, config))
@@ -66,7 +66,7 @@ fn agree_on_reading(
     identity: &Identity,
     config: &Config,
 ) -> Result<bool> {
-    let rank = identity.rank;
+    let rank = identity.rank();
     let obstacle = if config.shm.pull {
         let others = members.iter().filter(|m| m.rank != rank);
         others.map(|m| (m, shm::probe_pull(&target_of(m)))).find_map(|(m, probed)| {
@@ -80,7 +80,7 @@ fn agree_on_reading(
         && config.shm.pull
         && config.shm.pull_min_bytes < usize::MAX
         && rank == 0
-        && identity.parent.is_none()
+        && !identity.has_parent()
     {
         eprintln!(
             "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the \

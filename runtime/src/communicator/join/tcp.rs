@@ -5,7 +5,7 @@ use crate::{
     Config,
     error::{Error, Result},
 };
-use bootstrap::{ConnectSpec, Identity, resolve};
+use bootstrap::{ConnectSpec, Identity};
 use std::net::IpAddr;
 use transport::driver::{
     Endpoint,
@@ -13,7 +13,7 @@ use transport::driver::{
 };
 
 /// As much as is never used, where registered memory is another driver's.
-const NO_SLAB: u64 = 1 << 20;
+const UNUSED_SLAB_BYTES: u64 = 1 << 20;
 
 /// Listens for the other ranks.
 pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
@@ -22,41 +22,40 @@ pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpo
 
 /// Listens for the ranks of other hosts, where registered memory is another driver's.
 pub(super) fn open_between(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
-    open_with(identity, config, NO_SLAB)
+    open_with(identity, config, UNUSED_SLAB_BYTES)
 }
 
 fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Box<dyn Endpoint>> {
-    let Identity { rank, rendezvous, .. } = identity;
-    if rendezvous.secret.is_none() && rendezvous.addresses.iter().any(|address| address.is_remote()) {
+    let (rank, rendezvous) = (identity.rank(), identity.rendezvous());
+    if rendezvous.secret().is_none() && rendezvous.has_remote_address() {
         return Err(Error::Bootstrap(format!(
-            "rank {rank} has no secret, without which the other ranks can't tell it from a stranger: set TBCCL_SECRET or \
-             TBCCL_SECRET_FILE on all ranks"
+            "rank {rank} has no secret, without which the other ranks can't tell it from a stranger: set \
+             TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks"
         )));
     }
     let options = TcpConfig {
         bind: config.tcp.interface.clone().unwrap_or_else(|| address_towards(rendezvous)),
         // Without one the rendezvous is of this host and this user, and so are all who hear rank 0's.
-        secret: rendezvous.secret.clone(),
+        secret: rendezvous.secret().cloned(),
         security: config.tcp.security,
         sockets: config.tcp.sockets,
         slab_bytes: slab_bytes as usize,
         buffer_bytes: config.tcp.buffer_bytes,
         lanes: Communicator::LANES,
-        patience: config.timeout,
-        silence: config.tcp.peer_timeout,
+        connect_timeout: config.timeout,
+        peer_timeout: config.tcp.peer_timeout,
         ..TcpConfig::default()
     };
-    let of = *rank;
-    let say = WarningHandler::new(move |what| eprintln!("tbccl: warning: rank {of}: {what}"));
-    match TcpEndpoint::open(&options, *rank, say) {
+    let say = WarningHandler::new(move |what| eprintln!("tbccl: warning: rank {rank}: {what}"));
+    match TcpEndpoint::open(&options, rank, say) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
-        Err(error) => Err(not_started(*rank, error)),
+        Err(error) => Err(not_started(rank, error)),
     }
 }
 
 /// The addresses at which other ranks reach this one, as far as that can be said without asking them.
 pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr> {
-    let towards = || match address_towards(&identity.rendezvous) {
+    let towards = || match address_towards(identity.rendezvous()) {
         Bind::Address(address) => vec![address],
         Bind::Interface(_) => Vec::new(),
     };
@@ -72,7 +71,7 @@ pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr>
 
 /// Returns the local address from which the rendezvous is reached; loopback if that is not over a network.
 fn address_towards(rendezvous: &ConnectSpec) -> Bind {
-    let addresses = rendezvous.addresses.iter().filter_map(|address| resolve(address).ok()).flatten();
+    let addresses = rendezvous.socket_addresses().into_iter();
     let ours = addresses.filter_map(|address| local_address_towards(address).ok());
     ours.map(Bind::Address).next().unwrap_or_default()
 }

@@ -15,7 +15,7 @@ use transport::driver::{
 /// Opens the devices of a rank.
 pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
     debug_assert!(config.transport == Transport::Verbs);
-    let Identity { rank, size, .. } = *identity;
+    let (rank, size) = (identity.rank(), identity.size());
     match VerbsEndpoint::open(&options(identity, config)?, rank, size, &mut say(rank)) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
         Err(error) => Err(not_started(rank, error)),
@@ -31,18 +31,18 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
 pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
     let world_ranks = identity.world_ranks();
     // One rank alone, as a split may leave it, has no cable that a matrix could name.
-    let path = config.verbs.devices.as_ref().filter(|_| identity.parent.is_none() || identity.size > 1);
+    let path = config.verbs.devices.as_ref().filter(|_| !identity.has_parent() || identity.size() > 1);
     let matrix = path.map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|error| {
             broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))
         })?;
         let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
-        matrix.check_size(world_ranks.size).map_err(|error| broken(error.to_string()))?;
+        matrix.check_size(world_ranks.size()).map_err(|error| broken(error.to_string()))?;
         let row =
-            |from: &u32| world_ranks.by_rank.iter().map(|to| (Rank(*from), Rank(*to))).collect::<Vec<_>>();
+            |from: &u32| world_ranks.by_rank().iter().map(|to| (Rank(*from), Rank(*to))).collect::<Vec<_>>();
         Ok::<_, Error>(
-            (world_ranks.by_rank.iter())
+            (world_ranks.by_rank().iter())
                 .map(|from| row(from).into_iter().map(|(from, to)| matrix.rails(from, to).to_vec()).collect())
                 .collect(),
         )

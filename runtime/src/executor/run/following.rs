@@ -29,7 +29,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED>
             return Ok(false);
         }
         let received = if ANNOUNCES { self.workspace.recv_state(stream as usize) } else { cursor.recv };
-        let ready = received.map_or(0, |state| state.taken());
+        let ready = received.map_or(0, |state| state.received());
         if ready == 0 {
             return Ok(false);
         }
@@ -58,5 +58,5 @@ pub(super) fn begun(
     let size = binding.size_of(protocols, src.len());
     let protocol = protocols.choose(link.capabilities(), size, src.len(), registered);
     let state = SendState::new(binding.digest, protocol).with_size(size);
-    if binding.confirmed { state.confirmed() } else { state }
+    if binding.confirmed { state.with_match_ack() } else { state }
 }

@@ -41,11 +41,19 @@ impl Waiting<'_> {
         self.links
     }
 
-    /// The step that is next, for people.
+    /// Returns the description of the next step, if one is known.
     pub(crate) fn step(&self) -> Option<String> {
+        let mut step = String::new();
+        self.write_step(&mut step);
+        (!step.is_empty()).then_some(step)
+    }
+
+    /// Appends the description of the next step; nothing if none is known.
+    pub(crate) fn write_step(&self, out: &mut String) {
         match self.at {
-            At::Step(program, at) => at.map(|(step, peer)| program.describe(step, peer)),
-            At::Said(said) => Some(said.to_owned()),
+            At::Step(program, Some((step, peer))) => program.write_step(step, peer, out),
+            At::Step(_, None) => {}
+            At::Said(said) => out.push_str(said),
         }
     }
 }

@@ -1,9 +1,8 @@
 //! When links are told of receives: early, and before anything is sent.
 
 use super::{
-    ELEM_BYTES, LANES, Patience,
-    deaf::{self, Deaf},
-    executor, links, over_local,
+    ELEM_BYTES, LANES, TimeoutWatch, executor, links, over_local,
+    stub_link::{self, StubLink},
 };
 use crate::{
     executor::{Binding, Program, Sizing},
@@ -23,22 +22,22 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-const SILENT: Capabilities = Capabilities { driver: "silent", announced: true, ..deaf::CAPABILITIES };
+const SILENT: Capabilities = Capabilities { driver: "silent", announced: true, ..stub_link::CAPABILITIES };
 
 /// Nothing ever arrives; it counts what it is told of, and wants to be told before anything is sent.
-fn silent(told: &Arc<AtomicU32>) -> impl Link + 'static {
-    let seen = Arc::clone(told);
+fn silent(announced: &Arc<AtomicU32>) -> impl Link + 'static {
+    let seen = Arc::clone(announced);
     let send = move |_: Span<'_>| {
         let times = seen.load(Ordering::Relaxed);
         assert_ne!(times, 0, "something was sent before the peer was told what to send");
         SendProgress::Idle
     };
-    Deaf { capabilities: &SILENT, send, told: Arc::clone(told) }
+    StubLink { capabilities: &SILENT, send, announced: Arc::clone(announced) }
 }
 
 /// Returns the announcements to each peer of rank 0 of four while it runs these steps, on a megabyte, and
 /// nothing arrives.
-fn told(steps: Vec<Step>) -> [u32; 4] {
+fn announced(steps: Vec<Step>) -> [u32; 4] {
     let schedule = Schedule {
         collective: Collective::AllReduce,
         algorithm: "by_hand".into(),
@@ -52,8 +51,8 @@ fn told(steps: Vec<Step>) -> [u32; 4] {
     };
     let program = Program::compile(&schedule, Rank(0), LANES);
     let (_, slab) = over_local(1).remove(0);
-    let told: [Arc<AtomicU32>; 4] = Default::default();
-    let silent = |peer: u32, _| Box::new(silent(&told[peer as usize])) as Box<dyn Link>;
+    let announced: [Arc<AtomicU32>; 4] = Default::default();
+    let silent = |peer: u32, _| Box::new(silent(&announced[peer as usize])) as Box<dyn Link>;
     let mut executor = executor(links(0, 4, silent), &slab, 4);
     let mut data = vec![0u8; 1 << 20];
     let output = SpanMut::from(&mut data[..]);
@@ -72,8 +71,8 @@ fn told(steps: Vec<Step>) -> [u32; 4] {
         packed: None,
         confirmed: false,
     };
-    executor.run(&program, &[binding], &mut Patience).expect_err("nothing arrives");
-    told.map(|told| told.load(Ordering::Relaxed))
+    executor.run(&program, &[binding], &mut TimeoutWatch).expect_err("nothing arrives");
+    announced.map(|announced| announced.load(Ordering::Relaxed))
 }
 
 const WHOLE: ChunkRange = ChunkRange { buffer: Buffer::Output, first: 0, len: 1 };
@@ -90,7 +89,7 @@ fn what_will_be_reduced_is_asked_for_before_its_turn() {
         step(Action::RecvReduce { peer: Rank(2), local, dst, last: true }, &[0]),
         step(Action::Recv { peer: Rank(3), dst }, &[1]),
     ];
-    assert_eq!(told(steps), [0, 1, 1, 0]);
+    assert_eq!(announced(steps), [0, 1, 1, 0]);
 }
 
 /// Messages are sent in the order of sending, through queues as well: a peer would wait for an announcement
@@ -103,5 +102,5 @@ fn peers_are_told_what_to_send_before_anything_is_sent_to_them() {
     let local = WHOLE;
     let recvs = peers.map(|peer| step(Action::RecvReduce { peer, local, dst: WHOLE, last: false }));
     // The link looks at the order.
-    assert_eq!(told([sends, recvs].concat()), [0, 1, 1, 1]);
+    assert_eq!(announced([sends, recvs].concat()), [0, 1, 1, 1]);
 }

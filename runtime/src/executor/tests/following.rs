@@ -18,7 +18,7 @@ use topology::Rank;
 use transport::{
     Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
     WaitPolicy,
-    driver::{Endpoint, local, rehearsal::Rehearsal},
+    driver::{Endpoint, local, strict::StrictEndpoint},
     memory::{ArenaLayout, Slab, Span, SpanMut},
     ring::RingLayout,
 };
@@ -110,8 +110,8 @@ fn copying(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
 
 /// Links that take announcements, and spoil memory that they may write.
 fn announcing(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
-    let mut endpoints = super::met(ranks, narrow(ranks));
-    let one = |(rank, endpoint): (u32, &mut Rehearsal)| {
+    let mut endpoints = super::connected_endpoints(ranks, narrow(ranks));
+    let one = |(rank, endpoint): (u32, &mut StrictEndpoint)| {
         let slab = endpoint.slab().clone();
         let links = counting(links(rank, ranks, |p, lane| endpoint.link(p, lane)), sent_on);
         (executor(links, &slab, ranks), slab)

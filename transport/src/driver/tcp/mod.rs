@@ -32,25 +32,25 @@
 //! memory is in use once a poll has returned.
 
 mod addresses;
-mod attempt;
 mod channel;
-mod confirm;
+mod connection_table;
 mod connector;
+mod encrypted;
 mod endpoint;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod incoming;
-mod introduction;
 mod link;
+mod liveness;
+mod match_acks;
 mod outgoing;
-mod part;
-mod sealed;
+mod peer_info;
+mod pending;
+mod receive;
 mod sleeper;
 mod socket;
-mod table;
 #[cfg(test)]
 mod tests;
-mod vital;
 mod warning;
 mod wire;
 
@@ -83,7 +83,7 @@ pub struct TcpConfig {
     pub secret: Option<Secret>,
     /// Protection of connections against attackers.
     pub security: Security,
-    /// Connections per lane between two ranks, 1 to [`TcpConfig::MOST_SOCKETS`].
+    /// Connections per lane between two ranks, 1 to [`TcpConfig::MAX_SOCKETS`].
     ///
     /// `None` selects one within a host and two between hosts.
     pub sockets: Option<u32>,
@@ -96,15 +96,15 @@ pub struct TcpConfig {
     /// Lanes between two ranks.
     pub lanes: u8,
     /// How long to wait for a peer to answer when a connection is made.
-    pub patience: Duration,
-    /// After how long without an answer a peer's host is taken for gone; from [`SILENCE`](super::SILENCE) to
-    /// [`SILENCE_MOST`](super::SILENCE_MOST).
-    pub silence: Duration,
+    pub connect_timeout: Duration,
+    /// After how long without an answer a peer's host is taken for gone; from [`PEER_TIMEOUT`](super::PEER_TIMEOUT) to
+    /// [`PEER_TIMEOUT_MAX`](super::PEER_TIMEOUT_MAX).
+    pub peer_timeout: Duration,
 }
 
 impl TcpConfig {
     /// The most connections per lane.
-    pub const MOST_SOCKETS: u32 = 16;
+    pub const MAX_SOCKETS: u32 = 16;
 }
 
 impl Default for TcpConfig {
@@ -118,8 +118,8 @@ impl Default for TcpConfig {
             slab_bytes: 1 << 30,
             buffer_bytes: None,
             lanes: 2,
-            patience: Duration::from_secs(30),
-            silence: super::SILENCE,
+            connect_timeout: Duration::from_secs(30),
+            peer_timeout: super::PEER_TIMEOUT,
         }
     }
 }

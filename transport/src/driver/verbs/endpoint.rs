@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! open        devices, memory        ->  "devices"  ->  everyone's
-//! converse    who reaches whom       ->  "reach"    ->  everyone's     (not tried where a matrix says it)
-//! converse    queue pairs            ->  "rails"    ->  everyone's
-//! converse    connects them, posts receives  ->  "ready"  ->  everyone's: from now on anyone may send
+//! exchange    who reaches whom       ->  "reach"    ->  everyone's     (not tried where a matrix says it)
+//! exchange    queue pairs            ->  "rails"    ->  everyone's
+//! exchange    connects them, posts receives  ->  "ready"  ->  everyone's: from now on anyone may send
 //! ```
 //!
 //! The words travel over the job's rendezvous; how is the runtime's business. What they say is in `conversation`. Every
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     Link, Sleeper, TransportError,
-    driver::{Drive, Endpoint, Home, Lease, RailInfo},
+    driver::{Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard},
     memory::{Mapping, Registered, Slab, Span},
     verbs::Library,
 };
@@ -72,8 +72,8 @@ pub struct VerbsEndpoint {
 #[derive(Debug)]
 struct Driven(Arc<Mutex<Engine>>);
 
-impl Drive for Driven {
-    fn drive(&self) -> Result<(), TransportError> {
+impl ProgressHandle for Driven {
+    fn progress(&self) -> Result<(), TransportError> {
         lock(&self.0).progress().map(drop)
     }
 }
@@ -109,7 +109,7 @@ impl VerbsEndpoint {
     pub fn open_at(
         config: &VerbsConfig,
         rank: u32,
-        home: &mut Home,
+        home: &mut HostMemory,
         say: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
         let hosts = home.hosts().to_vec();
@@ -188,7 +188,7 @@ impl Endpoint for VerbsEndpoint {
         "verbs"
     }
 
-    fn converse(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn exchange(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Ready) {
             Stage::Opened(opened) => {
                 let word = self.introduce(opened)?;
@@ -236,7 +236,11 @@ impl Endpoint for VerbsEndpoint {
         &self.slab
     }
 
-    unsafe fn lend(&mut self, start: *mut u8, len: usize) -> Result<Option<Box<dyn Lease>>, TransportError> {
+    unsafe fn register(
+        &mut self,
+        start: *mut u8,
+        len: usize,
+    ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
         let mut engine = lock(&self.engine);
         if !engine.ports.iter().all(|port| port.abilities.late_registration) {
             return Ok(None);
@@ -256,7 +260,7 @@ impl Endpoint for VerbsEndpoint {
         lock(&self.engine).lent.end_use(memory.as_ptr() as usize, memory.len());
     }
 
-    fn driven(&self) -> Option<Arc<dyn Drive>> {
+    fn progress_handle(&self) -> Option<Arc<dyn ProgressHandle>> {
         Some(Arc::new(Driven(Arc::clone(&self.engine))))
     }
 
@@ -272,7 +276,7 @@ impl Endpoint for VerbsEndpoint {
         choice::prefer(&mut lock(&self.engine), peer, rail);
     }
 
-    fn settle(&mut self, within: Duration, _: &dyn Fn(u32) -> bool) -> bool {
+    fn flush(&mut self, within: Duration, _: &dyn Fn(u32) -> bool) -> bool {
         self.progress_until(Instant::now() + within, Engine::is_drained)
     }
 

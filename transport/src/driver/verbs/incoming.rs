@@ -376,9 +376,9 @@ impl Peer {
             if sink.destination().is_some() {
                 self.counters[lane].copied_bytes += message.len as u64;
             }
-            sink.take(0, env.memory.span(message.at, message.len));
+            sink.write(0, env.memory.span(message.at, message.len));
         }
-        state.taken = message.len;
+        state.received = message.len;
         self.counters[lane].moved_bytes += message.len as u64;
         self.counters[lane].received_messages += 1;
         let incoming = &mut self.incoming[lane];
@@ -404,7 +404,7 @@ impl Peer {
             self.check()?;
             return Ok(RecvProgress::Idle);
         }
-        let before = state.taken;
+        let before = state.received;
         while let Some(piece) = incoming.pieces.front().copied()
             && piece.arrived
             && piece.message == incoming.first_message
@@ -413,19 +413,19 @@ impl Peer {
                 if sink.destination().is_some() {
                     self.counters[lane].copied_bytes += piece.len as u64;
                 }
-                sink.take(piece.offset, env.memory.span(piece.at, piece.len));
+                sink.write(piece.offset, env.memory.span(piece.at, piece.len));
                 incoming.staging.push(place);
             }
-            state.taken += piece.len;
+            state.received += piece.len;
             incoming.pieces.pop_front();
             incoming.first_piece = incoming.first_piece.wrapping_add(1);
         }
-        if state.taken == before {
+        if state.received == before {
             self.check()?;
             return Ok(RecvProgress::Idle);
         }
-        self.counters[lane].moved_bytes += (state.taken - before) as u64;
-        let complete = state.taken == state.len;
+        self.counters[lane].moved_bytes += (state.received - before) as u64;
+        let complete = state.received == state.len;
         if complete {
             incoming.messages.pop_front();
             incoming.first_message += 1;

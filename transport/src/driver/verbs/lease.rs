@@ -1,7 +1,7 @@
 //! The lease of memory that is lent: whoever drops it has the memory back, and no device knows it any more.
 
 use super::{endpoint::lock, engine::Engine};
-use crate::driver::Lease;
+use crate::driver::RegistrationGuard;
 use std::sync::{Mutex, Weak};
 
 /// Memory that is lent to an engine, by its first address.
@@ -11,7 +11,7 @@ pub(super) struct VerbsLease {
     pub(super) start: usize,
 }
 
-impl Lease for VerbsLease {}
+impl RegistrationGuard for VerbsLease {}
 
 impl Drop for VerbsLease {
     fn drop(&mut self) {

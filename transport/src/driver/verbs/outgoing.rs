@@ -187,7 +187,7 @@ impl Peer {
         if ready < src.len() {
             return Ok(SendProgress::Idle);
         }
-        let flags = if state.confirmed { CONFIRM } else { 0 };
+        let flags = if state.match_ack { CONFIRM } else { 0 };
         let number = self.out[lane].sent;
         if !self.send_eager(env, lane, (state.digest, flags), src)? {
             self.wants_word = true;
@@ -195,7 +195,7 @@ impl Peer {
         }
         self.counters[lane].sent_messages += 1;
         self.counters[lane].copied_bytes += src.len() as u64;
-        if state.confirmed {
+        if state.match_ack {
             state.awaits = Some(MATCH | u64::from(number));
             return Ok(SendProgress::Posted);
         }
@@ -356,7 +356,7 @@ impl Peer {
                         if let Some(piece) = self.out[lane].pieces.get_mut(index) {
                             piece.rail = grant.rail;
                         }
-                        self.counters[lane].repeated += 1;
+                        self.counters[lane].retransmissions += 1;
                     }
                     _ if env.rules.completions_confirm() => self.notices.push_back(Notice::arrived(&grant)),
                     _ => {}

@@ -280,7 +280,7 @@ impl Peer {
     pub(super) fn repeat(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         let Some(active) = self.active() else { return Ok(()) };
         self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
-        self.counters[0].repeated += u64::from(self.unacknowledged());
+        self.counters[0].retransmissions += u64::from(self.unacknowledged());
         self.held = Some(self.acked);
         self.post_held(env, active)
     }

@@ -242,7 +242,7 @@ impl Peer {
         if !data_only {
             r.control_state = r.control_state.with_ours();
         }
-        self.counters[0].renewed += 1;
+        self.counters[0].reconnections += 1;
         self.notices.push_back(Notice::RailReady { rail: rail as u8, data_only });
         if self.rails[rail].is_up() { self.regrant_rail(env, rail) } else { Ok(()) }
     }

@@ -16,7 +16,7 @@ fn ends() -> [Handshake; 2] {
 /// All that one end has to say now.
 fn said(end: &mut Handshake) -> Vec<u8> {
     let bytes = end.outgoing().to_vec();
-    end.written(bytes.len());
+    end.mark_written(bytes.len());
     bytes
 }
 
@@ -26,11 +26,11 @@ fn carry(a: &mut Handshake, b: &mut Handshake, step: usize) -> Result<[Vec<u8>; 
     for _ in 0..10_000 {
         for (at, bytes_of) in wire.iter_mut().enumerate() {
             let (from, to) = if at == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
-            let len = step.min(from.outgoing().len()).min(to.wants());
+            let len = step.min(from.outgoing().len()).min(to.bytes_wanted());
             let bytes = from.outgoing()[..len].to_vec();
-            from.written(len);
+            from.mark_written(len);
             bytes_of.extend_from_slice(&bytes);
-            to.take(&bytes)?;
+            to.receive(&bytes)?;
         }
         if a.is_done() && b.is_done() {
             return Ok(wire);
@@ -89,11 +89,11 @@ fn hellos_may_be_empty_and_are_bounded() {
 fn another_secret_is_refused_before_anything_is_said() {
     let mut a = Handshake::initiator(&secret(2), Purpose::Data, b"").expect("begun");
     let [_, mut b] = ends();
-    let error = b.take(&said(&mut a)).expect_err("another secret");
+    let error = b.receive(&said(&mut a)).expect_err("another secret");
     assert!(matches!(error, SecureError::Secret), "{error}");
     assert!(b.outgoing().is_empty(), "a stranger is told nothing");
-    assert_eq!(b.wants(), 0);
-    assert!(b.take(b"more").is_err() && !b.is_done() && b.finish().is_err());
+    assert_eq!(b.bytes_wanted(), 0);
+    assert!(b.receive(b"more").is_err() && !b.is_done() && b.finish().is_err());
 }
 
 #[test]
@@ -101,17 +101,17 @@ fn another_purpose_or_version_is_refused_and_named() {
     let mut a = Handshake::initiator(&secret(1), Purpose::Bootstrap, b"").expect("begun");
     let first = said(&mut a);
     let [_, mut b] = ends();
-    let error = b.take(&first).expect_err("another purpose").to_string();
+    let error = b.receive(&first).expect_err("another purpose").to_string();
     assert!(error.contains("purpose 1") && error.contains("purpose 2"), "{error}");
     // Who only writes another purpose on it does not get through either.
     let mut renamed = first.clone();
     renamed[4] = Purpose::Data as u8;
     let [_, mut b] = ends();
-    assert!(matches!(b.take(&renamed), Err(SecureError::Secret)));
+    assert!(matches!(b.receive(&renamed), Err(SecureError::Secret)));
     let mut newer = first;
     newer[3] = VERSION + 1;
     let [_, mut b] = ends();
-    let error = b.take(&newer).expect_err("another version").to_string();
+    let error = b.receive(&newer).expect_err("another version").to_string();
     assert!(error.contains(&format!("version {}", VERSION + 1)), "{error}");
 }
 
@@ -122,30 +122,30 @@ fn a_recording_of_one_handshake_is_of_no_use_for_another() {
     // Played to another responder: its answer is new, so the recorded third message does not fit.
     let [_, mut responder] = ends();
     let first = HEADER_BYTES + KEY_BYTES + TAG_BYTES;
-    responder.take(&from_initiator[..first]).expect("it was made with the secret");
+    responder.receive(&from_initiator[..first]).expect("it was made with the secret");
     said(&mut responder);
-    let error = responder.take(&from_initiator[first..]).expect_err("recorded");
+    let error = responder.receive(&from_initiator[first..]).expect_err("recorded");
     assert!(matches!(error, SecureError::Secret), "{error}");
     // Played to another initiator: its key is new, so the recorded answer does not fit.
     let [mut initiator, _] = ends();
     said(&mut initiator);
-    let error = initiator.take(&from_responder).expect_err("recorded");
+    let error = initiator.receive(&from_responder).expect_err("recorded");
     assert!(matches!(error, SecureError::Secret), "{error}");
     // Sent back to who it came from.
     let [mut initiator, _] = ends();
     let own = said(&mut initiator);
-    assert!(initiator.take(&own).is_err());
+    assert!(initiator.receive(&own).is_err());
 }
 
 #[test]
 fn strangers_are_known_by_their_first_byte() {
     for text in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-", b"\x16\x03\x01", &[0; 8], &[0xff; 300]] {
         let [_, mut b] = ends();
-        let error = b.take(&text[..1]).expect_err("not ours");
+        let error = b.receive(&text[..1]).expect_err("not ours");
         assert!(matches!(error, SecureError::UnknownProtocol), "{error}");
     }
     let [_, mut b] = ends();
-    assert!(matches!(b.take(b"tbx"), Err(SecureError::UnknownProtocol)));
+    assert!(matches!(b.receive(b"tbx"), Err(SecureError::UnknownProtocol)));
 }
 
 #[test]
@@ -160,14 +160,14 @@ fn every_changed_byte_makes_it_fail_on_one_side_at_least() {
             for _ in 0..6 {
                 for way in [0, 1] {
                     let (from, to) = if way == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-                    let len = from.outgoing().len().min(to.wants());
+                    let len = from.outgoing().len().min(to.bytes_wanted());
                     let mut part = from.outgoing()[..len].to_vec();
-                    from.written(len);
+                    from.mark_written(len);
                     if way == direction && (sent[way]..sent[way] + len).contains(&at) {
                         part[at - sent[way]] ^= 0x40;
                     }
                     sent[way] += len;
-                    failed |= to.take(&part).is_err();
+                    failed |= to.receive(&part).is_err();
                 }
             }
             // A length that only grew leaves its reader waiting, until its owner's deadline.
@@ -182,8 +182,8 @@ fn what_is_cut_off_is_never_done() {
     let [from_initiator, _] = carry(&mut a, &mut b, usize::MAX).expect("the same secret");
     for len in 0..HEADER_BYTES + KEY_BYTES + TAG_BYTES {
         let [_, mut b] = ends();
-        b.take(&from_initiator[..len]).expect("a beginning");
-        assert!(!b.is_done() && b.outgoing().is_empty() && b.wants() > 0);
+        b.receive(&from_initiator[..len]).expect("a beginning");
+        assert!(!b.is_done() && b.outgoing().is_empty() && b.bytes_wanted() > 0);
     }
 }
 
@@ -193,7 +193,7 @@ fn lengths_that_can_not_be_are_refused_before_they_are_waited_for() {
         let [_, mut b] = ends();
         let [low, high] = (len as u16).to_le_bytes();
         let header = [b't', b'b', b'c', VERSION, Purpose::Data as u8, 1, low, high];
-        let error = b.take(&header).expect_err("a length that none has");
+        let error = b.receive(&header).expect_err("a length that none has");
         assert!(matches!(error, SecureError::Malformed(_)), "{len}: {error}");
     }
 }
@@ -217,7 +217,7 @@ fn bytes_at_random_are_refused_and_never_a_panic() {
             let [low, high] = ((KEY_BYTES + TAG_BYTES) as u16).to_le_bytes();
             bytes.splice(0..0, [b't', b'b', b'c', VERSION, Purpose::Data as u8, number, low, high]);
         }
-        let refused = end.take(&bytes).is_err();
+        let refused = end.receive(&bytes).is_err();
         assert!(refused || bytes.len() < HEADER_BYTES + KEY_BYTES + TAG_BYTES);
         assert!(!end.is_done());
     }

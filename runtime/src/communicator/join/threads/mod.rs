@@ -4,8 +4,9 @@ mod rendezvous;
 
 use super::{
     super::{Communicator, Parts, plans::SharedChoice},
+    catch_signal_if_wanted,
     failure::host_name,
-    layout, listen_if_wanted,
+    layout,
 };
 use crate::{
     Config,
@@ -33,7 +34,7 @@ pub(in super::super) struct Threads {
 impl Threads {
     /// Creates the state of `ranks` threads.
     pub(super) fn new(ranks: u32, config: &Config) -> Result<Threads> {
-        listen_if_wanted(config)?;
+        catch_signal_if_wanted(config)?;
         let host = host_name();
         let name = |rank| PeerName { rank: Rank(rank), pid: std::process::id(), host: host.clone() };
         Ok(Threads {
@@ -58,12 +59,12 @@ impl Threads {
             endpoint: None,
             transport: "local",
             rejoin: Arc::clone(rendezvous).into(),
-            keeper: None,
+            rendezvous_rank: None,
             is_first: true,
         };
         let mut communicator = Communicator::assemble(parts, config);
         communicator.plans.share_choice(plans);
-        communicator.executor.make_links_by(local_links(rank, arenas));
+        communicator.executor.set_link_maker(local_links(rank, arenas));
         communicator
     }
 }

@@ -4,7 +4,7 @@
 //! thread that comes for a job opens a group; the last one creates the shared state; all wait until that
 //! exists, or one of them times out.
 
-use super::{super::titles::titles, Threads};
+use super::{super::labels::labels, Threads};
 use crate::{
     Communicator, Config,
     error::{Error, Result},
@@ -53,7 +53,7 @@ impl ThreadRendezvous {
         let group = self.enter(job, new, members.len(), config);
         let threads = group.wait(config, || {
             self.close(job, &group);
-            titles(members)
+            labels(members)
         })?;
         Ok(threads.communicator(new, config))
     }
@@ -113,13 +113,13 @@ impl PendingGroup {
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(state);
-        let titles = close();
+        let labels = close();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // The last one may have come meanwhile.
         let here = &state.here;
         let absent: Vec<Rank> =
             (0..here.len() as u32).filter(|rank| !here[*rank as usize]).map(Rank).collect();
-        let names: Vec<&str> = absent.iter().map(|rank| titles[rank.index()].as_str()).collect();
+        let names: Vec<&str> = absent.iter().map(|rank| labels[rank.index()].as_str()).collect();
         let why = format!("these ranks have not come in time: {}", names.join(", "));
         let outcome = state.outcome.get_or_insert(Err(Error::Absent { ranks: absent, why })).clone();
         self.changed.notify_all();

@@ -60,9 +60,9 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         | TransportError::NoRail { .. }
         | TransportError::Unreachable { .. }
         | TransportError::Lost { .. }
-        | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, SOON),
+        | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, NEWS_TIMEOUT),
         // Here there is more to come: it has ended or left, and both are told.
-        TransportError::Closed { .. } => failure_soon(watch, peer, &step, TOLD_WITHIN),
+        TransportError::Closed { .. } => failure_soon(watch, peer, &step, REPORT_TIMEOUT),
         _ => None,
     };
     cause.unwrap_or_else(|| Error::Link {
@@ -77,14 +77,14 @@ fn place(watch: &CallWatch<'_>, step: String) -> Place {
 }
 
 /// How long news of a peer are waited for that may have none.
-const SOON: Duration = Duration::from_millis(500);
+const NEWS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Time limit for news of a peer that are certain to come, over a rendezvous that may be short of a core.
-const TOLD_WITHIN: Duration = Duration::from_secs(10);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rounds of waiting before a peer that has left is taken to have left without a reason: the reason may be in
 /// flight.
-const LEAVING_ROUNDS: u32 = 20;
+const MAX_LEAVE_ROUNDS: u32 = 20;
 
 /// Waits a moment for news of the peer: it has died, failed, or is in another call and has failed for that;
 /// or it has closed its part of the communicator, and its connections with it.
@@ -100,14 +100,14 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Durat
             let failure = watch.peers.raise(Failure::Died { rank: peer, how });
             return Some(watch.peers.error_of(failure, place(watch, step.to_owned())));
         }
-        if let Err(error) = watch.look_for_mismatch(&others) {
+        if let Err(error) = watch.look_for_mismatch(&others.iter().copied()) {
             return Some(error);
         }
-        if round >= LEAVING_ROUNDS && watch.has_left(peer) {
+        if round >= MAX_LEAVE_ROUNDS && watch.has_left(peer) {
             let peer = watch.peers.names[peer.index()].clone();
             return Some(Error::PeerLeft { peer, place: Box::new(place(watch, step.to_owned())) });
         }
-        let within = if watch.peers.hears_news() { within } else { within.min(SOON) };
+        let within = if watch.peers.hears_news() { within } else { within.min(NEWS_TIMEOUT) };
         if asked.elapsed() >= within {
             break;
         }

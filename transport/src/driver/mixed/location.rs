@@ -7,23 +7,23 @@ use std::{fs, io};
 /// Location of a rank, and the socket over which ranks of its host send it a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Place {
-    /// This start of this host's system.
+pub(super) struct Location {
+    /// Identity of the running system: the boot ID, or a substitute.
     boot: String,
-    /// Its network namespace: abstract sockets belong to one.
+    /// Network namespace of the process; abstract sockets belong to one namespace.
     network: String,
     user: u32,
     /// Host name given by the user.
     host: String,
     /// Name of the socket of the descriptor exchange.
     pub(super) socket: String,
-    /// Known only to those who have heard it here, over the job's side channel.
+    /// Secret of the descriptor exchange. Only ranks of the job know it, from the job's side channel.
     pub(super) token: [u8; 16],
 }
 
-impl Place {
-    pub(super) fn of_this_process(socket: &str, token: &[u8; 16], host: &str) -> Place {
-        Place {
+impl Location {
+    pub(super) fn of_this_process(socket: &str, token: &[u8; 16], host: &str) -> Location {
+        Location {
             boot: boot(),
             network: network(),
             user: rustix::process::geteuid().as_raw(),
@@ -33,22 +33,24 @@ impl Place {
         }
     }
 
-    /// As it is told.
-    pub(super) fn word(&self) -> Vec<u8> {
+    /// Encodes the announcement as JSON.
+    pub(super) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
     /// Parses the announcement of a rank.
-    pub(super) fn heard(rank: u32, word: &[u8]) -> Result<Place, TransportError> {
-        serde_json::from_slice(word).map_err(|error| TransportError::DeviceDescription {
+    pub(super) fn decode(rank: u32, message: &[u8]) -> Result<Location, TransportError> {
+        serde_json::from_slice(message).map_err(|error| TransportError::DeviceDescription {
             peer: rank,
-            what: format!("it does not say where it is ({error}); use the same version of tbccl everywhere"),
+            what: format!(
+                "its location message is invalid ({error}); use the same version of tbccl everywhere"
+            ),
         })
     }
 
     /// Whether both ranks can map one object. A rank on an unidentifiable host shares memory only with
     /// itself.
-    pub(super) fn shares_memory_with(&self, other: &Place) -> bool {
+    pub(super) fn shares_memory_with(&self, other: &Location) -> bool {
         self == other
             || !self.boot.is_empty()
                 && (&self.boot, &self.network, self.user, &self.host)
@@ -56,14 +58,14 @@ impl Place {
     }
 }
 
-/// By rank, the lowest rank of its host: a number that only those share who share memory.
-pub(super) fn hosts(places: &[Place]) -> Vec<u32> {
-    let first = |place: &Place| places.iter().position(|other| other.shares_memory_with(place));
-    places.iter().map(|place| first(place).expect("itself at least") as u32).collect()
+/// Returns the host number of each rank: the lowest rank that it shares memory with.
+pub(super) fn hosts(locations: &[Location]) -> Vec<u32> {
+    let first = |location: &Location| locations.iter().position(|other| other.shares_memory_with(location));
+    locations.iter().map(|location| first(location).expect("itself at least") as u32).collect()
 }
 
-/// The error of a rank that its neighbours can't be met by.
-pub(super) fn unmet(rank: u32, error: &io::Error) -> TransportError {
+/// Returns the error of a rank that can't exchange descriptors with its local peers.
+pub(super) fn sharing_failed(rank: u32, error: &io::Error) -> TransportError {
     TransportError::Wiring {
         rank,
         what: format!(
@@ -96,36 +98,42 @@ fn network() -> String {
 mod tests {
     use super::*;
 
-    fn place(boot: &str, network: &str, user: u32, token: u8) -> Place {
+    fn location(boot: &str, network: &str, user: u32, token: u8) -> Location {
         let (boot, network) = (boot.to_owned(), network.to_owned());
-        Place { boot, network, user, host: String::new(), socket: "x".into(), token: [token; 16] }
+        Location { boot, network, user, host: String::new(), socket: "x".into(), token: [token; 16] }
     }
 
     #[test]
     fn memory_is_shared_within_one_start_of_one_host_one_namespace_and_one_user() {
-        let ours = place("b", "n", 1, 1);
-        assert!(ours.shares_memory_with(&place("b", "n", 1, 2)));
-        for other in [place("c", "n", 1, 2), place("b", "m", 1, 2), place("b", "n", 2, 2)] {
+        let ours = location("b", "n", 1, 1);
+        assert!(ours.shares_memory_with(&location("b", "n", 1, 2)));
+        for other in [location("c", "n", 1, 2), location("b", "m", 1, 2), location("b", "n", 2, 2)] {
             assert!(!ours.shares_memory_with(&other), "{other:?}");
         }
-        let unknown = place("", "n", 1, 1);
-        assert!(unknown.shares_memory_with(&unknown) && !unknown.shares_memory_with(&place("", "n", 1, 2)));
+        let unknown = location("", "n", 1, 1);
+        assert!(
+            unknown.shares_memory_with(&unknown) && !unknown.shares_memory_with(&location("", "n", 1, 2))
+        );
     }
 
     #[test]
     fn ranks_of_one_host_have_a_number_in_common_and_different_names_divide_it() {
-        let named = |host: &str, token| Place { host: host.into(), ..place("b", "n", 1, token) };
-        let places = [named("x", 0), named("y", 1), place("c", "n", 1, 2), named("x", 3), named("y", 4)];
-        assert_eq!(hosts(&places), [0, 1, 2, 0, 1]);
-        assert_eq!(hosts(&[place("", "n", 1, 0), place("", "n", 1, 1)]), [0, 1]);
+        let named = |host: &str, token| Location { host: host.into(), ..location("b", "n", 1, token) };
+        let locations =
+            [named("x", 0), named("y", 1), location("c", "n", 1, 2), named("x", 3), named("y", 4)];
+        assert_eq!(hosts(&locations), [0, 1, 2, 0, 1]);
+        assert_eq!(hosts(&[location("", "n", 1, 0), location("", "n", 1, 1)]), [0, 1]);
     }
 
     #[test]
     fn what_is_told_is_heard() {
-        let ours = place("b", "n", 1, 7);
-        assert_eq!(Place::heard(3, &ours.word()).expect("ours"), ours);
-        for word in [b"".as_slice(), b"{}", b"\xff", &vec![b'['; 1 << 16]] {
-            assert!(matches!(Place::heard(3, word), Err(TransportError::DeviceDescription { peer: 3, .. })));
+        let ours = location("b", "n", 1, 7);
+        assert_eq!(Location::decode(3, &ours.encode()).expect("ours"), ours);
+        for message in [b"".as_slice(), b"{}", b"\xff", &vec![b'['; 1 << 16]] {
+            assert!(matches!(
+                Location::decode(3, message),
+                Err(TransportError::DeviceDescription { peer: 3, .. })
+            ));
         }
     }
 }

@@ -8,14 +8,14 @@ mod system {
     use std::sync::LazyLock;
 
     /// Whether the system grants this process the fence. Old systems and some containers refuse.
-    static CAN: LazyLock<bool> =
+    static IS_AVAILABLE: LazyLock<bool> =
         LazyLock::new(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok());
 
-    pub(crate) fn others_can() -> bool {
-        *CAN
+    pub(crate) fn is_available() -> bool {
+        *IS_AVAILABLE
     }
 
-    pub(crate) fn others() {
+    pub(crate) fn fence_all_threads() {
         // A child that was forked may have to ask again.
         let passed = membarrier(MembarrierCommand::PrivateExpedited).or_else(|_| {
             membarrier(MembarrierCommand::RegisterPrivateExpedited)?;
@@ -28,21 +28,21 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
-    pub(crate) fn others_can() -> bool {
+    pub(crate) fn is_available() -> bool {
         false
     }
 
-    pub(crate) fn others() {
+    pub(crate) fn fence_all_threads() {
         unreachable!("this system has no fence for others")
     }
 }
 
 /// Whether all threads of this process can be made to pass a fence.
-pub(super) fn others_can() -> bool {
-    system::others_can()
+pub(super) fn is_available() -> bool {
+    system::is_available()
 }
 
 /// Returns when each thread of this process has passed a fence since this was called. Only where they can.
-pub(super) fn others() {
-    system::others();
+pub(super) fn fence_all_threads() {
+    system::fence_all_threads();
 }

@@ -21,11 +21,11 @@ _ALL_HERE = -1
 _DEFAULT_SECONDS = default_pg_timeout.total_seconds()
 
 
-class Monitored:
+class MonitoredBarrier:
     """The barrier."""
 
     #: How many there have been. A message of one that failed is not taken for one of the next.
-    _monitored = 0
+    _monitored_barriers = 0
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Waits until all ranks are here.
@@ -33,44 +33,50 @@ class Monitored:
         Raises tbccl.TimeoutError after ``timeout``; on rank 0 it names the first rank that is missing, or, with
         ``wait_all_ranks``, all of them.
         """
-        limit = self._limit_set or _DEFAULT_SECONDS if timeout is None else timeout.total_seconds()
-        tag, self._monitored = self._monitored % 2**31, self._monitored + 1
+        limit = self._default_timeout or _DEFAULT_SECONDS if timeout is None else timeout.total_seconds()
+        tag, self._monitored_barriers = self._monitored_barriers % 2**31, self._monitored_barriers + 1
         if self._size == 1:
             return
         try:
             if self._rank == 0:
-                self._hear_from_all(tag, limit, wait_all_ranks)
+                self._collect_reports(tag, limit, wait_all_ranks)
             else:
-                self._report_to_first(tag, limit)
+                self._report_to_rank_0(tag, limit)
         except Error as error:
-            raise self._told(error)
+            raise self._annotated(error)
 
-    def _hear_from_all(self, tag: int, limit: float, wait_all_ranks: bool) -> None:
+    def _collect_reports(self, tag: int, limit: float, wait_all_ranks: bool) -> None:
         if limit <= 0:
             raise TimeoutError(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {limit * 1000:.0f} ms")
         deadline = time.monotonic() + limit
-        reports = {rank: _Word(self, tag).from_rank(rank) for rank in range(1, self._size)}
+        reports = {rank: _RankMessage(self, tag).receive_from(rank) for rank in range(1, self._size)}
         missing = []
         for rank, report in reports.items():
-            if not _came(report, deadline):
+            if not _has_arrived(report, deadline):
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
         answer = missing[0] if missing else _ALL_HERE
-        answers = [_Word(self, tag, answer).to_rank(rank) for rank, report in reports.items() if _came(report, 0.0)]
-        for word in answers:
+        answers = [
+            _RankMessage(self, tag, answer).send_to(rank)
+            for rank, report in reports.items()
+            if _has_arrived(report, 0.0)
+        ]
+        for message in answers:
             # As little as one message may be on its way to a rank that dies now, which is no matter of this barrier.
-            _came(word, time.monotonic() + 1.0)
+            _has_arrived(message, time.monotonic() + 1.0)
         if missing:
-            who = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
-            error = TimeoutError(f"[Rank 0]: {who} failed to pass monitoredBarrier in {limit * 1000:.0f} ms")
+            names = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
+            error = TimeoutError(
+                f"[Rank 0]: {names} failed to pass monitoredBarrier in {limit * 1000:.0f} ms"
+            )
             error.peer = missing[0]
             raise error
 
-    def _report_to_first(self, tag: int, limit: float) -> None:
+    def _report_to_rank_0(self, tag: int, limit: float) -> None:
         deadline = time.monotonic() + limit
-        answer = _Word(self, tag).from_rank(0)
-        _Word(self, tag, self._rank).to_rank(0)
+        answer = _RankMessage(self, tag).receive_from(0)
+        _RankMessage(self, tag, self._rank).send_to(0)
         reached = f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but "
         if not answer.wait_until(deadline):
             raise TimeoutError(
@@ -86,7 +92,7 @@ class Monitored:
             raise error
 
 
-class _Word:
+class _RankMessage:
     """A number on its way between two ranks."""
 
     def __init__(self, group: Any, tag: int, value: int = 0) -> None:
@@ -98,17 +104,19 @@ class _Word:
     def value(self) -> int:
         return int(self._memory.item())
 
-    def from_rank(self, rank: int) -> _Word:
-        return self._on_its_way(self._group._post.post_recv, rank)
+    def receive_from(self, rank: int) -> _RankMessage:
+        return self._issue(self._group._p2p_comm.post_recv, rank)
 
-    def to_rank(self, rank: int) -> _Word:
-        return self._on_its_way(self._group._post.post_send, rank)
+    def send_to(self, rank: int) -> _RankMessage:
+        return self._issue(self._group._p2p_comm.post_send, rank)
 
-    def _on_its_way(self, way: Any, rank: int) -> _Word:
+    def _issue(self, post: Any, rank: int) -> _RankMessage:
         group = self._group
-        peer, context = group._post_ranks[rank], 2 * group._context + 1
-        self._request = way(peer, context, self._tag, self._memory.data_ptr(), self._memory.nbytes)
-        group._words = [word for word in group._words if not word.is_over()] + [self]
+        peer, context = group._p2p_ranks[rank], 2 * group._context + 1
+        self._request = post(peer, context, self._tag, self._memory.data_ptr(), self._memory.nbytes)
+        group._barrier_messages = [
+            message for message in group._barrier_messages if not message.is_finished()
+        ] + [self]
         return self
 
     def wait_until(self, deadline: float) -> bool:
@@ -116,7 +124,7 @@ class _Word:
         left = deadline - time.monotonic()
         return self._request.wait(left) if left > 0 else self._request.test()
 
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
         """May its memory be used otherwise?"""
         try:
             return self._request.test()
@@ -124,8 +132,8 @@ class _Word:
             return True
 
 
-def _came(word: _Word, deadline: float) -> bool:
+def _has_arrived(message: _RankMessage, deadline: float) -> bool:
     try:
-        return word.wait_until(deadline)
+        return message.wait_until(deadline)
     except Error:
         return False

@@ -12,16 +12,16 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-pub(super) struct Deaf<F> {
+pub(super) struct StubLink<F> {
     pub(super) capabilities: &'static Capabilities,
     /// The progress of a polled send.
     pub(super) send: F,
     /// How many receives it was told of.
-    pub(super) told: Arc<AtomicU32>,
+    pub(super) announced: Arc<AtomicU32>,
 }
 
 pub(super) const CAPABILITIES: Capabilities = Capabilities {
-    driver: "deaf",
+    driver: "stub",
     inline_bytes: 0,
     piece_bytes: 4096,
     direct: false,
@@ -29,13 +29,13 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     announced: false,
 };
 
-impl<F> fmt::Debug for Deaf<F> {
+impl<F> fmt::Debug for StubLink<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Deaf").field("told", &self.told).finish_non_exhaustive()
+        f.debug_struct("StubLink").field("announced", &self.announced).finish_non_exhaustive()
     }
 }
 
-impl<F: FnMut(Span<'_>) -> SendProgress + Send> Link for Deaf<F> {
+impl<F: FnMut(Span<'_>) -> SendProgress + Send> Link for StubLink<F> {
     fn capabilities(&self) -> &Capabilities {
         self.capabilities
     }
@@ -57,7 +57,7 @@ impl<F: FnMut(Span<'_>) -> SendProgress + Send> Link for Deaf<F> {
     }
 
     fn announce(&mut self, _: &mut RecvState, _: Option<SpanMut<'_>>) -> Result<bool, TransportError> {
-        self.told.fetch_add(1, Ordering::Relaxed);
+        self.announced.fetch_add(1, Ordering::Relaxed);
         Ok(true)
     }
 }

@@ -3,16 +3,16 @@
 //! # Safety
 //! The reduction buffer consists of plain bytes. The span over it lives only as long as the buffer is borrowed.
 
-use super::wire::Head;
+use super::wire::Header;
 use crate::{Sink, TransportError, memory::SpanMut};
 use std::io;
 
 /// Bytes that are reduced at a time: small enough to stay in cache until then.
-const FOLD_BYTES: usize = 64 << 10;
+const REDUCE_BUFFER_BYTES: usize = 64 << 10;
 
 /// The part that is expected, as the link knows it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Expected {
+pub(super) struct ExpectedPart {
     pub(super) digest: u64,
     /// Bytes of the whole message.
     pub(super) total: usize,
@@ -27,39 +27,39 @@ pub(super) struct Expected {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
     /// Nothing.
-    Nothing,
+    Idle,
     /// Some of the part.
-    Some,
+    Advanced,
     /// The rest of it.
-    All,
+    Complete,
 }
 
 /// Why a poll has failed.
 #[derive(Debug)]
-pub(super) enum Failed {
+pub(super) enum RecvError {
     /// The connection has.
     Io(io::Error),
     /// The other end has closed it.
     Ended,
     /// The peer has violated the protocol.
-    Broken(&'static str),
+    Protocol(&'static str),
     /// An encrypted record failed authentication.
-    Changed,
+    Authentication,
     /// The next message is another one.
     Unexpected(TransportError),
 }
 
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
-        Failed::Io(error)
+impl From<io::Error> for RecvError {
+    fn from(error: io::Error) -> RecvError {
+        RecvError::Io(error)
     }
 }
 
 /// Destination and accounting of a poll.
-pub(super) struct Taking<'a> {
+pub(super) struct RecvTarget<'a> {
     pub(super) sink: &'a mut dyn Sink,
     /// For what is to be reduced; shared by a link's connections.
-    pub(super) fold: &'a mut Fold,
+    pub(super) reduce_buffer: &'a mut ReduceBuffer,
     pub(super) copied: &'a mut u64,
 }
 
@@ -67,26 +67,26 @@ pub(super) struct Taking<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// Its head, once read.
-    pub(super) head: Option<Head>,
+    pub(super) header: Option<Header>,
     /// Bytes of its payload that have come.
-    pub(super) got: usize,
+    pub(super) received: usize,
 }
 
 impl Progress {
     /// Compares a head with what is expected.
     #[inline]
-    pub(super) fn check(&self, expected: &Expected) -> Result<(), Failed> {
-        let Some(head) = self.head else { return Ok(()) };
-        if head.digest != expected.digest {
-            let (expected, found) = (expected.digest, head.digest);
-            return Err(Failed::Unexpected(TransportError::Mismatch { expected, found }));
+    pub(super) fn check(&self, expected: &ExpectedPart) -> Result<(), RecvError> {
+        let Some(header) = self.header else { return Ok(()) };
+        if header.digest != expected.digest {
+            let (expected, found) = (expected.digest, header.digest);
+            return Err(RecvError::Unexpected(TransportError::Mismatch { expected, found }));
         }
-        if head.len != expected.total as u64 {
-            let (expected, found) = (expected.total as u64, head.len);
-            return Err(Failed::Unexpected(TransportError::Length { expected, found }));
+        if header.len != expected.total as u64 {
+            let (expected, found) = (expected.total as u64, header.len);
+            return Err(RecvError::Unexpected(TransportError::Length { expected, found }));
         }
-        if head.part != expected.part {
-            return Err(Failed::Broken("a part of a message in the place of another one"));
+        if header.part != expected.part {
+            return Err(RecvError::Protocol("the wrong part of a message"));
         }
         Ok(())
     }
@@ -95,10 +95,10 @@ impl Progress {
 /// A cache line, for its alignment.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-pub(super) struct Line(pub(super) [u8; 64]);
+pub(super) struct CacheLine(pub(super) [u8; 64]);
 
 /// The memory of whole lines, as bytes.
-pub(super) fn bytes_of(lines: &mut [Line]) -> SpanMut<'_> {
+pub(super) fn bytes_of(lines: &mut [CacheLine]) -> SpanMut<'_> {
     // SAFETY: lines are bytes without padding. They are mutably borrowed while the span lives, so that only
     // the span accesses them.
     unsafe { SpanMut::new(lines.as_mut_ptr().cast(), lines.len() * 64) }
@@ -106,14 +106,14 @@ pub(super) fn bytes_of(lines: &mut [Line]) -> SpanMut<'_> {
 
 /// Reduction buffer: holds bytes until they form whole elements. Allocated on first use.
 #[derive(Debug, Default)]
-pub(super) struct Fold {
-    lines: Vec<Line>,
+pub(super) struct ReduceBuffer {
+    lines: Vec<CacheLine>,
 }
 
-impl Fold {
+impl ReduceBuffer {
     pub(super) fn memory(&mut self) -> SpanMut<'_> {
         if self.lines.is_empty() {
-            self.lines = vec![Line([0; 64]); FOLD_BYTES / 64];
+            self.lines = vec![CacheLine([0; 64]); REDUCE_BUFFER_BYTES / 64];
         }
         bytes_of(&mut self.lines)
     }

@@ -12,33 +12,34 @@ const VERSION: u32 = 1;
 /// No word is longer.
 const MAX_BYTES: usize = 64 << 10;
 /// No rank listens in more places.
-const MAX_PLACES: usize = 64;
+const MAX_ADDRESSES: usize = 64;
 
 /// Introduction of a rank. Its `Debug` output hides the secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Introduction {
+pub(super) struct PeerInfo {
     tbccl_tcp: u32,
     /// Tells this communicator's connections from those of earlier ones at the same place.
     pub(super) instance: u64,
     /// Equal for ranks of one host.
     pub(super) host: String,
     /// Addresses that the rank listens on.
-    pub(super) places: Vec<SocketAddr>,
+    #[serde(rename = "places")]
+    pub(super) listen_addresses: Vec<SocketAddr>,
     /// The job's secret, from rank 0 where the job has none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
 
-impl Introduction {
+impl PeerInfo {
     pub(super) fn new(
         instance: u64,
         host: String,
-        places: Vec<SocketAddr>,
+        listen_addresses: Vec<SocketAddr>,
         secret: Option<&Secret>,
-    ) -> Introduction {
+    ) -> PeerInfo {
         let secret = secret.map(|secret| secret.to_hex().to_string());
-        Introduction { tbccl_tcp: VERSION, instance, host, places, secret }
+        PeerInfo { tbccl_tcp: VERSION, instance, host, listen_addresses, secret }
     }
 
     /// The secret that it hands out, if it is one.
@@ -47,40 +48,43 @@ impl Introduction {
     }
 
     /// As a word.
-    pub(super) fn pack(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("numbers and text become JSON")
     }
 }
 
-impl fmt::Debug for Introduction {
+impl fmt::Debug for PeerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Introduction { host, places, .. } = self;
-        f.debug_struct("Introduction").field("host", host).field("places", places).finish_non_exhaustive()
+        let PeerInfo { host, listen_addresses, .. } = self;
+        f.debug_struct("PeerInfo")
+            .field("host", host)
+            .field("listen_addresses", listen_addresses)
+            .finish_non_exhaustive()
     }
 }
 
 /// Parses the introductions of all ranks, by rank.
-pub(super) fn unpack(words: &[Vec<u8>]) -> Result<Vec<Introduction>, TransportError> {
-    words.iter().enumerate().map(|(rank, word)| unpack_one(rank as u32, word)).collect()
+pub(super) fn decode_all(messages: &[Vec<u8>]) -> Result<Vec<PeerInfo>, TransportError> {
+    messages.iter().enumerate().map(|(rank, message)| decode(rank as u32, message)).collect()
 }
 
-fn unpack_one(peer: u32, word: &[u8]) -> Result<Introduction, TransportError> {
+fn decode(peer: u32, message: &[u8]) -> Result<PeerInfo, TransportError> {
     let broken = |what: String| TransportError::DeviceDescription { peer, what };
-    if word.len() > MAX_BYTES {
-        return Err(broken(format!("it is {} bytes long", word.len())));
+    if message.len() > MAX_BYTES {
+        return Err(broken(format!("it is {} bytes long", message.len())));
     }
     let parsed =
-        serde_json::from_slice::<serde_json::Value>(word).map_err(|error| broken(error.to_string()))?;
+        serde_json::from_slice::<serde_json::Value>(message).map_err(|error| broken(error.to_string()))?;
     let version = parsed.get("tbccl_tcp").and_then(serde_json::Value::as_u64);
     if version != Some(VERSION.into()) {
         let theirs = version.map_or("none".to_owned(), |version| version.to_string());
         return Err(broken(format!("its protocol version is {theirs}, ours is {VERSION}")));
     }
-    let said: Introduction = serde_json::from_value(parsed).map_err(|error| broken(error.to_string()))?;
-    if said.places.is_empty() || said.places.len() > MAX_PLACES {
-        return Err(broken(format!("it listens in {} places", said.places.len())));
+    let info: PeerInfo = serde_json::from_value(parsed).map_err(|error| broken(error.to_string()))?;
+    if info.listen_addresses.is_empty() || info.listen_addresses.len() > MAX_ADDRESSES {
+        return Err(broken(format!("it listens on {} addresses", info.listen_addresses.len())));
     }
-    Ok(said)
+    Ok(info)
 }
 
 #[cfg(test)]
@@ -90,21 +94,21 @@ mod tests {
     #[test]
     fn words_survive_packing_and_others_are_refused() {
         let secret = Secret::from_bytes([5; 32]);
-        let place = "[::1]:5".parse().expect("an address");
-        let word = Introduction::new(7, "h".into(), vec![place], Some(&secret));
-        let packed = word.pack();
-        let unpacked = unpack(std::slice::from_ref(&packed)).expect("ours");
-        assert_eq!(unpacked, std::slice::from_ref(&word));
-        assert_eq!(word.secret().expect("a secret").to_hex(), secret.to_hex());
+        let address = "[::1]:5".parse().expect("an address");
+        let message = PeerInfo::new(7, "h".into(), vec![address], Some(&secret));
+        let encoded = message.encode();
+        let decoded = decode_all(std::slice::from_ref(&encoded)).expect("ours");
+        assert_eq!(decoded, std::slice::from_ref(&message));
+        assert_eq!(message.secret().expect("a secret").to_hex(), secret.to_hex());
         for (broken, says) in [
             (b"GET / HTTP/1.1".to_vec(), "rank 0"),
             (br#"{"tbccl_tcp":99}"#.to_vec(), "version is 99"),
             (br#"{"tbccl_verbs":1}"#.to_vec(), "version is none"),
-            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 places"),
+            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
             (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
             (vec![b' '; MAX_BYTES + 1], "bytes long"),
         ] {
-            let error = unpack(&[broken]).expect_err("not ours").to_string();
+            let error = decode_all(&[broken]).expect_err("not ours").to_string();
             assert!(error.contains(says), "{error}");
         }
     }

@@ -6,7 +6,7 @@
 //! higher rank. A caller waits for a [`Verdict`] before it uses the connection, so nothing is sent into a
 //! connection that the other end has refused.
 
-use super::{socket::Socket, wire::Parts};
+use super::{socket::Socket, wire::Striping};
 use crate::{
     TransportError,
     secure::{Opener, Sealer},
@@ -45,7 +45,7 @@ pub(super) struct Connection {
 #[repr(u8)]
 pub(super) enum Verdict {
     /// The connection may be used.
-    Taken = 1,
+    Accepted = 1,
     /// The called one is calling too, and its call counts.
     Crossed = 2,
     /// There is such a connection already.
@@ -53,24 +53,24 @@ pub(super) enum Verdict {
 }
 
 impl Verdict {
-    pub(super) fn of(byte: u8) -> Option<Verdict> {
-        [Verdict::Taken, Verdict::Crossed, Verdict::Duplicate].into_iter().find(|v| *v as u8 == byte)
+    pub(super) fn from_byte(byte: u8) -> Option<Verdict> {
+        [Verdict::Accepted, Verdict::Crossed, Verdict::Duplicate].into_iter().find(|v| *v as u8 == byte)
     }
 }
 
 /// State of one connection.
 #[derive(Debug, Default)]
-enum Stand {
+enum SlotState {
     #[default]
-    None,
+    Idle,
     /// We are calling.
-    Calling,
+    Connecting,
     /// The other end is calling, and we have given up our own call.
-    Expected,
+    AwaitingPeer,
     /// Connected, and not taken by its link yet.
-    Here(Connection),
+    Ready(Connection),
     /// Its link has it.
-    Used,
+    Taken,
 }
 
 /// The connections of a lane to a peer.
@@ -83,8 +83,8 @@ struct Lane {
 
 #[derive(Debug, Default)]
 struct LaneInner {
-    stripes: Vec<Stand>,
-    failed: Option<String>,
+    stripes: Vec<SlotState>,
+    failure: Option<String>,
 }
 
 const WAITING: u8 = 0;
@@ -93,198 +93,204 @@ const FAILED: u8 = 2;
 
 /// Wakes who sleeps on its descriptor.
 #[derive(Debug)]
-pub(super) struct Bell {
-    rung: UnixStream,
-    heard: UnixStream,
+pub(super) struct Waker {
+    writer: UnixStream,
+    reader: UnixStream,
 }
 
-impl Bell {
-    fn new() -> io::Result<Bell> {
-        let (rung, heard) = UnixStream::pair()?;
-        rung.set_nonblocking(true)?;
-        heard.set_nonblocking(true)?;
-        Ok(Bell { rung, heard })
+impl Waker {
+    fn new() -> io::Result<Waker> {
+        let (writer, reader) = UnixStream::pair()?;
+        writer.set_nonblocking(true)?;
+        reader.set_nonblocking(true)?;
+        Ok(Waker { writer, reader })
     }
 
     /// Wakes the sleeper, now or when it next goes to sleep.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         // When there is no room it has been rung often enough.
-        let _ = (&self.rung).write(&[1]);
+        let _ = (&self.writer).write(&[1]);
     }
 
     /// Forgets that it was rung.
-    pub(super) fn quiet(&self) {
+    pub(super) fn clear(&self) {
         let mut bytes = [0; 64];
-        while matches!((&self.heard).read(&mut bytes), Ok(n) if n > 0) {}
+        while matches!((&self.reader).read(&mut bytes), Ok(n) if n > 0) {}
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.heard.as_fd()
+        self.reader.as_fd()
     }
 }
 
 /// All connections of an endpoint.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct ConnectionTable {
     pub(super) rank: u32,
     pub(super) size: u32,
     /// After how long without an answer a peer's host is taken for gone.
-    pub(super) silence: Duration,
+    pub(super) peer_timeout: Duration,
     /// Lanes of messages.
     pub(super) lanes: u8,
     /// How messages to a peer are cut, by peer.
-    parts: Vec<Parts>,
+    striping: Vec<Striping>,
     /// By peer and lane.
-    rows: Vec<Lane>,
+    entries: Vec<Lane>,
     /// Which lanes the connector is to connect.
-    wanted: Mutex<Vec<(u32, u8)>>,
+    requested: Mutex<Vec<(u32, u8)>>,
     /// All that links use, for who sleeps and who closes.
     sockets: Mutex<Vec<Weak<Socket>>>,
     /// For the connector.
-    pub(super) work: Bell,
+    pub(super) connector_waker: Waker,
     /// Rung when the state of a lane changes; for threads that wait for a connection.
-    pub(super) news: Bell,
+    pub(super) state_waker: Waker,
     /// Connections that were not let in.
     pub(super) refused: AtomicU64,
     /// The connector is to end.
-    pub(super) ending: AtomicBool,
+    pub(super) is_stopping: AtomicBool,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Table {
+impl ConnectionTable {
     /// A table without connections. `parts` is by peer.
-    pub(super) fn new(rank: u32, lanes: u8, parts: Vec<Parts>, silence: Duration) -> io::Result<Table> {
-        let size = parts.len() as u32;
-        let rows = parts.iter().flat_map(|parts| {
+    pub(super) fn new(
+        rank: u32,
+        lanes: u8,
+        striping: Vec<Striping>,
+        peer_timeout: Duration,
+    ) -> io::Result<ConnectionTable> {
+        let size = striping.len() as u32;
+        let entries = striping.iter().flat_map(|striping| {
             (0..=lanes).map(|lane| {
-                let stripes = if lane == lanes { 1 } else { parts.sockets };
-                let inner = LaneInner { stripes: (0..stripes).map(|_| Stand::None).collect(), failed: None };
+                let stripes = if lane == lanes { 1 } else { striping.sockets };
+                let inner =
+                    LaneInner { stripes: (0..stripes).map(|_| SlotState::Idle).collect(), failure: None };
                 Lane { state: AtomicU8::new(WAITING), inner: Mutex::new(inner) }
             })
         });
-        Ok(Table {
+        Ok(ConnectionTable {
             rank,
             size,
-            silence,
+            peer_timeout,
             lanes,
-            rows: rows.collect(),
-            parts,
-            wanted: Mutex::default(),
+            entries: entries.collect(),
+            striping,
+            requested: Mutex::default(),
             sockets: Mutex::default(),
-            work: Bell::new()?,
-            news: Bell::new()?,
+            connector_waker: Waker::new()?,
+            state_waker: Waker::new()?,
             refused: AtomicU64::new(0),
-            ending: AtomicBool::new(false),
+            is_stopping: AtomicBool::new(false),
         })
     }
 
     /// How messages to a peer are cut.
-    pub(super) fn parts(&self, peer: u32) -> Parts {
-        self.parts[peer as usize]
+    pub(super) fn striping(&self, peer: u32) -> Striping {
+        self.striping[peer as usize]
     }
 
     fn lane(&self, peer: u32, lane: u8) -> &Lane {
-        &self.rows[peer as usize * (usize::from(self.lanes) + 1) + usize::from(lane)]
+        &self.entries[peer as usize * (usize::from(self.lanes) + 1) + usize::from(lane)]
     }
 
     /// Whether the key names a valid connection of this job, made or not.
-    pub(super) fn knows(&self, key: Key) -> bool {
+    pub(super) fn is_valid(&self, key: Key) -> bool {
         let is_peer = key.peer < self.size && key.peer != self.rank && key.lane <= self.lanes;
         is_peer && usize::from(key.stripe) < lock(&self.lane(key.peer, key.lane).inner).stripes.len()
     }
 
     /// Asks for a lane's connections.
-    pub(super) fn want(&self, peer: u32, lane: u8) {
-        lock(&self.wanted).push((peer, lane));
-        self.work.ring();
+    pub(super) fn request(&self, peer: u32, lane: u8) {
+        lock(&self.requested).push((peer, lane));
+        self.connector_waker.wake();
     }
 
     /// The calls that are to be made, for lanes that were asked for.
-    pub(super) fn calls(&self) -> Vec<Key> {
-        let wanted = std::mem::take(&mut *lock(&self.wanted));
-        let mut calls = Vec::new();
-        for (peer, lane) in wanted {
-            for (stripe, stand) in lock(&self.lane(peer, lane).inner).stripes.iter_mut().enumerate() {
-                if matches!(stand, Stand::None) {
-                    *stand = Stand::Calling;
-                    calls.push(Key { peer, lane, stripe: stripe as u8 });
+    pub(super) fn take_requests(&self) -> Vec<Key> {
+        let requested = std::mem::take(&mut *lock(&self.requested));
+        let mut keys = Vec::new();
+        for (peer, lane) in requested {
+            for (stripe, slot) in lock(&self.lane(peer, lane).inner).stripes.iter_mut().enumerate() {
+                if matches!(slot, SlotState::Idle) {
+                    *slot = SlotState::Connecting;
+                    keys.push(Key { peer, lane, stripe: stripe as u8 });
                 }
             }
         }
-        calls
+        keys
     }
 
     /// Decides on a call that has come, tells the caller by `tell`, and keeps the connection if it is taken.
-    pub(super) fn called(
+    pub(super) fn accept(
         &self,
         key: Key,
-        tell: impl FnOnce(Verdict) -> Result<Connection, io::Error>,
+        send_verdict: impl FnOnce(Verdict) -> Result<Connection, io::Error>,
     ) -> io::Result<Verdict> {
         let lane = self.lane(key.peer, key.lane);
         let mut inner = lock(&lane.inner);
-        let stand = &mut inner.stripes[usize::from(key.stripe)];
-        let verdict = match stand {
-            Stand::None | Stand::Expected => Verdict::Taken,
-            Stand::Calling if key.peer < self.rank => Verdict::Taken,
-            Stand::Calling => Verdict::Crossed,
-            Stand::Here(_) | Stand::Used => Verdict::Duplicate,
+        let slot = &mut inner.stripes[usize::from(key.stripe)];
+        let verdict = match slot {
+            SlotState::Idle | SlotState::AwaitingPeer => Verdict::Accepted,
+            SlotState::Connecting if key.peer < self.rank => Verdict::Accepted,
+            SlotState::Connecting => Verdict::Crossed,
+            SlotState::Ready(_) | SlotState::Taken => Verdict::Duplicate,
         };
-        let connection = tell(verdict)?;
-        if verdict == Verdict::Taken {
-            *stand = Stand::Here(connection);
-            self.announce(lane, inner);
+        let connection = send_verdict(verdict)?;
+        if verdict == Verdict::Accepted {
+            *slot = SlotState::Ready(connection);
+            self.mark_if_ready(lane, inner);
         }
         Ok(verdict)
     }
 
     /// Records the answer to an own call. Returns whether the other end's call is still awaited.
-    pub(super) fn answered(&self, key: Key, verdict: Verdict, connection: Connection) -> bool {
+    pub(super) fn record_verdict(&self, key: Key, verdict: Verdict, connection: Connection) -> bool {
         let lane = self.lane(key.peer, key.lane);
         let mut inner = lock(&lane.inner);
-        let stand = &mut inner.stripes[usize::from(key.stripe)];
-        if !matches!(stand, Stand::Calling) {
+        let slot = &mut inner.stripes[usize::from(key.stripe)];
+        if !matches!(slot, SlotState::Connecting) {
             return false;
         }
         match verdict {
-            Verdict::Taken => {
-                *stand = Stand::Here(connection);
-                self.announce(lane, inner);
+            Verdict::Accepted => {
+                *slot = SlotState::Ready(connection);
+                self.mark_if_ready(lane, inner);
                 false
             }
             Verdict::Crossed | Verdict::Duplicate => {
-                *stand = Stand::Expected;
+                *slot = SlotState::AwaitingPeer;
                 true
             }
         }
     }
 
     /// Whether a call is still to be made or awaited.
-    pub(super) fn is_open(&self, key: Key) -> bool {
+    pub(super) fn is_pending(&self, key: Key) -> bool {
         let inner = lock(&self.lane(key.peer, key.lane).inner);
-        matches!(inner.stripes[usize::from(key.stripe)], Stand::Calling | Stand::Expected)
+        matches!(inner.stripes[usize::from(key.stripe)], SlotState::Connecting | SlotState::AwaitingPeer)
     }
 
     /// Our call has failed, for good.
-    pub(super) fn failed(&self, key: Key, why: String) {
+    pub(super) fn fail(&self, key: Key, why: String) {
         let lane = self.lane(key.peer, key.lane);
         let mut inner = lock(&lane.inner);
-        if matches!(inner.stripes[usize::from(key.stripe)], Stand::Calling | Stand::Expected) {
-            inner.failed.get_or_insert(why);
+        if matches!(inner.stripes[usize::from(key.stripe)], SlotState::Connecting | SlotState::AwaitingPeer) {
+            inner.failure.get_or_insert(why);
             lane.state.store(FAILED, Release);
-            self.news.ring();
+            self.state_waker.wake();
         }
     }
 
-    fn announce(&self, lane: &Lane, inner: MutexGuard<'_, LaneInner>) {
-        if !inner.stripes.iter().all(|stand| matches!(stand, Stand::Here(_))) {
+    fn mark_if_ready(&self, lane: &Lane, inner: MutexGuard<'_, LaneInner>) {
+        if !inner.stripes.iter().all(|slot| matches!(slot, SlotState::Ready(_))) {
             return;
         }
         lane.state.store(READY, Release);
         drop(inner);
-        self.news.ring();
+        self.state_waker.wake();
     }
 
     /// The connections of a lane, once, when all of them are there.
@@ -295,18 +301,18 @@ impl Table {
     pub(super) fn take(&self, peer: u32, lane: u8) -> Result<Option<Vec<Connection>>, TransportError> {
         match self.lane(peer, lane).state.load(Acquire) {
             WAITING => Ok(None),
-            _ => self.take_now(peer, lane),
+            _ => self.take_slow(peer, lane),
         }
     }
 
     #[cold]
-    fn take_now(&self, peer: u32, lane: u8) -> Result<Option<Vec<Connection>>, TransportError> {
+    fn take_slow(&self, peer: u32, lane: u8) -> Result<Option<Vec<Connection>>, TransportError> {
         let mut inner = lock(&self.lane(peer, lane).inner);
-        if let Some(what) = &inner.failed {
+        if let Some(what) = &inner.failure {
             return Err(TransportError::Unreachable { peer, what: what.clone() });
         }
-        let take = |stand: &mut Stand| match std::mem::replace(stand, Stand::Used) {
-            Stand::Here(connection) => Some(connection),
+        let take = |slot: &mut SlotState| match std::mem::replace(slot, SlotState::Taken) {
+            SlotState::Ready(connection) => Some(connection),
             _ => None,
         };
         Ok(inner.stripes.iter_mut().map(take).collect())
@@ -318,7 +324,7 @@ impl Table {
     /// [`TransportError::Unreachable`] if the connection can't be made.
     pub(super) fn is_ready(&self, peer: u32, lane: u8) -> Result<bool, TransportError> {
         match self.lane(peer, lane).state.load(Acquire) {
-            FAILED => self.take_now(peer, lane).map(|_| false),
+            FAILED => self.take_slow(peer, lane).map(|_| false),
             state => Ok(state == READY),
         }
     }

@@ -31,34 +31,34 @@ _LAUNCHERS = (
 )
 
 #: Room for what rank 0 says about its store.
-_WORD_BYTES = 1024
+_ADDRESS_BYTES = 1024
 
-_Met = tuple[dist.Store, int, int]
+_Rendezvous = tuple[dist.Store, int, int]
 
 #: The store of this job, which the ranks meet by once.
-_store: _Met | None = None
-_times = 0
+_store: _Rendezvous | None = None
+_rendezvous_count = 0
 
 
 def register() -> None:
     """Makes ``tbccl://`` known, and in processes of other launchers than torchrun has ``env://`` know of them."""
-    dist.register_rendezvous_handler("tbccl", _meet)
+    dist.register_rendezvous_handler("tbccl", _rendezvous)
     # The module, whose name torch.distributed has for a function of it.
-    torchs_own = importlib.import_module("torch.distributed.rendezvous")
-    handlers = getattr(torchs_own, "_rendezvous_handlers", None)
-    if handlers is None or "env" not in handlers or _launched() is None:
+    torch_rendezvous = importlib.import_module("torch.distributed.rendezvous")
+    handlers = getattr(torch_rendezvous, "_rendezvous_handlers", None)
+    if handlers is None or "env" not in handlers or _rank_from_launcher() is None:
         return
-    torchs = handlers["env"]
+    torch_env = handlers["env"]
 
-    def env(url: str, timeout: timedelta = default_pg_timeout, **more: Any) -> Iterator[_Met]:
+    def env(url: str, timeout: timedelta = default_pg_timeout, **options: Any) -> Iterator[_Rendezvous]:
         if "MASTER_ADDR" not in os.environ and "rank=" not in url:
-            return _meet(url, timeout)
-        return torchs(_with_rank(url), timeout=timeout, **more)
+            return _rendezvous(url, timeout)
+        return torch_env(_with_launcher_rank(url), timeout=timeout, **options)
 
     handlers["env"] = env
 
 
-def _launched() -> tuple[int, int] | None:
+def _rank_from_launcher() -> tuple[int, int] | None:
     """The rank and the number of ranks, as a launcher other than torchrun has said."""
     for rank, size in _LAUNCHERS:
         if rank in os.environ and size in os.environ:
@@ -66,39 +66,39 @@ def _launched() -> tuple[int, int] | None:
     return None
 
 
-def _with_rank(url: str) -> str:
+def _with_launcher_rank(url: str) -> str:
     """The URL with what the launcher has said, unless it or torch's variables say."""
-    told = _launched()
-    if told is None or "rank=" in url or "RANK" in os.environ:
+    launched = _rank_from_launcher()
+    if launched is None or "rank=" in url or "RANK" in os.environ:
         return url
-    return f"{url}{'&' if '?' in url else '?'}rank={told[0]}&world_size={told[1]}"
+    return f"{url}{'&' if '?' in url else '?'}rank={launched[0]}&world_size={launched[1]}"
 
 
-def _meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[_Met]:
+def _rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[_Rendezvous]:
     """The rendezvous: a store, this rank, the number of ranks."""
-    global _store, _times
+    global _store, _rendezvous_count
     if _store is None:
         _store = _open_store(timeout)
     store, rank, size = _store
-    _times += 1
-    yield dist.PrefixStore(f"tbccl/{_times}", store), rank, size
+    _rendezvous_count += 1
+    yield dist.PrefixStore(f"tbccl/{_rendezvous_count}", store), rank, size
     raise RuntimeError("processes that met by tbccl:// do not meet again for the same group")
 
 
-def _open_store(timeout: timedelta) -> _Met:
+def _open_store(timeout: timedelta) -> _Rendezvous:
     """Has rank 0 open a store and tell the others where."""
     comm = tbccl.init()
     try:
-        word = torch.zeros(_WORD_BYTES, dtype=torch.uint8)
+        message = torch.zeros(_ADDRESS_BYTES, dtype=torch.uint8)
         store = None
         if comm.rank == 0:
             store = dist.TCPStore("localhost", 0, comm.size, True, timeout, wait_for_workers=False)
-            said = "\n".join([str(store.port), socket.gethostname(), *_addresses()]).encode()[:_WORD_BYTES]
-            word[: len(said)] = torch.tensor(list(said), dtype=torch.uint8)
-        address = word.data_ptr()
-        comm.submit(_native.BROADCAST, _native.UINT8, 0, _WORD_BYTES, address, address, 0)
+            text = "\n".join([str(store.port), socket.gethostname(), *_addresses()]).encode()[:_ADDRESS_BYTES]
+            message[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+        address = message.data_ptr()
+        comm.submit(_native.BROADCAST, _native.UINT8, 0, _ADDRESS_BYTES, address, address, 0)
         if store is None:
-            port, host, *addresses = bytes(word.tolist()).rstrip(b"\0").decode().split("\n")
+            port, host, *addresses = bytes(message.tolist()).rstrip(b"\0").decode().split("\n")
             local = ["localhost"] if host == socket.gethostname() else []
             store = _connect([*local, *addresses, host], int(port), comm.size, timeout)
         return store, comm.rank, comm.size
@@ -108,19 +108,21 @@ def _open_store(timeout: timedelta) -> _Met:
 
 def _addresses() -> list[str]:
     """Where other hosts may reach this one: what it has in the network of the launcher first."""
-    found: list[str] = []
+    addresses: list[str] = []
     for text in os.environ.get("TBCCL_BOOTSTRAP", "").replace(",", " ").split():
         host, _, port = text.removeprefix("tcp:").rpartition(":")
         if not port.isdigit() or not host:
             continue
         try:
-            family, *_rest, target = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+            family, *_rest, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[
+                0
+            ]
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(target)  # sends nothing
-                found.append(probe.getsockname()[0])
+                probe.connect(address)  # sends nothing
+                addresses.append(probe.getsockname()[0])
         except OSError:
             continue
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(addresses))
 
 
 def _connect(hosts: list[str], port: int, size: int, timeout: timedelta) -> dist.Store:
@@ -128,9 +130,9 @@ def _connect(hosts: list[str], port: int, size: int, timeout: timedelta) -> dist
     errors = []
     for number, host in enumerate(hosts):
         is_last = number == len(hosts) - 1
-        patience = timeout if is_last else min(timeout, timedelta(seconds=10))
+        limit = timeout if is_last else min(timeout, timedelta(seconds=10))
         try:
-            store = dist.TCPStore(host, port, size, False, patience)
+            store = dist.TCPStore(host, port, size, False, limit)
         except Exception as error:
             errors.append(f"{host}: {error}")
             continue

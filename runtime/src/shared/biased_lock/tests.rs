@@ -37,13 +37,13 @@ fn one_thread_at_a_time_has_the_value() {
         }
     });
     assert_eq!(*guarded.lock(), (THREADS * TURNS, THREADS * TURNS));
-    assert_eq!(guarded.seat().waiting.load(Relaxed), 0);
+    assert_eq!(guarded.biased_lock().waiting.load(Relaxed), 0);
 }
 
 #[test]
 fn a_favourite_loses_the_seat_for_a_moment_and_its_favour_for_good() {
     const ROUNDS: u32 = 300;
-    // All are kept, so that each has a seat of its own that is new.
+    // All are kept, so that each has a biased_lock of its own that is new.
     let all: Vec<_> = (0..ROUNDS).map(|_| Guarded::new((0u64, 0u64))).collect();
     for (round, guarded) in (0..).zip(&all) {
         let rounds = 50 + u64::from(round % 7u32) * 40;
@@ -54,8 +54,8 @@ fn a_favourite_loses_the_seat_for_a_moment_and_its_favour_for_good() {
             assert_eq!(value.0, value.1, "nobody else was inside");
         };
         add(&mut guarded.lock());
-        let favourite = guarded.seat().favourite.load(Relaxed);
-        assert_eq!(favourite == this_thread(), fence::others_can());
+        let owner = guarded.biased_lock().owner.load(Relaxed);
+        assert_eq!(owner == this_thread(), fence::is_available());
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..round {
@@ -66,7 +66,7 @@ fn a_favourite_loses_the_seat_for_a_moment_and_its_favour_for_good() {
             (0..rounds).for_each(|_| add(&mut guarded.lock()));
         });
         assert_eq!(*guarded.lock(), (rounds + 6, rounds + 6));
-        assert_eq!(guarded.seat().favourite.load(Relaxed), SHARED);
+        assert_eq!(guarded.biased_lock().owner.load(Relaxed), REVOKED);
     }
 }
 
@@ -78,17 +78,17 @@ fn asking_in_vain_leaves_nothing_of_others() {
         drop(guarded.lock());
         scope.spawn(|| drop(guarded.lock()));
     });
-    let seat = guarded.seat();
-    seat.inside.store(true, SeqCst);
-    assert!(seat.try_take().is_none(), "the former favourite has not left");
-    assert!(!seat.taken.load(SeqCst), "and it is not taken for that");
-    seat.waiting.fetch_add(1, SeqCst);
-    let asleep = seat.sleeping.lock().expect("nobody panics");
-    assert!(seat.try_take().is_none(), "and who waits asks without waking itself");
+    let biased_lock = guarded.biased_lock();
+    biased_lock.inside.store(true, SeqCst);
+    assert!(biased_lock.try_take().is_none(), "the former owner has not left");
+    assert!(!biased_lock.taken.load(SeqCst), "and it is not taken for that");
+    biased_lock.waiting.fetch_add(1, SeqCst);
+    let asleep = biased_lock.mutex.lock().expect("nobody panics");
+    assert!(biased_lock.try_take().is_none(), "and who waits asks without waking itself");
     drop(asleep);
-    seat.waiting.fetch_sub(1, SeqCst);
-    seat.inside.store(false, SeqCst);
-    assert!(seat.try_take().is_some());
+    biased_lock.waiting.fetch_sub(1, SeqCst);
+    biased_lock.inside.store(false, SeqCst);
+    assert!(biased_lock.try_take().is_some());
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn a_favourite_that_is_inside_keeps_all_out_itself_too() {
 
 #[test]
 fn seats_that_nobody_uses_are_lent_again() {
-    let first = Guarded::new(()).seat() as *const Seat;
-    let again = (0..100).any(|_| ptr::eq(Guarded::new(()).seat(), first));
+    let first = Guarded::new(()).biased_lock() as *const BiasedLock;
+    let again = (0..100).any(|_| ptr::eq(Guarded::new(()).biased_lock(), first));
     assert!(again, "tests beside this one borrow some, too, but not a hundred times");
 }
 
@@ -143,19 +143,19 @@ fn a_panic_inside_is_noticed_and_one_before_is_not() {
         let _wake = InItsWake(&guarded);
         panic!("before");
     }));
-    assert!(before.is_err() && !guarded.is_broken());
+    assert!(before.is_err() && !guarded.is_poisoned());
     let inside = catch_unwind(AssertUnwindSafe(|| {
         let _held = guarded.lock();
         panic!("inside");
     }));
-    assert!(inside.is_err() && guarded.is_broken());
+    assert!(inside.is_err() && guarded.is_poisoned());
     assert!(guarded.try_lock().is_some(), "and it was left");
 }
 
 #[test]
 fn another_seat_opens_nothing() {
     let (one, other) = (Guarded::new(1), Guarded::new(2));
-    let mut taken = other.seat().try_take().expect("nobody has it");
+    let mut taken = other.biased_lock().try_take().expect("nobody has it");
     assert!(one.borrow(&mut taken).is_none());
     let borrowed = other.borrow(&mut taken).expect("its own lock");
     assert_eq!(*borrowed.value, 2);

@@ -1,7 +1,7 @@
 //! Time for which the kernel at the other end of a TCP connection has not acknowledged anything.
 //!
-//! The kernel answers for its host, whether the process computes, waits or is stopped. So a missing answer
-//! means that the host or the path to it is gone.
+//! The kernel answers for its host, whether the process computes, waits or is stopped. A missing answer
+//! therefore means that the host or the path to it is gone.
 //!
 //! # Safety
 //! The kernel fills a structure of integers whose size it is given.
@@ -13,17 +13,17 @@ use std::time::Duration;
 ///
 /// It is also the minimum. Kernels probe after a second at the earliest and retransmit after 0.2 s, so a
 /// shorter time would take a lost packet for a lost host.
-pub const SILENCE: Duration = Duration::from_millis(1400);
+pub const PEER_TIMEOUT: Duration = Duration::from_millis(1400);
 
-/// The longest silence that can be asked for.
-pub const SILENCE_MOST: Duration = Duration::from_secs(60);
+/// The longest peer timeout that a user can set.
+pub const PEER_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Returns for how long the peer's kernel has owed an answer to retransmitted bytes or to a probe.
 ///
 /// `None` if nothing is overdue, or if the system does not report it. A live kernel answers each probe, even
 /// with a closed window or on an idle connection, which resets the count of probes.
 #[must_use]
-pub fn silence(socket: impl AsFd) -> Option<Duration> {
+pub fn unanswered_for(socket: impl AsFd) -> Option<Duration> {
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
@@ -61,11 +61,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
         let (mut theirs, _) = listener.accept().expect("ours");
-        assert_eq!(silence(&ours), None);
+        assert_eq!(unanswered_for(&ours), None);
         ours.write_all(b"x").expect("sent");
         theirs.read_exact(&mut [0]).expect("received");
         theirs.write_all(b"y").expect("sent");
         ours.read_exact(&mut [0]).expect("received with the acknowledgement");
-        assert_eq!(silence(&ours), None);
+        assert_eq!(unanswered_for(&ours), None);
     }
 }

@@ -1,0 +1,197 @@
+//! Joining a job: from an address of the rendezvous to a connection and the list of members.
+//!
+//! The rank sends its hello and its arena, and waits for the welcome. While another job uses the rendezvous,
+//! it tries again.
+
+use super::{Connection, broken, unexpected};
+use crate::{
+    address::Address,
+    connect::{ConnectSpec, RendezvousHost, open_connection},
+    error::{Error, Result},
+    frame_stream::Payload,
+    wire::{FromServer, Hello, Member, encode},
+};
+use rustix::{fd::OwnedFd, io::Errno};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Time beyond the rank's timeout that the server may take to answer. The server answers at the deadline
+/// itself; this limit is for a server that hangs.
+const SERVER_GRACE: Duration = Duration::from_secs(10);
+
+/// The same where another rank runs the server: it may start this much later and still report missing ranks.
+const HOST_GRACE: Duration = Duration::from_secs(2);
+
+/// Pause between attempts to join while another job uses the rendezvous.
+const BUSY_RETRY: Duration = Duration::from_millis(20);
+
+/// Result of joining a job.
+#[derive(Debug)]
+pub struct Joined {
+    /// The rank's connection to the rendezvous.
+    pub connection: Connection,
+    /// All members, in rank order.
+    pub members: Vec<Member>,
+    /// Arena descriptors of all ranks, in rank order; empty if ranks share no memory.
+    pub arenas: Vec<OwnedFd>,
+}
+
+/// Reason to try to join again.
+#[derive(Debug)]
+enum Retry {
+    /// Another job, of this name, uses the rendezvous.
+    Busy(String),
+    /// The previous job closed its listener and dropped this connection before it read the hello.
+    Closed(Error),
+}
+
+impl Retry {
+    /// Returns the error to report when no time is left for another attempt.
+    fn into_error(self, rendezvous: &ConnectSpec, hello: &Hello) -> Error {
+        match self {
+            Retry::Busy(job) => {
+                let at = rendezvous
+                    .rendezvous_host
+                    .as_ref()
+                    .map_or_else(|| "the rendezvous".to_owned(), RendezvousHost::label);
+                Error::Rendezvous(format!(
+                    "{at} is making `{job}`, not `{}`: all ranks that make a communicator must call the same \
+                     function with the same arguments",
+                    hello.job
+                ))
+            }
+            Retry::Closed(error) => error,
+        }
+    }
+}
+
+impl Connection {
+    /// Joins the job at a rendezvous and waits until all ranks have joined.
+    ///
+    /// `arena` is this rank's shared memory, if the ranks share any. While another job uses the rendezvous,
+    /// joining is tried again until the timeout in `hello`.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the server cannot be reached, refuses the rank, or does not answer in time;
+    /// [`Error::Absent`] instead where the rendezvous is another rank's, naming missing ranks;
+    /// [`Error::System`] if a system call fails.
+    pub fn join(rendezvous: &ConnectSpec, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
+        let began = Instant::now();
+        let timeout = Duration::from_millis(hello.timeout_ms);
+        loop {
+            match Connection::try_to_join(rendezvous, hello, arena)? {
+                Ok(joined) => return Ok(joined),
+                Err(retry) if began.elapsed() + BUSY_RETRY > timeout => {
+                    return Err(retry.into_error(rendezvous, hello));
+                }
+                Err(_) => thread::sleep(BUSY_RETRY),
+            }
+        }
+    }
+
+    /// Tries once to join; an inner error asks for another attempt.
+    fn try_to_join(
+        rendezvous: &ConnectSpec,
+        hello: &Hello,
+        arena: Option<&OwnedFd>,
+    ) -> Result<Result<Joined, Retry>> {
+        let mut connection = Connection::open(rendezvous, hello)?;
+        let members = match connection.wait_for_welcome(hello, arena) {
+            Ok(Ok(members)) => members,
+            Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
+            // A rank that has died does not open its rendezvous again.
+            Err(error) if connection.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
+                return Ok(Err(Retry::Closed(error)));
+            }
+            Err(error) => return Err(error),
+        };
+        let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
+        if members.len() != hello.size as usize || !in_order {
+            return Err(Error::Rendezvous(format!(
+                "unexpected answer of the rendezvous: {} ranks, not {}",
+                members.len(),
+                hello.size
+            )));
+        }
+        let count = if arena.is_some() { members.len() } else { 0 };
+        let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
+        Ok(Ok(Joined { connection, members, arenas }))
+    }
+
+    /// Waits until all ranks have joined and returns them; an inner error is the name of another job at this
+    /// rendezvous.
+    fn wait_for_welcome(
+        &mut self,
+        hello: &Hello,
+        arena: Option<&OwnedFd>,
+    ) -> Result<Result<Vec<Member>, String>> {
+        if let Some(arena) = arena
+            && let Err(job) = self.send_arena(arena, hello)?
+        {
+            return Ok(Err(job));
+        }
+        match self.answer("waiting for the other ranks")? {
+            FromServer::Welcome { members } => Ok(Ok(members)),
+            FromServer::Busy { job } => Ok(Err(job)),
+            other => Err(self.join_error(other)),
+        }
+    }
+
+    /// Connects to the rendezvous and sends the hello.
+    fn open(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {
+        let action = format!("rank {} can't reach the rendezvous", hello.member.rank);
+        let reached = open_connection(rendezvous)
+            .map_err(|why| broken(rendezvous.rendezvous_host.as_ref(), &action, &why));
+        let grace = if rendezvous.rendezvous_host.is_some() { HOST_GRACE } else { SERVER_GRACE };
+        let timeout = Duration::from_millis(hello.timeout_ms).saturating_add(grace);
+        let mut connection = Connection::new(reached?, hello.member.rank, hello.size, timeout);
+        connection.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
+        // An error means that the socket is broken, which the next read reports.
+        let _ = connection.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
+        connection.frames.send(encode(hello));
+        Ok(connection)
+    }
+
+    /// Sends this rank's arena descriptor, which requires a Unix socket; an inner error is the name of
+    /// another job at this rendezvous.
+    fn send_arena(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<Result<(), String>> {
+        if self.frames.socket().is_tcp() {
+            let address = match self.answer("asking for the rendezvous address on this host")? {
+                FromServer::Redirect { address } => address,
+                FromServer::Busy { job } => return Ok(Err(job)),
+                other => return Err(self.join_error(other)),
+            };
+            let addresses = Address::parse_list(&address).map_err(Error::Rendezvous)?;
+            if addresses.iter().any(Address::is_remote) {
+                return Err(unexpected(&FromServer::Redirect { address }));
+            }
+            let rendezvous = ConnectSpec {
+                addresses,
+                secret: None,
+                timeout: Duration::ZERO,
+                rendezvous_host: self.rendezvous_host.clone(),
+            };
+            *self = Connection::open(&rendezvous, hello).map_err(|_| {
+                Error::Rendezvous(format!(
+                    "rank {} on {} is to share memory with ranks of another host, or of another user or \
+                     container: set TBCCL_TRANSPORT to one that reaches them",
+                    hello.member.rank, hello.member.host
+                ))
+            })?;
+        }
+        let copy =
+            arena.try_clone().map_err(|e| Error::system("sending the descriptor of the shared memory", e))?;
+        self.frames.send(Payload::Descriptor(Arc::new(copy)));
+        Ok(Ok(()))
+    }
+
+    fn descriptor(&mut self) -> Result<OwnedFd> {
+        const WHAT: &str = "receiving the descriptors of the other ranks' memory";
+        self.wait(WHAT, |frames| Ok(frames.bytes(1)))?;
+        // A byte without its descriptor means that this process's table of descriptors is full.
+        self.frames.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
+    }
+}

@@ -1,0 +1,28 @@
+//! Calls and messages in progress.
+
+use std::{sync::Arc, time::Duration};
+use tbccl::{Delivery, Error, P2pRequest, Pending};
+
+/// Calls, or a message, in progress.
+#[derive(Clone, Debug)]
+pub(crate) enum InFlight {
+    Calls(Pending),
+    Message(Arc<P2pRequest>),
+}
+
+impl InFlight {
+    /// Returns the result if the operation is done; that of a message has its delivery.
+    pub(crate) fn test(&self) -> Option<Result<Option<Delivery>, Error>> {
+        match self {
+            InFlight::Calls(pending) => pending.test().map(|result| result.map(|()| None)),
+            InFlight::Message(request) => request.test().map(|result| result.map(Some)),
+        }
+    }
+
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<Result<Option<Delivery>, Error>> {
+        match self {
+            InFlight::Calls(pending) => pending.wait(Some(timeout)).map(|result| result.map(|()| None)),
+            InFlight::Message(request) => request.wait(Some(timeout)).map(|result| result.map(Some)),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+"""Messages between two ranks, with tags, from a certain rank or any. None of them blocks.
+
+All groups use the communicator of the default group where that is one of tbccl; a number of the group's own, the context,
+keeps their messages apart. A group of whose members another backend makes the default group uses its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tbccl import Error
+
+from .collectives import single_tensor
+from .tensors import contiguous_input, contiguous_output
+from .work import RecvWork, Work
+
+
+class PointToPoint:
+    """Sending and receiving."""
+
+    def _init_p2p(self, p2p_group: Any, context: int) -> None:
+        """Messages go by way of ``post``'s communicator, or of this group's own without one."""
+        self._context = context
+        self._p2p_group = self if p2p_group is None else p2p_group
+        self._p2p_comm = self._p2p_group._comm
+        #: What the ranks of this group are called there.
+        self._p2p_ranks = list(range(self._size)) if p2p_group is None else self._global_ranks
+        self._group_rank_by_p2p_rank = {
+            p2p_rank: group_rank for group_rank, p2p_rank in enumerate(self._p2p_ranks)
+        }
+        #: What is on its way, by its identity: messages may arrive in any order.
+        self._messages: dict[int, Work] = {}
+        self._prune_threshold = 16
+        #: Words of monitored barriers whose memory may still be used.
+        self._barrier_messages: list[Any] = []
+        #: What groups that have ended had on its way, whose memory may be used until this group has ended.
+        self._orphans: list[Any] = []
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work | None:
+        """Sends a tensor. The work is done when its memory may be used again."""
+        tensor = single_tensor(tensors)
+        buffer = contiguous_input(tensor)
+        peer = self._p2p_ranks[self._checked_rank(dstRank)]
+        try:
+            request = self._p2p_comm.post_send(
+                peer, 2 * self._context, self._checked_tag(tag), buffer.data_ptr(), buffer.nbytes
+            )
+        except Error as error:
+            raise self._annotated(error)
+        return self._defer_to_batch(self._track_message(Work(self, request, [tensor], buffer)))
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work | None:
+        """Receives a tensor from a rank."""
+        return self._receive(single_tensor(tensors), self._p2p_ranks[self._checked_rank(srcRank)], tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work | None:
+        """Receives a tensor from whichever rank has sent one first; the work says which."""
+        return self._receive(single_tensor(tensors), -1, tag)
+
+    def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:
+        buffer, copy_back = contiguous_output(tensor)
+
+        def on_complete(request: Any) -> None:
+            if request.nbytes != buffer.nbytes:
+                raise Error(
+                    f"rank {self._group_rank_of(request.source)} sent {request.nbytes} bytes with tag {tag}, and the "
+                    f"tensor that receives them has {buffer.nbytes}: both ends are to have the same number"
+                )
+            if copy_back is not None:
+                copy_back()
+
+        try:
+            request = self._p2p_comm.post_recv(
+                peer, 2 * self._context, self._checked_tag(tag), buffer.data_ptr(), buffer.nbytes
+            )
+        except Error as error:
+            raise self._annotated(error)
+        return self._defer_to_batch(
+            self._track_message(RecvWork(self, request, [tensor], buffer, on_complete))
+        )
+
+    def _track_message(self, work: Work) -> Work:
+        """Keeps what a message is in until it is there, even if the program forgets its work."""
+        messages = self._messages
+        if len(messages) >= self._prune_threshold:
+            for message in list(messages.values()):
+                message.is_completed()  # forgets it if it is
+            self._prune_threshold = max(16, 2 * len(messages))
+        messages[id(work)] = work
+        return work
+
+    def _hand_over_messages(self) -> None:
+        """Leaves what is on its way to the group whose communicator carries it. Nobody waits for it: it may never come."""
+        messages = [message for message in list(self._messages.values()) if not message.is_completed()]
+        barrier_messages = [message for message in self._barrier_messages if not message.is_finished()]
+        self._messages, self._barrier_messages = {}, []
+        owner = self._p2p_group
+        owner._orphans = (
+            [orphan for orphan in owner._orphans if not orphan.is_finished()] + messages + barrier_messages
+        )
+
+    def _checked_rank(self, rank: Any) -> int:
+        rank = int(rank)
+        if not 0 <= rank < self._size:
+            raise ValueError(f"rank {rank} is not one of the {self._size} ranks of group {self._name}")
+        return rank
+
+    @staticmethod
+    def _checked_tag(tag: int) -> int:
+        if not 0 <= tag < 2**31:
+            raise ValueError(f"tag {tag} is not one of 0..{2**31 - 1}")
+        return tag
+
+    def _group_rank_of(self, p2p_rank: int) -> int:
+        return self._group_rank_by_p2p_rank.get(p2p_rank, -1)
