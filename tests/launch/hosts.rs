@@ -1,4 +1,4 @@
-//! `tbccl run` on several hosts: real ssh between network namespaces.
+//! `tbccl run` on several hosts, with real ssh between network namespaces.
 
 use crate::{
     TBCCL,
@@ -13,7 +13,7 @@ use std::{
 };
 use support::{Process, eventually};
 
-/// Says who it is and where.
+/// Shell command that prints the rank's identity and host.
 const WHO: &str = "echo $TBCCL_RANK of $TBCCL_SIZE, $TBCCL_LOCAL_RANK of $TBCCL_LOCAL_SIZE on $(cat /proc/sys/kernel/hostname), node $TBCCL_NODE_RANK";
 
 pub(crate) const LIST: &str = "h0,h1,h2,h3";
@@ -22,7 +22,7 @@ pub(crate) fn job(network: &Network, args: &[&str]) -> Process {
     Process::start(network.launcher(args))
 }
 
-/// A job of one rank per host with this script.
+/// Starts a job of one shell per host, which runs `script`.
 fn shells(network: &Network, script: &str) -> Process {
     job(network, &["--hosts", LIST, "--", "/bin/sh", "-c", script])
 }
@@ -106,7 +106,7 @@ fn variables_and_the_folder_are_carried_and_the_secret_is_on_no_command_line() {
     command.env("TBCCL_TEST_CARRIED", "over").env("NOT_CARRIED", "x");
     let done = Process::start(command).finish();
     let line = format!("a b'c\" 7 {} over 64", own.display());
-    // The one command line in question is that of the grep itself.
+    // The only matching command line is that of the grep itself.
     assert_eq!(
         done.sorted_lines().iter().filter(|l| **l == line).count(),
         2,
@@ -144,7 +144,7 @@ fn programs_of_mlx_find_what_they_read() {
 #[test]
 fn hosts_are_numbered_along_the_cables() {
     let network = network_or_return!();
-    // The ring is h0, h2, h1, h3.
+    // The cables form the ring h0, h2, h1, h3.
     let wires = [("h0", ["h2", "h3"]), ("h1", ["h2", "h3"]), ("h2", ["h0", "h1"]), ("h3", ["h0", "h1"])];
     let host = |(name, peers): &(&str, [&str; 2])| {
         format!("[[host]]\nssh = \"{name}\"\nrdma = {{ {} = \"a\", {} = \"b\" }}\n", peers[0], peers[1])
@@ -231,7 +231,8 @@ fn nothing_outlives_a_killed_launcher_on_any_host() {
     expect_quiet(&network);
 }
 
-/// A host whose words are held back tells late that its ranks are started, which run already elsewhere.
+/// A delayed connection reports late that its host's ranks have started, while other hosts' ranks already
+/// run.
 #[test]
 fn a_signal_that_comes_while_other_hosts_still_start_reaches_all_ranks() {
     let network = network_or_return!();
@@ -302,7 +303,7 @@ fn what_is_read_goes_to_rank_0_to_another_or_to_all() {
         let mut job = Process::start(command);
         let mut stdin = job.stdin().expect("a pipe");
         let bytes = input.clone();
-        // Nobody may read it.
+        // The job may not read its input.
         let writer = std::thread::spawn(move || stdin.write_all(bytes.as_bytes()));
         let done = job.finish();
         let _ = writer.join().expect("no panic");
@@ -312,7 +313,7 @@ fn what_is_read_goes_to_rank_0_to_another_or_to_all() {
     expect_quiet(&network);
 }
 
-/// The lines of stderr of a job that could not be started, and that started nothing.
+/// Returns the stderr lines of a job that failed to start and started no process.
 fn refused(network: &Network, args: &[&str]) -> Vec<String> {
     let done = job(network, args).finish();
     assert_eq!((done.code(), done.stdout.len()), (2, 0), "{args:?}: {}", done.stderr);
@@ -433,7 +434,7 @@ fn under_the_name_mpirun_it_takes_what_mlx_launch_passes() {
     let args =
         ["--output", ":raw", "--hostfile", &hostfile, "-cwd", own.to_str().expect("text"), "-x", "A=b"];
     command.args(args).args(["--", "/bin/sh", "-c", "echo $MLX_RANK $A $PWD"]).stdin(Stdio::null());
-    // Open MPI's flags say nothing of ssh; its configuration is where ssh looks.
+    // Open MPI's options do not include ssh's; ssh reads its configuration file.
     let bin = network.path("bin");
     std::fs::create_dir(&bin).expect("our folder");
     let ssh = bin.join("ssh");
@@ -448,7 +449,8 @@ fn under_the_name_mpirun_it_takes_what_mlx_launch_passes() {
     expect_quiet(&network);
 }
 
-/// The network itself leaves nothing behind, even when a test is killed: its guardian hears of it.
+/// The network leaves nothing behind even if a test is killed, because its guardian sees the end of its
+/// stdin.
 #[test]
 fn the_hosts_of_a_test_are_gone_with_it() {
     let network = network_or_return!();

@@ -1,12 +1,12 @@
-//! Random traffic, checked against MPI's rule of who gets what.
+//! Random traffic, checked against MPI's matching rules.
 //!
-//! All ranks know what everybody sends and receives, since it follows from a seed. Within a context, receives agree in what
-//! they leave open, so that all find a message; how wildcards mix is the business of the unit tests of the matching itself.
+//! All ranks derive the whole traffic from a seed. All receives of a context use the same wildcards, so that
+//! every receive finds a message; the unit tests of the matching mix wildcards.
 
 use crate::parcel::{Parcel, recv, send};
 use tbccl::{Delivery, P2p};
 
-/// Numbers that look random and follow from a seed (splitmix64).
+/// A pseudo-random number generator with a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// A message that somebody sends.
+/// A message of the traffic.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     from: u32,
@@ -33,7 +33,7 @@ struct Message {
     context: u32,
     tag: i32,
     len: usize,
-    /// Its place among what its sender sends.
+    /// Index among the messages of its sender.
     number: u32,
 }
 
@@ -48,7 +48,7 @@ impl Message {
     }
 }
 
-/// What receives of a context leave open: sender and tag.
+/// Whether receives of a context leave the sender, and the tag, open.
 fn is_open(context: u32) -> (bool, bool) {
     (context & 1 != 0, context & 2 != 0)
 }
@@ -64,7 +64,7 @@ fn messages(ranks: u32, count: u32, random: &mut Random) -> Vec<Message> {
                 to: random.below(ranks.into()) as u32,
                 context: random.below(4) as u32,
                 tag: random.below(3) as i32 - 1,
-                // Short ones more often.
+                // Short lengths are more frequent.
                 len: LENGTHS[(random.below(9) * random.below(9) / 8) as usize],
                 number: number[from as usize],
             }
@@ -72,16 +72,16 @@ fn messages(ranks: u32, count: u32, random: &mut Random) -> Vec<Message> {
         .collect()
 }
 
-/// A receive: what it asked for, and what it got.
+/// A receive with its request and its result.
 struct Got {
-    /// The message that it was posted for, which stands for all that match it.
+    /// The message that it was posted for; any message with the same match may arrive.
     wanted: Message,
     delivery: Delivery,
     number: u32,
 }
 
-/// Sends and receives `count` messages among all ranks, in an order that follows from the seed. Rounds that may overlap have
-/// different numbers, by which their contexts differ.
+/// Sends and receives `count` messages among all ranks, in an order derived from the seed. Rounds that may
+/// overlap have different numbers, and therefore different contexts.
 pub(crate) fn traffic(p2p: &P2p, seed: u64, round: u32, count: u32) {
     let me = p2p.rank().0;
     let all = messages(p2p.size(), count, &mut Random(seed));
@@ -124,8 +124,8 @@ fn open(wanted: Message, parcel: Parcel) -> Got {
     Got { wanted, delivery, number }
 }
 
-/// Every message came once, as it was sent; and none was overtaken by a later one of its sender in its context that could go
-/// to the same receives.
+/// Asserts that every message arrived once and unchanged, and overtook no earlier message of its sender and
+/// context that matches the same receives.
 fn judge(me: u32, all: &[Message], got: &[Got]) {
     for message in all.iter().filter(|message| message.to == me) {
         let mut of_it = got.iter().filter(|got| {

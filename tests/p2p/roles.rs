@@ -1,4 +1,4 @@
-//! What the ranks of these tests do.
+//! The roles of ranks in these tests.
 
 use crate::{acts, parcel, random};
 use rustix::process::{Signal, getpid, getppid, kill_process};
@@ -8,7 +8,7 @@ use std::{
 };
 use tbccl::{Communicator, Config};
 
-/// Not a test: the role of this process, if it has one.
+/// Plays the role of this process, if it has one; not a test.
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
@@ -36,13 +36,14 @@ fn play() {
     print(&format!("\n@done {} \n", comm.rank()));
 }
 
-/// In one write, so that ranks do not mix.
+/// Prints in one write, so that lines of ranks do not mix.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
 }
 
-/// Rank 0 receives from anyone while the others close their p2p one after the other, and sends to one that has not.
+/// Rank 0 receives from any rank while the others close their p2p one after the other, and sends to one that
+/// is still open.
 fn leavers(comm: &mut Communicator, p2p: tbccl::P2p) {
     let me = p2p.rank().0;
     let received = (me == 0).then(|| parcel::recv(&p2p, None, 0, None, 8).expect("taken"));
@@ -69,8 +70,9 @@ fn leavers(comm: &mut Communicator, p2p: tbccl::P2p) {
     assert!(error.contains("closed its communicator"), "{error}");
 }
 
-/// Rank 1 sends and closes its p2p. Only then rank 0 receives all of it, which has things to say meanwhile that nobody hears.
-/// With `LATE`, the launcher is stopped for so many milliseconds, so that it is late in telling of that.
+/// Rank 1 sends and closes its p2p. Rank 0 then sends to it in vain, and receives all of its messages.
+///
+/// With `LATE`, the launcher is stopped for that many milliseconds, which delays its report of the close.
 fn last_words(comm: &mut Communicator, p2p: tbccl::P2p) {
     const MESSAGES: i32 = 90;
     let late = std::env::var("LATE").ok().map(|late| Duration::from_millis(late.parse().expect("a number")));
@@ -101,7 +103,8 @@ fn last_words(comm: &mut Communicator, p2p: tbccl::P2p) {
     }
 }
 
-/// Rank 1 closes its p2p, and waits for what rank 2 takes its time to receive. Rank 0 wants something of rank 1 all the while.
+/// Rank 1 closes its p2p, and waits until rank 2 has received its messages slowly. Rank 0 waits for rank 1
+/// meanwhile.
 fn slow_neighbour(comm: &mut Communicator, p2p: tbccl::P2p) {
     let me = p2p.rank().0;
     if me == 1 {
@@ -122,7 +125,7 @@ fn slow_neighbour(comm: &mut Communicator, p2p: tbccl::P2p) {
     comm.barrier().expect("all are here");
 }
 
-/// Rank 1 is killed while others wait for its p2p, or for it to take theirs.
+/// Rank 1 is killed while the others wait for its p2p, or for it to join theirs.
 fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
     let me = p2p.rank().0;
     comm.barrier().expect("all are here");
@@ -143,7 +146,7 @@ fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
     assert_eq!(again, error);
 }
 
-/// What 8 bytes take by p2p and by calls.
+/// Prints the latency of 8 bytes by p2p and by blocking calls.
 fn latency(comm: &mut Communicator, p2p: &tbccl::P2p) {
     let (me, peer) = (p2p.rank().0, 1 - p2p.rank().0);
     let mut word = [0u8; 8];

@@ -64,7 +64,7 @@ fn registered_memory_is_read_in_place() {
 #[test]
 fn a_rank_without_peers_writes_to_itself() {
     job(1, &config(), |_, p2p| {
-        // More than is kept on the heap, then received in another order.
+        // More bytes than the heap keeps, received in another order.
         let len = 10_000;
         let sent: Vec<_> = (0..200)
             .map(|i| parcel::send(p2p, 0, 0, i, acts::bytes_of(0, i as u32, len)).expect("taken"))
@@ -117,7 +117,7 @@ fn a_sender_whose_receiver_takes_nothing_is_not_held_up_and_takes_no_more_memory
             sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
         } else {
             comm.barrier().expect("all are here");
-            // The last one first, behind all others.
+            // The last tag is received first, behind all others.
             for tag in (0..COUNT).rev() {
                 let (_, bytes) =
                     parcel::recv(p2p, Some(0), 0, Some(tag), len).expect("taken").open().expect("received");

@@ -1,9 +1,9 @@
-//! What the ranks of these tests do.
+//! The roles of ranks in these tests.
 
 use super::acts;
 use tbccl::Communicator;
 
-/// Not a test: the role of this process, if it has one.
+/// Plays the role of this process, if it has one; not a test.
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };

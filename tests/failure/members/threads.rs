@@ -11,7 +11,7 @@ fn config() -> Config {
     Config { slab_bytes: Some(64 << 20), timeout: Duration::from_secs(20), ..Config::default() }
 }
 
-/// Runs `body` on every rank of a job of threads; what each says, in rank order.
+/// Runs `body` on every rank of a job of threads; returns the results in rank order.
 fn on_ranks<R: Send>(ranks: u32, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let spawn = |comm: Communicator| {
@@ -24,7 +24,7 @@ fn on_ranks<R: Send>(ranks: u32, config: &Config, body: impl Fn(Communicator) ->
     })
 }
 
-/// The communicator has members of these names in this order, and works.
+/// Asserts that the communicator has the members of these names in this order, and works.
 fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
     assert_eq!(members[comm.rank().index()], name);
     let mut names = vec![0; members.len()];
@@ -48,7 +48,7 @@ fn rows_and_columns_of_a_grid_are_communicators() {
             check(&mut along, name, &(0..SIDE).map(|c| row * SIDE + c).collect::<Vec<_>>());
             check(&mut across, name, &(0..SIDE).rev().map(|r| r * SIDE + column).collect::<Vec<_>>());
         }
-        // Its own, made from one of those.
+        // A communicator of one rank, derived from a derived one.
         let mut alone = along.split(Some(name), 0, &config()).expect("all").expect("one");
         drop(along);
         check(&mut alone, name, &[name]);
@@ -125,20 +125,21 @@ fn wait_until(holds: impl Fn() -> bool) {
     }
 }
 
-/// 200 times: during an all_reduce of 64 MiB a rank is gone; all others fail, and go on without it.
+/// In each of 200 steps a rank leaves during an all_reduce of 64 MiB; all others fail and continue without
+/// it.
 #[test]
 fn two_hundred_communicators_are_shrunk_when_a_rank_is_gone() {
     const COUNT: usize = 16 << 20;
     const RANKS: u32 = 5;
     for round in 0..50u32 {
-        // How many were through with the communicator of each step: a failure fails those that are not.
+        // Number of ranks that are done with the communicator of each step; a failure affects the others.
         let through: Vec<AtomicU32> = (0..RANKS).map(|_| AtomicU32::new(0)).collect();
         on_ranks(RANKS, &config(), |mut comm| {
             let name = comm.rank().0;
             let mut members: Vec<u32> = (0..RANKS).collect();
-            // Not written, so that memory is there when it is used.
+            // The memory is zeroed, so its pages are mapped on first use.
             let (input, mut output) = (vec![0.0f32; COUNT], vec![0.0f32; COUNT]);
-            // Which one goes depends on the round, and is the first one at times.
+            // The leaving rank depends on the round, and is sometimes the first one.
             for step in 0..RANKS - 1 {
                 let gone = Rank((round * 7 + step * 3) % comm.size());
                 through[step as usize].fetch_add(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Ranks that are started by other means than `tbccl run`, as processes: by the variables of other launchers, with
+//! Ranks that are started without `tbccl run`, as processes: with the variables of other launchers, with
 //! `tbccl rendezvous`, and by unique id.
 
 #[path = "../../failure/members/acts.rs"]

@@ -21,10 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Signals that a shell may have told its background processes to ignore, and that launchers pass on.
+/// Signals that a shell may have set to ignored for background processes, and that launchers forward.
 const SIGNALS: [i32; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Gives the process of a command default signal handlers, whatever this process ignores.
+/// Gives the process of a command default signal handlers, even for signals that this process ignores.
 pub fn with_default_signals(command: &mut Command) {
     let reset = || {
         for signal in SIGNALS {
@@ -89,7 +89,7 @@ impl Mark {
     }
 }
 
-/// A running process. It is killed with its test at the latest.
+/// A running process, which is killed at the latest when its test ends.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -98,7 +98,7 @@ pub struct Process {
     temporary: tempfile::TempDir,
     /// Lines of stdout with their ends.
     lines: Receiver<Vec<u8>>,
-    /// Lines that were passed over while another one was awaited.
+    /// Lines that were skipped while another one was awaited.
     earlier: Vec<Vec<u8>>,
     stderr: RefCell<Option<JoinHandle<String>>>,
 }
