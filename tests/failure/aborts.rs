@@ -2,8 +2,8 @@
 
 use crate::job::{self, TRANSPORTS};
 
-/// Aborts rank 1 of a job whose ranks repeat an all_reduce of 64 MiB; returns the milliseconds until all
-/// ranks know.
+/// Aborts rank 1 of a job whose ranks repeat an all_reduce of 64 MiB; returns the milliseconds that the abort
+/// itself took.
 fn abort_one(transport: &str, place: &str, after_micros: u32) -> u128 {
     let role = format!("abort {place} {after_micros}");
     let done = job::start(3, &role, &[("TBCCL_TRANSPORT", transport)]).finish();

@@ -12,7 +12,7 @@
 use crate::job::{self, TRANSPORTS};
 use support::Finished;
 
-/// Runs a case on each transport; asserts that all ranks fail within a second and show both calls.
+/// Runs a case on each transport; asserts that all ranks soon fail and show both calls.
 fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> [Finished; TRANSPORTS.len()] {
     TRANSPORTS.map(|transport| disagree_over(transport, case, ranks, calls))
 }

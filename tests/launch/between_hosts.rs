@@ -38,8 +38,8 @@ fn all_collectives_are_right_over_tcp_between_hosts() {
     expect_quiet(&network);
 }
 
-/// Returns the nodes of a fabric: a device for each host, and cables between the first two. The software
-/// device needs memory that the hosts of a test share.
+/// Creates a fabric with a device on each of two hosts and a cable between them; returns its variables. The
+/// software device needs memory that the hosts of a test share.
 fn fabric(network: &Network) -> Vec<String> {
     drop(support::tbccl_with_software_device());
     let text = "profile = 'usb4'\n[[node]]\nname = 'h0'\ndevice = [{ name = 'x0' }]\n[[node]]\nname = 'h1'\n\
@@ -64,7 +64,8 @@ fn hosts_whose_file_names_rdma_devices_use_them_for_all_their_ranks() {
     let variables = fabric(&network);
     let host = |host: usize, rdma: &str| {
         format!(
-            "[[host]]\nssh = \"h{host}\"\naddresses = [\"{}\"]\nslots = 2\nrdma = {{ {rdma} }}\nenv = {{ SOFTRDMA_NODE = \
+            "[[host]]\nssh = \"h{host}\"\naddresses = [\"{}\"]\nslots = 2\nrdma = {{ {rdma} }}\nenv = {{ \
+            SOFTRDMA_NODE = \
              \"h{host}\" }}\n",
             address(host)
         )

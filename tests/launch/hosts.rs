@@ -14,7 +14,8 @@ use std::{
 use support::{Process, eventually};
 
 /// Shell command that prints the rank's identity and host.
-const WHO: &str = "echo $TBCCL_RANK of $TBCCL_SIZE, $TBCCL_LOCAL_RANK of $TBCCL_LOCAL_SIZE on $(cat /proc/sys/kernel/hostname), node $TBCCL_NODE_RANK";
+const WHO: &str = "echo $TBCCL_RANK of $TBCCL_SIZE, $TBCCL_LOCAL_RANK of $TBCCL_LOCAL_SIZE on $(cat \
+/proc/sys/kernel/hostname), node $TBCCL_NODE_RANK";
 
 pub(crate) const LIST: &str = "h0,h1,h2,h3";
 
@@ -100,7 +101,8 @@ fn variables_and_the_folder_are_carried_and_the_secret_is_on_no_command_line() {
         "--",
         "/bin/sh",
         "-c",
-        "echo $GREETING $TBCCL_TIMEOUT $PWD $TBCCL_TEST_CARRIED ${#TBCCL_SECRET}; sleep 1; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c \"$TBCCL_SECRET\"",
+        "echo $GREETING $TBCCL_TIMEOUT $PWD $TBCCL_TEST_CARRIED ${#TBCCL_SECRET}; sleep 1; cat \
+        /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c \"$TBCCL_SECRET\"",
     ];
     let mut command = network.launcher(&args);
     command.env("TBCCL_TEST_CARRIED", "over").env("NOT_CARRIED", "x");
@@ -130,11 +132,13 @@ fn programs_of_mlx_find_what_they_read() {
         address(1)
     );
     let path = network.write("mlx.json", &text);
-    let script = "echo $MLX_RANK $MLX_WORLD_SIZE $MLX_X $MLX_JACCL_COORDINATOR $(cat $MLX_HOSTFILE) $(cat $MLX_IBV_DEVICES)";
+    let script = "echo $MLX_RANK $MLX_WORLD_SIZE $MLX_X $MLX_JACCL_COORDINATOR $(cat $MLX_HOSTFILE) $(cat \
+    $MLX_IBV_DEVICES)";
     let done = job(&network, &["--hostfile", &path, "--", "/bin/sh", "-c", script]).finish();
+    let matrix = r#"[[null,"en1",null],["en1",null,"en2"],[null,"en2",null]]"#;
     let line = |rank| {
         format!(
-            r#"{rank} 3 1 10.77.0.1:32323 [["10.77.0.1:32323"],["10.77.0.2:32324"],["h2:32325"]] [[null,"en1",null],["en1",null,"en2"],[null,"en2",null]]"#
+            r#"{rank} 3 1 10.77.0.1:32323 [["10.77.0.1:32323"],["10.77.0.2:32324"],["h2:32325"]] {matrix}"#
         )
     };
     assert_eq!((done.sorted_lines(), done.stderr.as_str()), ((0..3).map(line).collect(), ""));
@@ -177,7 +181,8 @@ fn the_first_rank_that_fails_gives_the_status_and_ends_the_others() {
 #[test]
 fn a_rank_that_is_killed_ends_the_others_even_if_they_do_not_listen() {
     let network = network_or_return!();
-    let script = "trap '' TERM; [ $RANK = 3 ] && kill -KILL $$; (trap '' TERM; sleep 1000) & while :; do sleep 0.1; done";
+    let script = "trap '' TERM; [ $RANK = 3 ] && kill -KILL $$; (trap '' TERM; sleep 1000) & while :; do \
+    sleep 0.1; done";
     let done = job(&network, &["--hosts", LIST, "--grace", "0.3", "--", "/bin/sh", "-c", script]).finish();
     assert_eq!(done.code(), 128 + 9);
     assert!(
@@ -238,7 +243,8 @@ fn a_signal_that_comes_while_other_hosts_still_start_reaches_all_ranks() {
     let network = network_or_return!();
     let told = network.path("own/cwd/dd");
     let script = format!(
-        "#!/bin/sh\n[ $(cat /proc/sys/kernel/hostname) = h3 ] || exec {TBCCL} $@\n{TBCCL} $@ | while sleep 0.4; do\n  dd bs=1000000 count=1 2>{0}\n  grep -q '^0+0 records in' {0} && exit\ndone\n",
+        "#!/bin/sh\n[ $(cat /proc/sys/kernel/hostname) = h3 ] || exec {TBCCL} $@\n{TBCCL} $@ | while sleep \
+        0.4; do\n  dd bs=1000000 count=1 2>{0}\n  grep -q '^0+0 records in' {0} && exit\ndone\n",
         told.display()
     );
     let slow = network.write("slow-tbccl", &script);
@@ -268,7 +274,8 @@ fn signals_reach_the_ranks_of_all_hosts() {
 #[test]
 fn tagged_lines_of_all_hosts_are_whole_and_long_output_is_complete() {
     let network = network_or_return!();
-    let script = "i=0; while [ $i -lt 300 ]; do printf \"a$RANK \"; printf \"$i \"; echo end; i=$((i+1)); done; head -c 3000000 /dev/zero | tr '\\0' x | fold -w 100";
+    let script = "i=0; while [ $i -lt 300 ]; do printf \"a$RANK \"; printf \"$i \"; echo end; i=$((i+1)); \
+    done; head -c 3000000 /dev/zero | tr '\\0' x | fold -w 100";
     let done = job(&network, &["--hosts", LIST, "--tag-output", "--", "/bin/sh", "-c", script]).finish();
     assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
     let text = String::from_utf8(done.stdout).expect("text");

@@ -138,7 +138,7 @@ fn children_of_wrapper_scripts_are_ended_too() {
 fn the_time_can_be_limited() {
     let done = job::shells(2, &["--timeout", "0.3"], "sleep 1000").finish();
     assert_eq!(done.code(), 124);
-    assert_eq!(done.stderr, "tbccl run: the time of 300ms is over; ending ranks 0, 1\n");
+    assert_eq!(done.stderr, "tbccl run: the time limit of 300ms has passed; ending ranks 0, 1\n");
     let done = job::shells(2, &["--timeout", "1000"], "exit 9").finish();
     assert_eq!(done.code(), 9);
 }

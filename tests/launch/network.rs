@@ -167,7 +167,9 @@ impl Network {
         config += "Host h9\n    HostName 10.77.0.99\n    ConnectTimeout 1\n";
         let rest = |key: &str| {
             format!(
-                "Host *\n    User root\n    IdentityFile {folder}/{key}\n    IdentitiesOnly yes\n    IdentityAgent none\n    UserKnownHostsFile {folder}/known_hosts\n    GlobalKnownHostsFile /dev/null\n    StrictHostKeyChecking yes\n"
+                "Host *\n    User root\n    IdentityFile {folder}/{key}\n    IdentitiesOnly yes\n    \
+                IdentityAgent none\n    UserKnownHostsFile {folder}/known_hosts\n    GlobalKnownHostsFile \
+                /dev/null\n    StrictHostKeyChecking yes\n"
             )
         };
         self.write("ssh_config", &format!("{config}{}", rest("user_key")));
@@ -181,7 +183,10 @@ impl Network {
             std::fs::create_dir_all(self.own(host, name)).expect("our folder");
         }
         let config = format!(
-            "ListenAddress {}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv TMPDIR={folder}/own/tmp\n",
+            "ListenAddress {}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile \
+            none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication \
+            no\nPermitRootLogin yes\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv \
+            TMPDIR={folder}/own/tmp\n",
             address(host)
         );
         let config = self.write(&format!("sshd_config-{host}"), &config);

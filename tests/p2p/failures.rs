@@ -1,7 +1,7 @@
 //! Failures of p2p between threads: every rank soon gets an error that names the cause.
 
 use crate::{
-    parcel::{self, PATIENCE, Parcel},
+    parcel::{self, Parcel, TIMEOUT},
     threads::{config, job},
 };
 use std::{
@@ -66,7 +66,7 @@ fn a_wait_that_is_too_long_says_for_what() {
             // Repeated short waits count as one long wait for the time limit.
             let error = loop {
                 match parcel.request.wait(Some(Duration::from_millis(50))) {
-                    None => assert!(began.elapsed() < PATIENCE, "it never ends"),
+                    None => assert!(began.elapsed() < TIMEOUT, "it never ends"),
                     Some(result) => break result.expect_err("nobody has sent it"),
                 }
             };
@@ -107,7 +107,7 @@ fn progress_of_a_letter_begins_its_time_anew() {
 fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
     let barrier = Barrier::new(3);
     job(3, &config(), |comm, _p2p| {
-        let p2p = crate::acts::p2p_of(comm, &config());
+        let p2p = crate::scenarios::p2p_of(comm, &config());
         let me = p2p.rank().0;
         if me > 0 {
             parcel::send(&p2p, 0, 0, me as i32, vec![me as u8]).expect("taken").open().expect("sent");
@@ -136,7 +136,7 @@ fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
 fn a_receive_from_anyone_waits_until_all_others_have_left() {
     let barrier = Barrier::new(3);
     job(3, &config(), |comm, _p2p| {
-        let p2p = crate::acts::p2p_of(comm, &config());
+        let p2p = crate::scenarios::p2p_of(comm, &config());
         let me = p2p.rank().0;
         if me == 2 {
             drop(p2p);
@@ -162,7 +162,7 @@ fn a_receive_from_anyone_waits_until_all_others_have_left() {
 fn mail_that_is_closed_with_a_message_on_its_way_fails_for_all() {
     let barrier = Barrier::new(2);
     job(2, &config(), |comm, _p2p| {
-        let p2p = crate::acts::p2p_of(comm, &config());
+        let p2p = crate::scenarios::p2p_of(comm, &config());
         if p2p.rank().0 == 0 {
             let waiting = parcel::send(&p2p, 1, 0, 0, vec![7; 1 << 20]).expect("taken");
             drop(p2p);

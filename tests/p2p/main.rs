@@ -2,7 +2,7 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | `acts` | scenarios, independent of where ranks run |
+//! | `scenarios` | scenarios, independent of where ranks run |
 //! | `fabrics` | p2p over RDMA |
 //! | `failures` | failures |
 //! | `parcel` | helpers: messages that own their memory |
@@ -11,7 +11,6 @@
 //! | `roles` | the roles of ranks |
 //! | `threads` | p2p between threads |
 
-mod acts;
 #[cfg(target_os = "linux")]
 mod fabrics;
 mod failures;
@@ -21,4 +20,5 @@ mod processes;
 mod random;
 #[cfg(target_os = "linux")]
 mod roles;
+mod scenarios;
 mod threads;

@@ -104,7 +104,7 @@ fn stands_for_its_type(case: &Case, ranks: u32) -> bool {
 fn stands_for_its_algorithm(case: &Case, ranks: u32) -> bool {
     let Case { kind, count, .. } = *case;
     let by = hash((kind.call, name(kind.way), kind.dtype, kind.op));
-    // At least two ranks, so that messages are sent.
+    // 2 to 9 ranks, since a single rank sends no messages.
     ranks == 2 + (by % 8) as u32
         && kind.way == pick_way(kind, by)
         && kind.in_place == pick(kind.call.places(), by)

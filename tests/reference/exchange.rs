@@ -131,7 +131,7 @@ pub(crate) struct Exchange<T> {
     counts: Vec<usize>,
     /// Block lengths that this rank receives.
     recv_counts: Vec<usize>,
-    /// Distance from this rank to the destination of its message, minus 1.
+    /// Distance from this rank to the destination of its message.
     shift: usize,
 }
 

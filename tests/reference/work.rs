@@ -98,8 +98,8 @@ fn all(
 macro_rules! with_element {
     ($dtype:expr, $element:ident => $body:expr) => {
         with_element!($dtype, $element, $body,
-            F32 f32, F64 f64, F16 f16, Bf16 bf16, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64,
-            Bool bool, Complex64 Complex32)
+            F32 f32, F64 f64, F16 f16, Bf16 bf16, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32,
+            U64 u64, Bool bool, Complex64 Complex32)
     };
     ($dtype:expr, $element:ident, $body:expr, $($dt:ident $rust:ty),*) => {
         match $dtype {

@@ -5,15 +5,15 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | `acts` | the scenarios |
+//! | `scenarios` | the scenarios |
 //! | `processes` | ranks that are processes |
 //! | `roles` | the roles of ranks |
 //! | `threads` | ranks that are threads |
 
 #[cfg(target_os = "linux")]
-mod acts;
-#[cfg(target_os = "linux")]
 mod processes;
 #[cfg(target_os = "linux")]
 mod roles;
+#[cfg(target_os = "linux")]
+mod scenarios;
 mod threads;

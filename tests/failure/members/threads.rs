@@ -12,7 +12,7 @@ fn config() -> Config {
 }
 
 /// Runs `body` on every rank of a job of threads; returns the results in rank order.
-fn on_ranks<R: Send>(ranks: u32, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+fn on_each_rank<R: Send>(ranks: u32, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let spawn = |comm: Communicator| {
             let body = &body;
@@ -38,7 +38,7 @@ fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
 #[test]
 fn rows_and_columns_of_a_grid_are_communicators() {
     const SIDE: u32 = 4;
-    on_ranks(SIDE * SIDE, &config(), |mut comm| {
+    on_each_rank(SIDE * SIDE, &config(), |mut comm| {
         let name = comm.rank().0;
         let (row, column) = (name / SIDE, name % SIDE);
         let mut along = comm.split(Some(row), column as i32, &config()).expect("all").expect("a row");
@@ -57,7 +57,7 @@ fn rows_and_columns_of_a_grid_are_communicators() {
 
 #[test]
 fn a_rank_without_a_colour_takes_part_and_gets_none() {
-    let got = on_ranks(5, &config(), |mut comm| {
+    let got = on_each_rank(5, &config(), |mut comm| {
         let name = comm.rank().0;
         let part = comm.split((name % 2 == 0).then_some(9), 0, &config()).expect("all call it");
         let has_one = part.is_some();
@@ -72,7 +72,7 @@ fn a_rank_without_a_colour_takes_part_and_gets_none() {
 
 #[test]
 fn options_that_differ_are_an_error_on_all_that_says_which() {
-    let errors = on_ranks(3, &config(), |mut comm| {
+    let errors = on_each_rank(3, &config(), |mut comm| {
         let piece_bytes = if comm.rank() == Rank(1) { 4096 } else { 8192 };
         let shm = ShmConfig { piece_bytes, ..ShmConfig::default() };
         let config = Config { shm, timeout: Duration::from_secs(5), ..config() };
@@ -88,7 +88,7 @@ fn options_that_differ_are_an_error_on_all_that_says_which() {
 #[test]
 fn survivors_that_do_not_come_are_named_by_their_old_ranks() {
     let impatient = Config { timeout: Duration::from_millis(300), ..config() };
-    let errors = on_ranks(5, &config(), |mut comm| match comm.rank().0 {
+    let errors = on_each_rank(5, &config(), |mut comm| match comm.rank().0 {
         0 | 3 => None,
         _ => comm.shrink(&[Rank(0)], &impatient).err(),
     });
@@ -102,7 +102,7 @@ fn survivors_that_do_not_come_are_named_by_their_old_ranks() {
 
 #[test]
 fn who_comes_again_after_it_was_in_vain_meets_the_others() {
-    on_ranks(3, &config(), |mut comm| {
+    on_each_rank(3, &config(), |mut comm| {
         let name = comm.rank().0;
         if name > 0 {
             let impatient = Config { timeout: Duration::from_millis(100 * u64::from(name)), ..config() };
@@ -134,7 +134,7 @@ fn two_hundred_communicators_are_shrunk_when_a_rank_is_gone() {
     for round in 0..50u32 {
         // Number of ranks that are done with the communicator of each step; a failure affects the others.
         let through: Vec<AtomicU32> = (0..RANKS).map(|_| AtomicU32::new(0)).collect();
-        on_ranks(RANKS, &config(), |mut comm| {
+        on_each_rank(RANKS, &config(), |mut comm| {
             let name = comm.rank().0;
             let mut members: Vec<u32> = (0..RANKS).collect();
             // The memory is zeroed, so its pages are mapped on first use.
@@ -161,7 +161,7 @@ fn two_hundred_communicators_are_shrunk_when_a_rank_is_gone() {
 #[test]
 fn threads_grow_into_ranks_of_processes() {
     let id_config = Config { slab_bytes: Some(16 << 20), ..config() };
-    on_ranks(2, &config(), |mut comm| {
+    on_each_rank(2, &config(), |mut comm| {
         let name = comm.rank().0;
         let id = (name == 1).then(|| comm.grow_id().expect("a rendezvous"));
         thread::scope(|scope| {
@@ -180,7 +180,7 @@ fn threads_grow_into_ranks_of_processes() {
 
 #[test]
 fn arguments_that_make_no_sense_are_refused_without_waiting() {
-    on_ranks(2, &config(), |mut comm| {
+    on_each_rank(2, &config(), |mut comm| {
         let refused = |error: Option<Error>, what: &str| {
             let error = error.expect("refused");
             assert!(

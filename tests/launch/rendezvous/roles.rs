@@ -21,9 +21,9 @@ fn play() {
     };
     print(&format!("\n@joined {} of {}\n", comm.rank(), comm.size()));
     match role.as_str() {
-        "split" => super::acts::split(comm),
-        "ladder" => super::acts::ladder(comm, 5, 2, super::acts::LARGE),
-        "grow" => super::acts::grow(comm),
+        "split" => super::scenarios::split(comm),
+        "ladder" => super::scenarios::ladder(comm, 5, 2, super::scenarios::LARGE),
+        "grow" => super::scenarios::grow(comm),
         "barrier" => until_it_fails(&mut comm),
         "compute" => compute(&mut comm),
         _ => sum(&mut comm),

@@ -18,7 +18,7 @@ pub(crate) fn milliseconds() -> u128 {
 }
 
 /// Prints a message in one write, so that lines of ranks do not mix.
-pub(crate) fn say(word: &str, name: u32, rest: &str) {
+pub(crate) fn print_message(word: &str, name: u32, rest: &str) {
     let _ = std::io::stdout().write_all(format!("\n@{word} {name} {rest}\n").as_bytes());
     let _ = std::io::stdout().flush();
 }
@@ -77,7 +77,7 @@ pub(crate) fn split(mut comm: Communicator) {
         drop(half);
     }
     drop(alone);
-    say("split", name, "");
+    print_message("split", name, "");
 }
 
 fn made(split: Result<Option<Communicator>>) -> Communicator {
@@ -100,7 +100,7 @@ pub(crate) fn shrink_healthy(mut comm: Communicator) {
         }
     }
     check(&mut comm, name, &everyone);
-    say("shrunk", name, "");
+    print_message("shrunk", name, "");
 }
 
 /// Returns a pseudo-random number of a seed and a round.
@@ -130,13 +130,13 @@ pub(crate) fn ladder(mut comm: Communicator, seed: u64, last: usize, count: usiz
             kill_soon(Duration::from_micros((chance >> 32) % 60_000), name, round);
         }
         let error = reduce_until_it_fails(&mut comm, &input, &mut output);
-        say("error", name, &format!("{round} {} {error}", milliseconds()));
+        print_message("error", name, &format!("{round} {} {error}", milliseconds()));
         assert!(matches!(&error, Error::PeerDied { peer, .. } if peer.rank == victim), "{victim}: {error}");
         let shrunk = comm.shrink(&[victim], &config()).unwrap_or_else(|error| panic!("{name}: {error}"));
         comm = shrunk;
         members.remove(victim.index());
     }
-    say("through", name, &members.len().to_string());
+    print_message("through", name, &members.len().to_string());
 }
 
 fn reduce_until_it_fails(comm: &mut Communicator, input: &[f32], output: &mut [f32]) -> Error {
@@ -153,7 +153,7 @@ fn reduce_until_it_fails(comm: &mut Communicator, input: &[f32], output: &mut [f
 fn kill_soon(after: Duration, name: u32, round: u32) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
-        say("dying", name, &format!("{round} {}", milliseconds()));
+        print_message("dying", name, &format!("{round} {}", milliseconds()));
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     });
 }
@@ -174,7 +174,7 @@ pub(crate) fn two_die(mut comm: Communicator) {
         match comm.shrink(&left_out, &config()) {
             Ok(shrunk) => break shrunk,
             Err(Error::Absent { ranks, why }) => {
-                say("absent", name, &why);
+                print_message("absent", name, &why);
                 assert!(
                     !ranks.is_empty() && ranks.iter().all(|rank| dead.contains(rank)),
                     "{ranks:?}: {why}"
@@ -186,7 +186,7 @@ pub(crate) fn two_die(mut comm: Communicator) {
     };
     let rest: Vec<u32> = (0..size).filter(|other| !dead.contains(&Rank(*other))).collect();
     check(&mut shrunk, name, &rest);
-    say("through", name, &began.elapsed().as_millis().to_string());
+    print_message("through", name, &began.elapsed().as_millis().to_string());
 }
 
 /// Grows a communicator by as many new ranks, which are threads, and closes the old one meanwhile.
@@ -210,5 +210,5 @@ pub(crate) fn grow(mut comm: Communicator) {
         drop(comm);
         check(&mut grown, name, &everyone);
     });
-    say("grown", name, "");
+    print_message("grown", name, "");
 }
