@@ -128,8 +128,8 @@ class Communicator(_native.Communicator, Collectives):
             InvalidArgumentError: `color` is negative.
             TransportError: A link to another rank cannot be set up.
         """
-        made = _native.split(self, color, key, timeout, _option_strings(options), mail)
-        return None if made is None else type(self)(made)
+        handle = _native.split(self, color, key, timeout, _option_strings(options), mail)
+        return None if handle is None else type(self)(handle)
 
     def shrink(
         self,
