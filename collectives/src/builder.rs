@@ -27,13 +27,13 @@ pub struct Builder {
     ranks: u32,
     /// The passes over the steps.
     cuts: Cuts,
-    /// How messages are to be packed.
+    /// The codec of packed messages.
     codec: Option<Codec>,
-    /// Whether ranks that complete results send them.
+    /// Whether ranks send the results that they complete.
     results_travel: bool,
-    /// The stage of the steps that are added now.
+    /// The stage of the steps that are added next.
     stage: u32,
-    /// The first rank that is planned for; `drafts` are of it and those that follow.
+    /// The first planned rank; `drafts` belong to it and the ranks that follow.
     first: u32,
     drafts: Vec<Draft>,
 }
@@ -151,7 +151,7 @@ impl Builder {
         &mut self.drafts[(rank.0 - self.first) as usize]
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     ///
     /// # Errors
     /// [`PlanError::TooLarge`] when it would have too many steps to list.
@@ -213,7 +213,7 @@ struct Past {
 }
 
 impl Past {
-    /// The steps of a rank, each after those that it must come after.
+    /// Returns the steps of a rank, each after those that it must come after.
     fn derive(&mut self, memory: &Memory, steps: &[DraftStep]) -> RankProgram {
         self.order.clear();
         self.touched.start(memory);

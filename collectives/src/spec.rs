@@ -5,13 +5,13 @@ use crate::{Codec, Collective, Hosts, Numerics, UnknownName, Weights};
 use thiserror::Error;
 use topology::{MAX_RANKS, Rank};
 
-/// The pieces that a chunk can be cut into at most.
+/// Maximum number of pieces that a chunk can be cut into.
 pub const MAX_SEGMENTS: u32 = 1024;
 
-/// The steps of all ranks that a segmented plan can have at most: a gigabyte or two of memory.
+/// Maximum number of steps of a segmented plan, of all ranks together: a gigabyte or two of memory.
 pub const MAX_STEPS: u64 = 1 << 24;
 
-/// The copies of a plan that there can be at most.
+/// Maximum number of copies of a plan.
 pub const MAX_REPLICAS: u8 = 16;
 
 /// A request to a planner. A `Spec` is consistent: its root is one of its ranks, its hosts have all of them,
@@ -32,11 +32,11 @@ pub struct Spec {
     codec: Option<Codec>,
 }
 
-/// Why there is no plan.
+/// The error of a planner.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// A number of ranks that nothing can be planned for.
+    /// A number of ranks that no plan supports.
     #[error("{collective} cannot be planned for {ranks} ranks; a plan has 1 to {MAX_RANKS}")]
     Ranks {
         /// The collective.
@@ -44,7 +44,7 @@ pub enum PlanError {
         /// The ranks asked for.
         ranks: u32,
     },
-    /// More ranks than the algorithm is made for.
+    /// More ranks than the algorithm supports.
     #[error(
         "{algorithm} plans {collective} for at most {max} ranks, not for {ranks}; choose one of {}",
         .instead.join(", ")
@@ -103,17 +103,17 @@ pub enum PlanError {
         /// Algorithms that can.
         instead: Vec<&'static str>,
     },
-    /// Messages that are to be packed, in a plan that cannot have it.
+    /// Packed messages in a plan that cannot have them.
     #[error("{collective} cannot have its messages packed as {codec}: {why}")]
     Unpackable {
         /// The collective.
         collective: Collective,
-        /// How they were to be packed.
+        /// The codec.
         codec: Codec,
-        /// Why not, and what can be done.
+        /// The reason and the remedy.
         why: &'static str,
     },
-    /// Hosts that have more ranks or fewer than there are.
+    /// Hosts that have more or fewer ranks than the plan.
     #[error("{hosts} are not {ranks} ranks; say how many of the {ranks} each host has")]
     Hosts {
         /// The hosts.
@@ -180,9 +180,9 @@ pub enum PlanError {
         algorithm: &'static str,
         /// The collective.
         collective: Collective,
-        /// The rank that would send.
+        /// The sending rank.
         from: Rank,
-        /// To whom.
+        /// The receiving rank.
         to: Rank,
         /// Algorithms whose messages all have cables.
         instead: Vec<&'static str>,
@@ -217,7 +217,7 @@ pub enum PlanError {
     },
 }
 
-/// Another remedy for a plan that lacks a cable.
+/// Returns another remedy for a plan that lacks a cable.
 fn remedy(collective: Collective, instead: &[&str]) -> String {
     match instead {
         [] => format!(
@@ -228,7 +228,7 @@ fn remedy(collective: Collective, instead: &[&str]) -> String {
 }
 
 impl Spec {
-    /// A plan for `ranks` ranks, with root 0, out of place, unsegmented.
+    /// Creates the spec of a plan for `ranks` ranks, with root 0, out of place, unsegmented.
     ///
     /// # Errors
     /// [`PlanError::Ranks`] for no ranks, or more than [`MAX_RANKS`].
@@ -254,7 +254,7 @@ impl Spec {
         })
     }
 
-    /// The same with another root.
+    /// Returns the spec with another root.
     ///
     /// # Errors
     /// [`PlanError::Root`] when it is none of the ranks, [`PlanError::Rootless`] when the collective has no
@@ -270,13 +270,13 @@ impl Spec {
         Ok(Spec { root, ..self })
     }
 
-    /// The same with input and output in the same memory, or not.
+    /// Returns the spec with input and output in the same memory, or not.
     #[must_use]
     pub const fn with_in_place(self, in_place: InPlace) -> Spec {
         Spec { in_place, ..self }
     }
 
-    /// The same with every chunk cut into `segments` pieces; 1 leaves it whole.
+    /// Returns the spec with every chunk cut into `segments` pieces; 1 leaves it whole.
     ///
     /// # Errors
     /// [`PlanError::Segments`] for none, or more than [`MAX_SEGMENTS`].
@@ -287,22 +287,22 @@ impl Spec {
         Ok(Spec { segments, ..self })
     }
 
-    /// The same with a promise about the order in which contributions are combined.
+    /// Returns the spec with a guarantee about the order in which contributions are combined.
     #[must_use]
     pub const fn with_numerics(self, numerics: Numerics) -> Spec {
         Spec { numerics, ..self }
     }
 
-    /// The same for blocks of unequal lengths, see [`crate::uneven`].
+    /// Returns the spec for blocks of unequal lengths, see [`crate::uneven`].
     #[must_use]
     pub const fn with_uneven_blocks(self) -> Spec {
         Spec { uneven: true, ..self }
     }
 
-    /// The same for ranks that share hosts in this way.
+    /// Returns the spec with a placement of ranks on hosts.
     ///
     /// # Errors
-    /// [`PlanError::Hosts`] when the hosts are said to have more ranks or fewer.
+    /// [`PlanError::Hosts`] when the hosts have more or fewer ranks than the spec.
     pub fn with_hosts(self, hosts: Hosts) -> Result<Spec, PlanError> {
         if hosts.suit(self.ranks) {
             Ok(Spec { hosts, ..self })
@@ -311,8 +311,8 @@ impl Spec {
         }
     }
 
-    /// This spec as `replicas` copies on lanes of their own, each with an equal part of every chunk; 1
-    /// changes nothing.
+    /// Returns the spec with `replicas` copies on lanes of their own, each with an equal part of every chunk;
+    /// 1 changes nothing.
     ///
     /// # Errors
     /// [`PlanError::Replicas`] for none, or more than [`MAX_REPLICAS`].
@@ -323,13 +323,13 @@ impl Spec {
         Ok(Spec { replicas, ..self })
     }
 
-    /// The same with every message split over lanes.
+    /// Returns the spec with every message split over lanes.
     #[must_use]
     pub const fn with_weights(self, weights: Weights) -> Spec {
         Spec { weights, ..self }
     }
 
-    /// This spec with every message packed by a codec, or with none packed; see [`crate::pass`].
+    /// Returns the spec with every message packed by a codec, or with none packed; see [`crate::pass`].
     ///
     /// Only `all_reduce` has packed messages, in any order of additions.
     #[must_use]
@@ -337,13 +337,13 @@ impl Spec {
         Spec { codec, ..self }
     }
 
-    /// This spec for one rank alone: the rank's program equals that of the plan for all ranks, and the other
-    /// programs are empty.
+    /// Returns the spec for one rank alone: the rank's program equals that of the plan for all ranks, and the
+    /// other programs are empty.
     ///
-    /// The rank can execute such a plan; nobody can verify it.
+    /// The rank can execute such a plan, but the verifier cannot check it.
     ///
     /// # Errors
-    /// [`PlanError::NoSuchRank`].
+    /// [`PlanError::NoSuchRank`] for a rank outside the plan.
     pub fn only_for(self, rank: Rank) -> Result<Spec, PlanError> {
         if rank.0 >= self.ranks {
             return Err(PlanError::NoSuchRank { collective: self.collective, rank, ranks: self.ranks });
@@ -351,37 +351,37 @@ impl Spec {
         Ok(Spec { only: Some(rank), ..self })
     }
 
-    /// The collective.
+    /// Returns the collective.
     #[must_use]
     pub const fn collective(&self) -> Collective {
         self.collective
     }
 
-    /// The number of ranks; at least 1.
+    /// Returns the number of ranks; at least 1.
     #[must_use]
     pub const fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// The root; 0 for collectives without one.
+    /// Returns the root; 0 for collectives without one.
     #[must_use]
     pub const fn root(&self) -> Rank {
         self.root
     }
 
-    /// Whether input and output are the same memory.
+    /// Returns whether input and output are the same memory.
     #[must_use]
     pub const fn in_place(&self) -> InPlace {
         self.in_place
     }
 
-    /// The pieces that each chunk is cut into; at least 1.
+    /// Returns the number of pieces that each chunk is cut into; at least 1.
     #[must_use]
     pub const fn segments(&self) -> u32 {
         self.segments
     }
 
-    /// The guarantee about the order in which contributions are combined.
+    /// Returns the guarantee about the order in which contributions are combined.
     #[must_use]
     pub const fn numerics(&self) -> Numerics {
         self.numerics
@@ -393,37 +393,37 @@ impl Spec {
         self.uneven
     }
 
-    /// Which ranks share a host.
+    /// Returns the placement of ranks on hosts.
     #[must_use]
     pub const fn hosts(&self) -> Hosts {
         self.hosts
     }
 
-    /// The copies of the plan; at least 1.
+    /// Returns the number of copies of the plan; at least 1.
     #[must_use]
     pub const fn replicas(&self) -> u8 {
         self.replicas
     }
 
-    /// The shares of the lanes in every message.
+    /// Returns the shares of the lanes in every message.
     #[must_use]
     pub const fn weights(&self) -> Weights {
         self.weights
     }
 
-    /// How messages are packed, if they are.
+    /// Returns the codec of packed messages; `None` where no message is packed.
     #[must_use]
     pub const fn codec(&self) -> Option<Codec> {
         self.codec
     }
 
-    /// The rank that alone is planned for; none when all are.
+    /// Returns the rank that the plan is limited to; `None` for a plan for all ranks.
     #[must_use]
     pub const fn only(&self) -> Option<Rank> {
         self.only
     }
 
-    /// The ranks to plan for, ascending: all, or one.
+    /// Returns the ranks to plan for, ascending: all, or one.
     pub fn planned_ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         let planned = self.only.map_or(0..self.ranks, |rank| rank.0..rank.0 + 1);
         planned.map(Rank)

@@ -3,6 +3,6 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use transport::driver::tcp::harness::peer_says;
+use transport::driver::tcp::harness::run_script;
 
-fuzz_target!(|bytes: &[u8]| peer_says(bytes));
+fuzz_target!(|bytes: &[u8]| run_script(bytes));

@@ -1,7 +1,8 @@
-"""How tests start ranks: as people do, by `tbccl run`, with bounded time.
+"""Helpers that start ranks with `tbccl run`, in bounded time.
 
-What ranks do is in `ranks/`, a program each; tests say on what they run it. A rank that fails prints why, and the launcher's
-status is not 0, which is all that the tests here look at but for what they say themselves.
+The folder `ranks/` holds the programs of the ranks; a test chooses the transport and the number of ranks. A
+rank that fails prints the reason, and the launcher then exits with a status other than 0. Most tests check
+that status alone.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import tbccl
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-#: Generous: machines that run tests are busy.
-LIMIT = 120
+#: Generous, because machines that run tests are busy.
+TIMEOUT_SECONDS = 120
 
 
 @dataclass(frozen=True)
-class Where:
-    """A way for bytes to travel."""
+class Transport:
+    """A transport, and the launcher's options that select it."""
 
     name: str
     launcher: tuple[str, ...] = ()
@@ -34,39 +35,44 @@ class Where:
         return [tbccl.cli_path(), "run", "-n", str(ranks), "--tag-output", *self.launcher]
 
 
-SHM = Where("shm", ("--transport", "shm"))
-TCP = Where("tcp", ("--transport", "tcp"))
+SHM = Transport("shm", ("--transport", "shm"))
+TCP = Transport("tcp", ("--transport", "tcp"))
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The environment without what another launcher may have left there."""
-    strange = ("TBCCL_", "OMPI_", "PMI_", "SLURM_", "SOFTRDMA_")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(strange) and k not in ("RANK", "WORLD_SIZE")}
-    return {**clean, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **more}
+def environment(**variables: str) -> dict[str, str]:
+    """Returns the environment without variables of other launchers."""
+    launcher_prefixes = ("TBCCL_", "OMPI_", "PMI_", "SLURM_", "SOFTRDMA_")
+    launcher_names = ("RANK", "WORLD_SIZE")
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(launcher_prefixes) and name not in launcher_names
+    }
+    return {**inherited, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **variables}
 
 
-def ended(process: subprocess.Popen[str], limit: float = LIMIT) -> tuple[int, str]:
-    """Waits for a program that leads a process group, and leaves nothing of it behind."""
+def wait_for(process: subprocess.Popen[str], limit: float = TIMEOUT_SECONDS) -> tuple[int, str]:
+    """Waits for a program that leads a process group; kills the group after `limit` seconds."""
     try:
         output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        pytest.fail(f"not done within {limit} s; so far:\n{output}")
+        pytest.fail(f"not done within {limit} s; output until then:\n{output}")
     return process.returncode, output
 
 
 def default_signals() -> None:
-    """Restores default signal handlers: a shell has its background processes, and so their children, ignore SIGINT."""
+    """Restores default signal handlers, since background processes of a shell inherit an ignored SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(command: list[str], **more: str) -> subprocess.Popen[str]:
+def start(command: list[str], **variables: str) -> subprocess.Popen[str]:
     """Starts a program as the leader of a process group."""
     return subprocess.Popen(
         command,
-        env=environment(**more),
+        env=environment(**variables),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -76,25 +82,27 @@ def start(command: list[str], **more: str) -> subprocess.Popen[str]:
     )
 
 
-def on_fabric(ranks: int) -> list[str]:
-    """The command that starts ranks on a fabric of RDMA devices in software, each a machine of its own."""
+def fabric_command(ranks: int) -> list[str]:
+    """Returns the command that starts ranks on a software fabric, each on a node of its own."""
     if sys.platform != "linux":
         pytest.skip("the software device is for Linux")
-    # The program of the tree and not of the wheel: the device is a library beside it.
-    here = next((ROOT / "target" / one for one in ("debug", "release") if (ROOT / "target" / one / "softrdma").exists()), None)
-    if here is None:
+    # The program of the build folder, not of the wheel: the software device is a library beside it.
+    build_dirs = (ROOT / "target" / profile for profile in ("debug", "release"))
+    build_dir = next((folder for folder in build_dirs if (folder / "softrdma").exists()), None)
+    if build_dir is None:
         pytest.fail("the software device is not built: cargo build -p tbccl-softrdma --lib --bins")
     fabric = ROOT / "configs" / "fabrics" / f"apple-tb5-mesh{ranks}.toml"
-    return [str(here / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs", "--"]
+    return [str(build_dir / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs", "--"]
 
 
 def program(name: str, *arguments: str) -> list[str]:
-    """A program of `ranks/`, as a command."""
+    """Returns the command of a program in `ranks/`."""
     return [sys.executable, str(HERE / "ranks" / name), *arguments]
 
 
-def run(where: Where, ranks: int, name: str, *arguments: str, **more: str) -> str:
-    """Runs a program of `ranks/` as so many ranks; all must end well. Gives what they printed."""
-    status, output = ended(start([*where.command(ranks), "--", *program(name, *arguments)], **more))
+def run(transport: Transport, ranks: int, name: str, *arguments: str, **variables: str) -> str:
+    """Runs a program of `ranks/`, checks that all ranks exit with 0, and returns their output."""
+    command = [*transport.command(ranks), "--", *program(name, *arguments)]
+    status, output = wait_for(start(command, **variables))
     assert status == 0, output
     return output

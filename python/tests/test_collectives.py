@@ -1,9 +1,9 @@
-"""Every collective against numpy, over everything that moves bytes."""
+"""Every collective against numpy, over each transport."""
 
 from __future__ import annotations
 
 import pytest
-from conftest import SHM, TCP, Where, ended, on_fabric, program, run, start
+from conftest import SHM, TCP, Transport, wait_for, fabric_command, program, run, start
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -16,17 +16,17 @@ def test_every_collective_over_tcp() -> None:
 
 
 def test_every_collective_over_a_software_rdma_device() -> None:
-    status, output = ended(start([*on_fabric(2), *program("collectives.py")]))
+    status, output = wait_for(start([*fabric_command(2), *program("collectives.py")]))
     assert status == 0, output
 
 
-@pytest.mark.parametrize("where", [SHM, TCP], ids=lambda where: where.name)
-def test_messages_with_tags(where: Where) -> None:
-    run(where, 2, "messages.py")
-    run(where, 3, "messages.py")
+@pytest.mark.parametrize("transport", [SHM, TCP], ids=lambda transport: transport.name)
+def test_messages_with_tags(transport: Transport) -> None:
+    run(transport, 2, "messages.py")
+    run(transport, 3, "messages.py")
 
 
-@pytest.mark.parametrize("where", [SHM, TCP], ids=lambda where: where.name)
-def test_a_communicator_grows_by_ranks_that_were_started_later(where: Where) -> None:
-    output = run(where, 2, "newcomers.py")
+@pytest.mark.parametrize("transport", [SHM, TCP], ids=lambda transport: transport.name)
+def test_a_communicator_grows_by_ranks_that_were_started_later(transport: Transport) -> None:
+    output = run(transport, 2, "newcomers.py")
     assert output.count("@joined") == 3 and output.count("@refused") == 2, output

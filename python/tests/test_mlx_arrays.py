@@ -1,4 +1,4 @@
-"""Arrays of mlx where arrays are taken."""
+"""MLX arrays as arguments of collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process may do with the package: bad input, threads, forks, ends, launchers that are not there."""
+"""The package in a process: bad input, threads, forks, exit, and a missing launcher."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SHM, ended, environment, on_fabric, program, run, start
+from conftest import ROOT, SHM, wait_for, environment, fabric_command, program, run, start
 
 import tbccl
 from tbccl import _native
@@ -19,9 +19,9 @@ from tbccl import _native
 LINUX = sys.platform == "linux"
 
 
-def python(source: str, *arguments: str, **more: str) -> tuple[int, str]:
-    """Runs a few lines in a process of their own."""
-    return ended(start([sys.executable, "-c", source, *arguments], **more))
+def python(source: str, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Runs a program text in a new process."""
+    return wait_for(start([sys.executable, "-c", source, *arguments], **variables))
 
 
 def test_bad_input_is_refused_with_a_remedy_and_harms_nothing() -> None:
@@ -40,7 +40,8 @@ def test_threads_share_a_communicator_and_have_some_of_their_own() -> None:
 def test_without_a_launcher_it_says_which_variables_are_missing_and_how_to_launch() -> None:
     status, output = python("import tbccl; tbccl.init()")
     assert status == 1
-    assert "BootstrapError" in output and "TBCCL_RANK is not set" in output and "tbccl run -n" in output, output
+    assert "BootstrapError" in output and "TBCCL_RANK is not set" in output, output
+    assert "tbccl run -n" in output, output
     status, output = python("import tbccl; tbccl.init()", RANK="1")
     assert "RANK is set and WORLD_SIZE is not set" in output, output
 
@@ -49,8 +50,10 @@ def test_one_rank_alone_by_a_unique_id() -> None:
     status, output = python(
         "import tbccl; comm = tbccl.init(tbccl.unique_id(), 0, 1)\n"
         "x = bytearray(b'abc'); assert bytes(comm.all_reduce(x)) == b'abc'\n"
-        "import array; y = comm.all_reduce(array.array('d', [1, 2])); assert y.tolist() == [1.0, 2.0] and y.format == 'd'\n"
-        "z = tbccl.empty(3, 'bf16'); assert z.dtype == 'bfloat16' and memoryview(z).format == 'H' and len(z) == 3"
+        "import array; y = comm.all_reduce(array.array('d', [1, 2]))\n"
+        "assert y.tolist() == [1.0, 2.0] and y.format == 'd'\n"
+        "z = tbccl.empty(3, 'bf16'); assert z.dtype == 'bfloat16'\n"
+        "assert memoryview(z).format == 'H' and len(z) == 3"
     )
     assert status == 0, output
 
@@ -70,14 +73,14 @@ work = comm.barrier_async()
 work.wait()
 pid = os.fork()
 if pid == 0:
-    said = []
-    for what in (comm.barrier, work.wait, tbccl.unique_id, lambda: tbccl.empty(3), comm.abort):
+    refused = []
+    for call in (comm.barrier, work.wait, tbccl.unique_id, lambda: tbccl.empty(3), comm.abort):
         try:
-            what()
+            call()
         except tbccl.UsageError as error:
-            said.append("forked" in str(error))
-    del comm, work  # Which must not wait for threads that the child does not have.
-    sys.exit(0 if said == [True] * 5 else 1)
+            refused.append("forked" in str(error))
+    del comm, work  # Must not wait for threads that the child does not have.
+    sys.exit(0 if refused == [True] * 5 else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 comm.barrier()
 """
@@ -110,11 +113,13 @@ def test_sources_of_another_version_than_the_module_are_refused() -> None:
 
 def test_numbers_are_those_of_the_c_header() -> None:
     header = (Path(tbccl.include_path()) / "tbccl.h").read_text()
-    numbers = {name: int(value) for name, value in re.findall(r"^  tbccl(\w+) = (\d+),", header, re.MULTILINE)}
+    constants = re.findall(r"^  tbccl(\w+) = (\d+),", header, re.MULTILINE)
+    numbers = {name: int(value) for name, value in constants}
     names = {
-        "INT8": "Int8", "UINT8": "Uint8", "INT16": "Int16", "UINT16": "Uint16", "INT32": "Int32", "UINT32": "Uint32",
-        "INT64": "Int64", "UINT64": "Uint64", "FLOAT16": "Float16", "FLOAT32": "Float32", "FLOAT64": "Float64",
-        "BFLOAT16": "Bfloat16", "BOOL": "Bool", "COMPLEX64": "Complex64",
+        "INT8": "Int8", "UINT8": "Uint8", "INT16": "Int16", "UINT16": "Uint16",
+        "INT32": "Int32", "UINT32": "Uint32", "INT64": "Int64", "UINT64": "Uint64",
+        "FLOAT16": "Float16", "FLOAT32": "Float32", "FLOAT64": "Float64", "BFLOAT16": "Bfloat16",
+        "BOOL": "Bool", "COMPLEX64": "Complex64",
         "SUM": "Sum", "PROD": "Prod", "MAX": "Max", "MIN": "Min", "AVG": "Avg",
         "BAND": "BitAnd", "BOR": "BitOr", "BXOR": "BitXor",
         "CODEC_INT8": "CodecInt8", "CODEC_INT8_BLOCK64": "CodecInt8Block64",
@@ -140,17 +145,16 @@ def test_the_package_carries_the_library_the_header_and_the_program() -> None:
     major, minor, patch = (int(part) for part in tbccl.__version__.split("."))
     assert version.value == 10000 * major + 100 * minor + patch
     ctypes.CDLL(tbccl.mpi_lib_path()).MPI_Get_library_version
-    said = subprocess.run([tbccl.cli_path(), "--version"], capture_output=True, text=True, check=True, env=environment())
-    assert tbccl.__version__ in said.stdout
-    # The command that pip has made, beside the interpreter.
-    command = Path(sys.executable).with_name("tbccl")
-    if command.exists():
-        said = subprocess.run([command, "--version"], capture_output=True, text=True, check=True, env=environment())
-        assert tbccl.__version__ in said.stdout
-    said = subprocess.run(
-        [sys.executable, "-m", "tbccl", "--version"], capture_output=True, text=True, check=True, env=environment()
-    )
-    assert tbccl.__version__ in said.stdout
+    commands = [[tbccl.cli_path()], [sys.executable, "-m", "tbccl"]]
+    # The command that pip installs beside the interpreter.
+    installed = Path(sys.executable).with_name("tbccl")
+    if installed.exists():
+        commands.append([str(installed)])
+    for command in commands:
+        completed = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, check=True, env=environment()
+        )
+        assert tbccl.__version__ in completed.stdout, command
 
 
 def test_the_c_library_of_the_package_can_be_linked() -> None:
@@ -163,11 +167,16 @@ def test_the_c_library_of_the_package_can_be_linked() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, built = Path(folder) / "version.c", Path(folder) / "version"
         source.write_text(
-            '#include <tbccl.h>\nint main(void) { int v; return tbcclGetVersion(&v) != tbcclSuccess || v != TBCCL_VERSION_CODE; }\n'
+            "#include <tbccl.h>\n"
+            "int main(void) {\n"
+            "  int v;\n"
+            "  return tbcclGetVersion(&v) != tbcclSuccess || v != TBCCL_VERSION_CODE;\n"
+            "}\n"
         )
         lib = str(Path(tbccl.lib_path()).parent)
         subprocess.run(
-            [compiler, str(source), "-I", tbccl.include_path(), "-L", lib, "-ltbccl", f"-Wl,-rpath,{lib}", "-o", str(built)],
+            [compiler, str(source), "-I", tbccl.include_path(), "-L", lib, "-ltbccl", f"-Wl,-rpath,{lib}"]
+            + ["-o", str(built)],
             check=True,
         )
         assert subprocess.run([built]).returncode == 0
@@ -175,52 +184,56 @@ def test_the_c_library_of_the_package_can_be_linked() -> None:
 
 def test_stubs_name_what_the_module_has() -> None:
     stubs = (Path(tbccl.__file__).parent / "_native.pyi").read_text()
-    named = set(re.findall(r"^(?:class|def) (\w+)|^(\w+):", stubs, re.MULTILINE))
-    named = {one or other for one, other in named}
-    there = {name for name in vars(_native) if not name.startswith("__")} | {"__version__"}
-    assert named == there, named ^ there
+    stub_names = set(re.findall(r"^(?:class|def) (\w+)|^(\w+):", stubs, re.MULTILINE))
+    stub_names = {name or constant for name, constant in stub_names}
+    native_names = {name for name in vars(_native) if not name.startswith("__")} | {"__version__"}
+    assert stub_names == native_names, stub_names ^ native_names
     for kind in ("Communicator", "Request", "View"):
         body = re.search(rf"^class {kind}\b.*?(?=^\S|\Z)", stubs, re.MULTILINE | re.DOTALL).group()
         members = set(re.findall(r"^    def (\w+)", body, re.MULTILINE)) - {"__new__"}
-        has = {name for name in vars(getattr(_native, kind)) if not name.startswith("__")}
-        assert members == has, (kind, members ^ has)
+        native_members = {name for name in vars(getattr(_native, kind)) if not name.startswith("__")}
+        assert members == native_members, (kind, members ^ native_members)
 
 
 def test_stubs_take_what_the_module_takes() -> None:
     tree = ast.parse((Path(tbccl.__file__).parent / "_native.pyi").read_text())
     kinds = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     functions = [(_native, node) for node in tree.body if isinstance(node, ast.FunctionDef)]
-    functions += [(getattr(_native, kind.name), node) for kind in kinds for node in kind.body if isinstance(node, ast.FunctionDef)]
+    for kind in kinds:
+        methods = (node for node in kind.body if isinstance(node, ast.FunctionDef))
+        functions += [(getattr(_native, kind.name), method) for method in methods]
     compared = 0
     for owner, stub in functions:
         if stub.name.startswith("__") or any("property" in ast.dump(one) for one in stub.decorator_list):
             continue
-        takes = inspect.signature(getattr(owner, stub.name)).parameters.values()
-        named = [*stub.args.posonlyargs, *stub.args.args, *stub.args.kwonlyargs]
-        assert [one.name for one in takes] == [one.arg for one in named], stub.name
+        parameters = inspect.signature(getattr(owner, stub.name)).parameters.values()
+        stub_parameters = [*stub.args.posonlyargs, *stub.args.args, *stub.args.kwonlyargs]
+        assert [one.name for one in parameters] == [one.arg for one in stub_parameters], stub.name
         defaults = len(stub.args.defaults) + len(stub.args.kw_defaults)
-        assert sum(one.default is not one.empty for one in takes) == defaults, stub.name
+        assert sum(one.default is not one.empty for one in parameters) == defaults, stub.name
         compared += 1
     assert compared > 20, compared
 
 
 def test_forms_of_a_call_take_the_same_arguments() -> None:
-    """At once, later, and in a group, whose calls have no time limits of their own."""
+    """The blocking, the asynchronous and the group form, whose calls have no timeouts of their own."""
     compared = 0
     for name in vars(tbccl._collectives.Collectives):
-        later = getattr(tbccl.Communicator, f"{name}_async", None)
-        if later is None:
+        asynchronous = getattr(tbccl.Communicator, f"{name}_async", None)
+        if asynchronous is None:
             continue
-        takes = dict(inspect.signature(getattr(tbccl.Communicator, name)).parameters)
+        parameters = dict(inspect.signature(getattr(tbccl.Communicator, name)).parameters)
         if name in ("send", "recv"):
-            # Their limit is of waiting, which is not done here; in groups they are matched by order, and have no tags.
-            takes.pop("timeout")
-            assert list(takes.values()) == list(inspect.signature(later).parameters.values()), name
+            # Their timeout limits a wait, which the asynchronous forms do not have. In groups messages are
+            # matched by order, without tags.
+            parameters.pop("timeout")
+            expected = list(inspect.signature(asynchronous).parameters.values())
+            assert list(parameters.values()) == expected, name
             continue
-        assert takes == dict(inspect.signature(later).parameters), name
-        takes.pop("timeout")
+        assert parameters == dict(inspect.signature(asynchronous).parameters), name
+        parameters.pop("timeout")
         if name != "barrier":
-            assert takes == dict(inspect.signature(getattr(tbccl.Group, name)).parameters), name
+            assert parameters == dict(inspect.signature(getattr(tbccl.Group, name)).parameters), name
         compared += 1
     assert compared >= 15, compared
 
@@ -228,13 +241,14 @@ def test_forms_of_a_call_take_the_same_arguments() -> None:
 @pytest.mark.parametrize("transport", ["shm", "tcp", "verbs"])
 def test_the_example(transport: str) -> None:
     example = [sys.executable, str(ROOT / "python" / "examples" / "01_numpy_all_reduce.py")]
-    launch = on_fabric(4) if transport == "verbs" else [tbccl.cli_path(), "run", "-n", "4", "--transport", transport, "--"]
-    status, output = ended(start([*launch, *example]))
+    run_command = [tbccl.cli_path(), "run", "-n", "4", "--transport", transport, "--"]
+    launch = fabric_command(4) if transport == "verbs" else run_command
+    status, output = wait_for(start([*launch, *example]))
     assert status == 0 and "mean of 4 ranks" in output, output
 
 
 def test_programs_start_by_a_file_of_ranks() -> None:
-    """The command of the package starts ranks that find each other: as people type it."""
+    """The command line as users type it starts ranks that find each other."""
     command = [sys.executable, "-m", "tbccl", "run", "-n", "2", "--", *program("threads.py")]
-    status, output = ended(start(command))
+    status, output = wait_for(start(command))
     assert status == 0, output

@@ -8,7 +8,7 @@
 use crate::Host;
 use thiserror::Error;
 
-/// How ranks are dealt to hosts.
+/// The order in which ranks are dealt to hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
     /// A host is filled before the next gets any.
@@ -21,21 +21,21 @@ pub enum By {
 /// A request for ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// How many ranks; without it as many as there are slots.
+    /// Number of ranks; by default, the number of slots.
     pub ranks: Option<u32>,
     /// Ranks of each host, instead of its slots; its maximum still holds.
     pub per_host: Option<u32>,
-    /// In which order.
+    /// The order of dealing.
     pub by: By,
     /// Whether hosts may have more ranks than stated slots.
     pub oversubscribe: bool,
 }
 
-/// Why ranks could not be dealt.
+/// The error for ranks that could not be dealt.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AllocationError {
-    /// There are no hosts, or no ranks are asked for.
+    /// There are no hosts, or no ranks are requested.
     #[error("a job needs at least one host and one rank")]
     Empty,
     /// There are fewer slots than ranks.
@@ -43,26 +43,26 @@ pub enum AllocationError {
         "{ranks} ranks for {slots} slots on {hosts} hosts; give hosts more slots, ask for fewer ranks, or add --oversubscribe"
     )]
     NotEnoughSlots {
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: u32,
-        /// Slots that there are.
+        /// Existing slots.
         slots: u64,
-        /// The number of hosts.
+        /// Number of hosts.
         hosts: usize,
     },
-    /// Not even the maximum of all hosts is enough.
+    /// More ranks than the maximum of all hosts.
     #[error(
         "{ranks} ranks, but {hosts} hosts may have {most} at most; raise the maximum, or ask for fewer ranks"
     )]
     BeyondMaximum {
-        /// Ranks asked for.
+        /// Requested ranks.
         ranks: u32,
         /// The sum of the limits.
         most: u64,
-        /// The number of hosts.
+        /// Number of hosts.
         hosts: usize,
     },
-    /// Every host is to have more than one of them may have.
+    /// More ranks per host than a host may have.
     #[error(
         "--per-host {per_host}, but `{host}` may have {most} ranks at most; raise its maximum, or lower the number"
     )]
@@ -76,10 +76,11 @@ pub enum AllocationError {
     },
 }
 
-/// The place in `hosts` of every rank's host, in rank order.
+/// Returns the index in `hosts` of every rank's host, in rank order.
 ///
 /// # Errors
-/// [`AllocationError`] when there is no room for all ranks.
+/// [`AllocationError::Empty`] for no hosts or no ranks; the other variants when there is no room for all
+/// ranks.
 pub fn allocate(hosts: &[Host], request: &Request) -> Result<Vec<usize>, AllocationError> {
     let quotas = quotas(hosts, request)?;
     let slots: u64 = quotas.iter().map(|quota| u64::from(*quota)).sum();
@@ -132,7 +133,7 @@ fn deal(quotas: &[u32], ranks: u32, by: By) -> Vec<u32> {
     counts
 }
 
-/// Gives what is left to hosts that may have more, to those with the fewest first.
+/// Gives the remaining ranks to hosts that may have more, to those with the fewest first.
 fn stretch(
     hosts: &[Host],
     request: &Request,
@@ -161,7 +162,7 @@ fn stretch(
     Ok(())
 }
 
-/// The hosts of ranks 0, 1, 2, ...
+/// Returns the hosts of ranks 0, 1, 2, ...
 fn in_order(counts: &[u32], by: By) -> Vec<usize> {
     let of = |at: usize| (0..counts[at]).map(move |turn| (turn, at));
     let mut places: Vec<(u32, usize)> = (0..counts.len()).flat_map(of).collect();

@@ -3,7 +3,7 @@
 //! The caller reads the cores from the system. Ranks get whole cores, neighbors first, so that ranks with
 //! neighboring numbers, which exchange the most data, share a cache.
 
-/// How ranks are kept on cores.
+/// The binding of ranks to cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bind {
     /// Ranks are not bound.
@@ -11,27 +11,27 @@ pub enum Bind {
     None,
     /// Each rank has an equal share of the cores for itself.
     Core,
-    /// Each rank may use all cores that are near one part of the memory.
+    /// Each rank may use all cores of one NUMA node.
     Numa,
 }
 
 /// A core.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Core {
-    /// The socket that it is in.
+    /// Its socket.
     pub package: u32,
-    /// The part of the memory that it is near.
+    /// Its NUMA node.
     pub numa: u32,
-    /// The largest cache that it shares, by the lowest number of a hardware thread that does.
+    /// Its largest shared cache, by the lowest hardware thread that shares it.
     pub cache: u32,
-    /// The numbers of its hardware threads, as the system counts them, ascending.
+    /// Its hardware threads, as the system numbers them, ascending.
     pub cpus: Vec<u32>,
 }
 
 /// The cores that a process may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cores {
-    /// By socket, memory and cache, so that neighbours are near each other.
+    /// The cores, ordered by socket, NUMA node and cache, so that neighbors are near each other.
     cores: Vec<Core>,
 }
 
@@ -44,7 +44,7 @@ impl Cores {
         Cores { cores }
     }
 
-    /// How many there are.
+    /// Returns the number of cores.
     #[must_use]
     pub fn len(&self) -> usize {
         self.cores.len()
@@ -75,7 +75,7 @@ impl Cores {
                 let mut nodes: Vec<u32> = self.cores.iter().map(|core| core.numa).collect();
                 nodes.sort_unstable();
                 nodes.dedup();
-                // Neighbours share a node where there are more ranks than nodes.
+                // Neighbors share a node where there are more ranks than nodes.
                 let node = nodes[if size <= nodes.len() { rank } else { rank * nodes.len() / size }];
                 self.cores.iter().filter(|core| core.numa == node).collect()
             }
@@ -86,7 +86,7 @@ impl Cores {
     }
 }
 
-/// Reads a list of numbers as Linux writes it, `0-3,8`. None for anything else.
+/// Parses a list of numbers as Linux writes it, `0-3,8`. Returns `None` for other text.
 #[must_use]
 pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();

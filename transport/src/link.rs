@@ -236,7 +236,7 @@ pub trait Link: Send + std::fmt::Debug {
     fn announce(
         &mut self,
         _state: &mut RecvState,
-        _landing: Option<SpanMut<'_>>,
+        _destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         Ok(false)
     }

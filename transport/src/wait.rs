@@ -13,7 +13,7 @@ use std::{
 /// Sleeps until something comes.
 pub trait Sleeper: std::fmt::Debug + Send + Sync {
     /// Sleeps until there may be something to do, or for so long.
-    fn sleep(&self, most: Duration);
+    fn sleep(&self, max: Duration);
 }
 
 /// How long to spin and to yield.
@@ -166,8 +166,8 @@ mod tests {
         #[derive(Debug, Default)]
         struct Slept(std::sync::Mutex<Vec<Duration>>);
         impl Sleeper for Slept {
-            fn sleep(&self, most: Duration) {
-                self.0.lock().expect("one thread").push(most);
+            fn sleep(&self, max: Duration) {
+                self.0.lock().expect("one thread").push(max);
             }
         }
         let slept = Slept::default();

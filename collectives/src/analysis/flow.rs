@@ -1,4 +1,4 @@
-//! An order in which the whole world can run, or the cycle that forbids it.
+//! An order in which the whole job can run, or the cycle that forbids it.
 //!
 //! With zero credits a send completes only when its receive has taken the data, so the two are one node. With
 //! `k` credits, `k` messages of a lane may wait at the receiver: send `j` of a lane needs receive `j - k` to
@@ -9,11 +9,11 @@ use crate::schedule::StepId;
 use crate::schedule::{Direction, Schedule, Step};
 use std::collections::VecDeque;
 
-/// Steps each of which waits for the next, and the last for the first.
+/// A cycle: each step waits for the next, and the last for the first.
 #[derive(Debug)]
 pub(crate) struct Cycle(pub(crate) Vec<StepId>);
 
-/// A possible run of the whole world.
+/// A possible run of the whole job.
 #[derive(Debug)]
 pub(crate) struct Flow {
     /// All steps; a step comes later than everything that it waits for.
@@ -34,7 +34,7 @@ struct Graph<'a> {
     stands: Vec<u32>,
     /// Edges into the steps that each one stands for which are not yet satisfied.
     pending: Vec<u32>,
-    /// With zero credits, a step and its partner go together.
+    /// Whether a step and its partner are one node, as with zero credits.
     merged: bool,
 }
 
@@ -171,10 +171,10 @@ fn visit_edges(
     sends.iter().for_each(|(recv, send)| visit(*recv, *send));
 }
 
-/// Sends that wait until there is room at the receiver, each with the receive that makes room.
+/// Returns the sends that wait until there is room at the receiver, each with the receive that makes room.
 fn waiting_for_room(schedule: &Schedule, matching: &Matching, credits: u32) -> Vec<(u32, u32)> {
     let mut waiting = Vec::new();
-    // The first one of its FIFO, by step, and the sends of each.
+    // First step of each step's FIFO, by step, and the sends of each FIFO.
     let mut firsts: Vec<u32> = (0..matching.total() as u32).collect();
     let mut fifos: FastMap<u32, Vec<u32>> = FastMap::default();
     for (number, (_, step)) in (0..).zip(schedule.steps()) {

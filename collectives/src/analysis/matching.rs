@@ -1,4 +1,4 @@
-//! Which send meets which receive.
+//! The receive that each send meets.
 
 use super::FastMap;
 use crate::schedule::StepId;
@@ -23,7 +23,7 @@ pub(crate) struct Matching {
 /// The first thing that does not match.
 #[derive(Debug)]
 pub(crate) enum Mismatch {
-    /// A step that nothing meets.
+    /// A step without a partner.
     Alone(StepId),
     /// A send and a receive with different lengths for some element count.
     Unequal {
@@ -34,7 +34,7 @@ pub(crate) enum Mismatch {
     },
 }
 
-/// Stands for no step.
+/// Placeholder for no step.
 const NONE: u32 = u32::MAX;
 
 /// The messages from one rank to another on one lane.
@@ -80,7 +80,7 @@ impl Matching {
         }
     }
 
-    /// All steps have a number, and nothing is paired.
+    /// Numbers all steps, and pairs none.
     fn numbered(schedule: &Schedule) -> Matching {
         let mut offsets = Vec::with_capacity(schedule.programs.len() + 1);
         let mut total = 0;
@@ -109,27 +109,27 @@ impl Matching {
         Ok(())
     }
 
-    /// The number of a step when all steps of all ranks are numbered in a row.
+    /// Returns the number of a step when all steps of all ranks are numbered in a row.
     pub(crate) fn number(&self, id: StepId) -> usize {
         (self.offsets[id.rank as usize] + id.step) as usize
     }
 
-    /// The number of steps of all ranks.
+    /// Returns the number of steps of all ranks.
     pub(crate) fn total(&self) -> usize {
         self.partner.len()
     }
 
-    /// All steps, by number.
+    /// Returns all steps, by number.
     pub(crate) fn ids(&self) -> &[StepId] {
         &self.ids
     }
 
-    /// The step that a message step meets.
+    /// Returns the step that a message step meets.
     pub(crate) fn partner(&self, id: StepId) -> Option<StepId> {
         self.twin(self.number(id) as u32).map(|partner| self.ids[partner as usize])
     }
 
-    /// The number of the step that a message step meets, by number.
+    /// Returns the number of the step that a message step meets, by number.
     pub(crate) fn twin(&self, number: u32) -> Option<u32> {
         Some(self.partner[number as usize]).filter(|partner| *partner != NONE)
     }

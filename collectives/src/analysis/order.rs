@@ -36,7 +36,7 @@ pub(crate) struct Order {
 /// Steps that are ordered among themselves.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// How many there are.
+    /// Number of members.
     len: u32,
     /// Whether the members are those of a FIFO.
     fifo: bool,
@@ -45,7 +45,7 @@ struct Chain {
 /// The predecessor of a step beside those it comes `after`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Nothing.
+    /// None.
     Local,
     /// The first step of its FIFO.
     First,
@@ -65,13 +65,13 @@ impl Order {
         touched.clear();
     }
 
-    /// Is step `a` complete before step `b` starts?
+    /// Whether step `a` is complete before step `b` starts.
     pub(crate) fn precedes(&self, a: u32, b: u32) -> bool {
         let (chain, place) = self.places[a as usize];
         self.preceding(b, chain) > place
     }
 
-    /// How many members of a chain precede a step.
+    /// Returns the number of members of a chain that precede a step.
     fn preceding(&self, step: u32, chain: u32) -> u32 {
         let clock = &self.clocks[self.clock(step)];
         clock.binary_search_by_key(&chain, |entry| entry.0).map_or(0, |at| clock[at].1)
@@ -83,7 +83,7 @@ impl Order {
         start as usize..self.ends[step as usize] as usize
     }
 
-    /// Drops those of the steps that others among them come after.
+    /// Removes steps that other steps among them come after.
     pub(crate) fn keep_latest(&mut self, steps: &mut Vec<u32>) {
         if steps.len() < 2 {
             return;
@@ -97,7 +97,7 @@ impl Order {
         self.touched.drain(..).for_each(|chain| self.counts[chain as usize] = 0);
     }
 
-    /// Adds the clock of a step to the one that is put together.
+    /// Merges the clock of a step into the clock under construction.
     fn gather(&mut self, step: u32) {
         for at in self.clock(step) {
             let (chain, count) = self.clocks[at];
@@ -113,7 +113,8 @@ impl Order {
         *known = count.max(*known);
     }
 
-    /// How many of the first messages of a step's FIFO are complete before `after` lets the step start.
+    /// Returns how many of the first messages of a step's FIFO are complete before `after` lets the step
+    /// start.
     pub(crate) fn settled(&self, step: u32, after: &[u32]) -> u32 {
         let (fifo, _) = self.places[step as usize];
         let known = |before: &u32| {
@@ -123,7 +124,7 @@ impl Order {
         after.iter().map(known).max().unwrap_or(0)
     }
 
-    /// The place of a step in its FIFO, and a number for the FIFO.
+    /// Returns the position of a step in its FIFO, and a number for the FIFO.
     pub(crate) fn place(&self, step: u32) -> (u32, u32) {
         let (chain, place) = self.places[step as usize];
         (place, chain)
@@ -148,7 +149,7 @@ impl Order {
         }
     }
 
-    /// Adds the clock of a step that comes after others.
+    /// Adds the clock of a step that comes after several steps.
     fn tick(&mut self, mut after: impl Iterator<Item = u32>) {
         let (first, second) = (after.next(), after.next());
         if let (Some(only), None) = (first, second) {
@@ -166,7 +167,7 @@ impl Order {
         self.ends.push(self.clocks.len() as u32);
     }
 
-    /// The same for a step that comes after one other, as most do: nothing is to be merged.
+    /// Adds the clock of a step that comes after one step, as most do: no clocks are merged.
     fn tick_after(&mut self, before: u32) {
         let (start, clock) = (self.clocks.len(), self.clock(before));
         self.clocks.extend_from_within(clock);
@@ -178,7 +179,7 @@ impl Order {
         self.ends.push(self.clocks.len() as u32);
     }
 
-    /// Puts the newest step at the end of a chain, or of a new one if there is none of that number.
+    /// Puts the newest step at the end of a chain, or of a new one if no chain has this number.
     fn join(&mut self, chain: u32, fifo: bool) {
         if chain as usize == self.chains.len() {
             self.chains.push(Chain { len: 0, fifo });
@@ -196,7 +197,7 @@ impl Order {
             let Chain { len, fifo } = self.chains[chain as usize];
             !fifo && len == count
         };
-        // Most often that of a step that it comes after.
+        // Most often it is the chain of a step that it comes after.
         let mut direct = after.iter().map(|before| self.places[*before as usize]);
         if let Some((chain, _)) = direct.find(|(chain, place)| ends(*chain, place + 1)) {
             return chain;
@@ -215,7 +216,7 @@ mod tests {
     fn chains_that_have_come_together_are_gone_on_with() {
         let mut order = Order::default();
         for round in 0..100 {
-            // Two steps come after the sum of the round before, and are summed up.
+            // Two steps come after the sum of the previous round, and are summed up.
             let sum: Vec<u32> = (round > 0).then(|| 3 * round - 1).into_iter().collect();
             order.push(Turn::Local, &sum);
             order.push(Turn::Local, &sum);

@@ -8,7 +8,7 @@
 use crate::schedule::Memory;
 use crate::schedule::{Action, ChunkRange};
 
-/// Stands for no step and for no reader.
+/// Placeholder for no step and no reader.
 const NONE: u32 = u32::MAX;
 
 /// The memory of one rank.
@@ -24,7 +24,7 @@ pub(crate) struct Touched {
 struct Cell {
     /// The last step that wrote it.
     writer: u32,
-    /// The first and the last of those that have read what the writer wrote, by their places in `readers`.
+    /// The first and the last step that has read the writer's value, by position in `readers`.
     first: u32,
     last: u32,
 }
@@ -32,7 +32,7 @@ struct Cell {
 const UNTOUCHED: Cell = Cell { writer: NONE, first: NONE, last: NONE };
 
 impl Touched {
-    /// Forgets everything, and is about another memory.
+    /// Resets the state for another memory.
     pub(crate) fn start(&mut self, memory: &Memory) {
         self.cells.clear();
         self.cells.resize(memory.cells(), UNTOUCHED);
@@ -44,7 +44,7 @@ impl Touched {
         self.writer(cell).into_iter().chain(self.readers(cell))
     }
 
-    /// The last step that wrote a chunk.
+    /// Returns the last step that wrote a chunk.
     pub(crate) fn writer(&self, cell: usize) -> Option<u32> {
         Some(self.cells[cell].writer).filter(|writer| *writer != NONE)
     }

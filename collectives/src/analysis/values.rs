@@ -28,25 +28,26 @@ pub(crate) struct Value {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Expression(u32);
 
-/// How an expression is made from others.
+/// The derivation of an expression from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Node {
     /// The sum of two, the one with the lower number first.
     Sum(Expression, Expression),
-    /// One that was packed.
+    /// A packed value.
     Encoded(Expression),
 }
 
-/// The expressions that there are. The first ones are the ranks' contributions.
+/// All expressions. The first ones are the ranks' contributions.
 #[derive(Debug)]
 pub(crate) struct Expressions {
-    /// Whether a contribution may be added twice: in a barrier, which only checks that all ranks are in.
+    /// Whether a contribution may be added twice: in a barrier, which only checks that all ranks have
+    /// entered.
     repeats: bool,
-    /// The words of a set.
+    /// Words per set.
     words: usize,
-    /// Which ranks have contributed to each expression, a bit for each.
+    /// The ranks that have contributed to each expression, one bit per rank.
     sets: Vec<u64>,
-    /// By number: the most encodings that a contribution in it goes through.
+    /// By number: the maximum number of encodings that a contribution in the expression goes through.
     encodings: Vec<u32>,
     numbers: FastMap<Node, Expression>,
 }
@@ -62,7 +63,7 @@ impl Expressions {
         Expressions { repeats, words, sets, encodings, numbers: FastMap::default() }
     }
 
-    /// A rank's contribution.
+    /// Returns a rank's contribution.
     pub(crate) const fn of(rank: Rank) -> Expression {
         Expression(rank.0)
     }
@@ -71,19 +72,19 @@ impl Expressions {
         &self.sets[sum.0 as usize * self.words..][..self.words]
     }
 
-    /// The ranks that have contributed to a sum, ascending.
+    /// Returns the ranks that have contributed to a sum, ascending.
     pub(crate) fn ranks(&self, sum: Expression) -> impl Iterator<Item = Rank> {
         let bits =
             (0..).zip(self.set(sum)).flat_map(|(word, bits)| (0..64).map(move |bit| (word, bits, bit)));
         bits.filter(|(_, bits, bit)| *bits >> bit & 1 == 1).map(|(word, _, bit)| Rank(word * 64 + bit))
     }
 
-    /// The number of ranks that have contributed to a sum.
+    /// Returns the number of ranks that have contributed to a sum.
     pub(crate) fn count(&self, sum: Expression) -> u32 {
         self.set(sum).iter().map(|word| word.count_ones()).sum()
     }
 
-    /// The sum of two sums.
+    /// Returns the sum of two sums.
     ///
     /// # Errors
     /// [`Wrong::Twice`] when they have a rank in common.
@@ -100,7 +101,7 @@ impl Expressions {
         Ok(self.add(node, union, self.encodings(a).max(self.encodings(b))))
     }
 
-    /// The same, packed and unpacked.
+    /// Returns the expression, packed and unpacked.
     fn encoded(&mut self, of: Expression) -> Expression {
         let node = Node::Encoded(of);
         match self.numbers.get(&node) {
@@ -117,13 +118,13 @@ impl Expressions {
         number
     }
 
-    /// The most encodings that a contribution in it goes through.
+    /// Returns the maximum number of encodings that a contribution in an expression goes through.
     pub(crate) fn encodings(&self, of: Expression) -> u32 {
         self.encodings[of.0 as usize]
     }
 }
 
-/// Why a step makes no sense.
+/// The reason why a step is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
     /// The step reads a chunk that has not been written.
@@ -137,7 +138,7 @@ pub(crate) enum Wrong {
     },
     /// The step adds a contribution that is already there.
     Twice(Rank),
-    /// Its `last` mark is not what it should be.
+    /// The step has the wrong `last` mark.
     Last {
         /// The expected mark.
         expected: bool,
@@ -195,7 +196,7 @@ impl Values {
         }
     }
 
-    /// Runs one step; tells, for one that reduces, whether its result is complete.
+    /// Runs one step. Returns, for a reducing step, whether its result is complete.
     fn execute(
         &mut self,
         id: StepId,
@@ -267,7 +268,7 @@ impl Values {
     }
 }
 
-/// The cells of a block of scratch; none when there is no scratch at all.
+/// Returns the cells of a block of scratch; empty when there is no scratch.
 fn token(schedule: &Schedule, memory: &Memory, block: u32) -> Range<usize> {
     let all = memory.whole(Buffer::Scratch);
     let start = all.start + (block * schedule.chunks) as usize;

@@ -19,23 +19,23 @@ use crate::{Collective, PlanError, Spec};
 
 pub use fuse::{fuse, unfuse};
 
-/// Why messages that are split over lanes are not packed as well.
+/// The reason why messages that are split over lanes are not packed as well.
 pub(crate) const WHOLE_MESSAGES: &str =
     "packed chunks do not lie side by side, so they cannot be split over lanes";
 
 /// The passes over a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cuts {
-    /// The pieces of a chunk that follow each other.
+    /// Number of pieces of a chunk, processed one after the other.
     pub(crate) segments: u32,
-    /// The copies of the plan, each with a piece of every segment.
+    /// Number of copies of the plan, each with a piece of every segment.
     pub(crate) replicas: u8,
     /// The shares of the lanes in every message.
     pub(crate) weights: Weights,
 }
 
 impl Cuts {
-    /// Nothing.
+    /// No passes.
     pub(crate) const NONE: Cuts = Cuts { segments: 1, replicas: 1, weights: Weights::ONE };
 
     pub(crate) const fn of(spec: &Spec) -> Cuts {
@@ -46,7 +46,7 @@ impl Cuts {
         self.segments == 1 && self.replicas == 1 && self.weights.lanes() == 1
     }
 
-    /// The pieces that a chunk becomes.
+    /// Returns the number of pieces that a chunk becomes.
     fn pieces(self) -> u32 {
         self.segments.saturating_mul(u32::from(self.replicas)).saturating_mul(self.weights.sum())
     }

@@ -6,7 +6,7 @@
 use super::{Action, Buffer, ChunkRange};
 use topology::Rank;
 
-/// Which way a message goes, seen from the rank that has the step.
+/// The direction of a message, seen from the rank that has the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// The rank sends it.
@@ -56,7 +56,7 @@ impl Action {
         }
     }
 
-    /// The rank at the other end of the message, and the message's direction; none for local steps.
+    /// Returns the rank at the other end of the message, and the message's direction; `None` for local steps.
     #[must_use]
     pub const fn message(&self) -> Option<(Rank, Direction)> {
         match *self {
@@ -66,7 +66,7 @@ impl Action {
         }
     }
 
-    /// The local memory that it reads: at most two ranges.
+    /// Returns the local memory that the action reads: at most two ranges.
     #[must_use]
     pub const fn reads(&self) -> [Option<ChunkRange>; 2] {
         match *self {
@@ -81,7 +81,7 @@ impl Action {
         }
     }
 
-    /// The local memory that it writes.
+    /// Returns the local memory that the action writes.
     #[must_use]
     pub const fn writes(&self) -> Option<ChunkRange> {
         match *self {
@@ -96,7 +96,7 @@ impl Action {
         }
     }
 
-    /// Every range that it names.
+    /// Returns every range of the action.
     pub fn ranges(&self) -> impl Iterator<Item = ChunkRange> + use<> {
         let [a, b] = self.reads();
         [self.writes(), a, b].into_iter().flatten()
@@ -112,7 +112,7 @@ impl Action {
         }
     }
 
-    /// The "this result is complete" mark of a reducing step; none for the others.
+    /// Returns the "this result is complete" mark of a reducing step; `None` for other steps.
     #[must_use]
     pub const fn last(&self) -> Option<bool> {
         match *self {
@@ -123,7 +123,7 @@ impl Action {
         }
     }
 
-    /// The same action with that mark; actions that do not reduce stay as they are.
+    /// Returns the same action with this mark; actions that do not reduce stay as they are.
     #[must_use]
     pub const fn with_last(mut self, mark: bool) -> Action {
         if let Action::RecvReduce { last, .. }
@@ -135,7 +135,7 @@ impl Action {
         self
     }
 
-    /// The same action on other memory: every range goes through `map`.
+    /// Returns the same action on other memory: every range goes through `map`.
     #[must_use]
     pub fn map_ranges(self, mut map: impl FnMut(ChunkRange) -> ChunkRange) -> Action {
         match self {

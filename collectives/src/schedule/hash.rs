@@ -1,6 +1,6 @@
-//! A number that stands for a schedule, so that ranks can check that they hold the same one.
+//! A stable hash of a schedule, by which ranks check that they hold the same one.
 //!
-//! It is the xxh3 hash, with 64 bits, of these bytes; all numbers are 32 bits, little-endian, unless noted:
+//! It is the 64-bit xxh3 hash of these bytes; all numbers are 32 bits, little-endian, unless noted:
 //!
 //! ```text
 //! schedule  = 3 collective root in_place chunks scratch_blocks lanes packing name ranks program...
@@ -22,7 +22,7 @@
 //! Ranks that differ in `in_place` hold different schedules, though with the same messages; they compare the
 //! hashes of the plan out of place.
 //!
-//! The leading 3 is the version of this encoding; the collective is its place in [`Collective::ALL`].
+//! The leading 3 is the version of this encoding; the collective is its index in [`Collective::ALL`].
 
 use super::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
 use crate::Collective;
@@ -31,7 +31,7 @@ use xxhash_rust::xxh3::Xxh3;
 const VERSION: u32 = 3;
 
 impl Schedule {
-    /// The same number for equal schedules, on every machine and in every run.
+    /// Returns a number that is equal for equal schedules, on every machine and in every run.
     #[must_use]
     pub fn stable_hash(&self) -> u64 {
         let mut bytes = Encoder(Xxh3::new());

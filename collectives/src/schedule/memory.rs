@@ -1,4 +1,4 @@
-//! Which chunks are the same memory.
+//! The memory of a rank, and the chunks of its buffers that are the same memory.
 
 use super::{Buffer, ChunkRange, InPlace, Schedule};
 use crate::Collective;
@@ -15,7 +15,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// The memory of `rank` in `schedule`; only the schedule's shape is read, not its steps.
+    /// Returns the memory of `rank` in `schedule`; only the schedule's shape is read, not its steps.
     pub(crate) fn new(schedule: &Schedule, ranks: u32, rank: Rank) -> Memory {
         let chunks = u64::from(schedule.chunks);
         let (input, output) = schedule.collective.blocks_of(ranks, rank == schedule.root);
@@ -34,23 +34,23 @@ impl Memory {
         Memory { base, len: [input, output, scratch, packed] }
     }
 
-    /// The number of chunks of a buffer.
+    /// Returns the number of chunks of a buffer.
     pub(crate) fn chunks(&self, buffer: Buffer) -> u64 {
         self.len[index(buffer)]
     }
 
-    /// The number of cells.
+    /// Returns the number of cells.
     pub(crate) fn cells(&self) -> usize {
         (self.base[3] + self.len[3]) as usize
     }
 
-    /// The cells of a range that lies within its buffer.
+    /// Returns the cells of a range that lies within its buffer.
     pub(crate) fn span(&self, range: ChunkRange) -> Range<usize> {
         let start = (self.base[index(range.buffer)] + u64::from(range.first)) as usize;
         start..start + range.len as usize
     }
 
-    /// The cells of a whole buffer.
+    /// Returns the cells of a whole buffer.
     pub(crate) fn whole(&self, buffer: Buffer) -> Range<usize> {
         let start = self.base[index(buffer)];
         start as usize..(start + self.len[index(buffer)]) as usize

@@ -77,7 +77,7 @@ pub enum Action {
         /// The source.
         src: ChunkRange,
     },
-    /// Receives from `peer` into `dst`.
+    /// Receives a message from `peer` into `dst`.
     Recv {
         /// Source.
         peer: Rank,
@@ -141,8 +141,8 @@ pub enum Action {
     },
 }
 
-/// The predecessors of a step. Most have few, which lie in the step itself: plans of a million steps are
-/// cheap to make, to copy and to drop.
+/// The predecessors of a step. Most steps have few, which are stored in the step itself: plans of a million
+/// steps are cheap to make, to copy and to drop.
 pub type After = SmallVec<[u32; 4]>;
 
 /// One step of one rank.
@@ -153,17 +153,17 @@ pub struct Step {
     /// The lane its message travels on; 0 for local steps. Lanes between the same two ranks are independent
     /// FIFOs.
     pub lane: u8,
-    /// Indices of the steps of the same rank that must be complete first; all smaller than this step's own,
-    /// ascending, and none implied by the others.
+    /// Indices of the steps of the same rank that must be complete first. All are smaller than this step's
+    /// own index, ascending, and none is implied by the others.
     pub after: After,
-    /// Of a send: the receive among `after` whose bytes it passes on as they arrive.
+    /// For a send, the receive among `after` whose bytes it forwards as they arrive.
     pub follows: Option<u32>,
 }
 
 /// The steps of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RankProgram {
-    /// In an order in which they could run one by one, as far as this rank alone can tell.
+    /// The steps, in an order in which they could run one by one, as far as this rank alone can tell.
     pub steps: Vec<Step>,
 }
 
@@ -196,27 +196,27 @@ pub struct Schedule {
     pub scratch_blocks: u32,
     /// Lanes in use: every step's lane is smaller.
     pub lanes: u8,
-    /// How chunks are packed, and the memory for it; none where all travel as they are.
+    /// Codec of packed chunks and the memory for them; `None` where no chunk is packed.
     pub packing: Option<Packing>,
-    /// `programs[r]` is what rank `r` does.
+    /// `programs[r]` is the program of rank `r`.
     pub programs: Vec<RankProgram>,
 }
 
 impl Schedule {
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.programs.len() as u32
     }
 
-    /// Every step of every rank.
+    /// Returns every step of every rank.
     pub(crate) fn steps(&self) -> impl Iterator<Item = (StepId, &Step)> {
         (0..).zip(&self.programs).flat_map(|(rank, program)| {
             (0..).zip(&program.steps).map(move |(step, s)| (StepId { rank, step }, s))
         })
     }
 
-    /// The first two ranks that a message travels between though nothing connects them.
+    /// Returns the first two ranks that a message travels between although nothing connects them.
     #[must_use]
     pub fn gap(&self, reach: &Reach) -> Option<(Rank, Rank)> {
         let ranks = (0..).map(Rank).zip(&self.programs);

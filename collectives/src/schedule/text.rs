@@ -27,11 +27,11 @@ use std::str::{FromStr, SplitWhitespace};
 use thiserror::Error;
 use topology::Rank;
 
-/// Why a line is not a step.
+/// The error for a line that is not a step.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("expected {expected}, found {}", found_or_end(found))]
 pub struct ParseError {
-    /// The grammar at this place.
+    /// The expected grammar at the position of the error.
     pub expected: &'static str,
     /// The text found; empty at the end of the line.
     pub found: String,
@@ -175,7 +175,7 @@ impl FromStr for Step {
 }
 
 impl Step {
-    /// Makes the step follow another one, which it thereby comes after.
+    /// Makes the step follow another one, which must be among those it comes after.
     fn follow(&mut self, step: u32) -> Result<(), ParseError> {
         self.follows = Some(step);
         if self.after.contains(&step) {
@@ -190,15 +190,15 @@ impl Step {
 /// The argument of `after` and `following`.
 const A_STEP: &str = "the number of a step";
 
-/// How steps begin.
+/// The names of actions.
 const ACTIONS: &str =
     "`send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or `decode_reduce`";
 
-/// The words of a line that are not read yet.
+/// The unread words of a line.
 struct Words<'a>(SplitWhitespace<'a>);
 
 impl<'a> Words<'a> {
-    /// The next word; empty at the end of the line.
+    /// Returns the next word; empty at the end of the line.
     fn next(&mut self) -> &'a str {
         self.0.next().unwrap_or_default()
     }
@@ -273,7 +273,7 @@ impl<'a> Words<'a> {
 }
 
 impl fmt::Display for Schedule {
-    /// A header, then the numbered steps of every rank.
+    /// Writes a header, then the numbered steps of every rank.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let many = |n: u32, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         write!(f, "{} {}: {}", self.collective, self.algorithm, many(self.ranks(), "rank"))?;

@@ -34,7 +34,7 @@ use topology::Rank;
 /// The version of the form.
 const VERSION: u32 = 1;
 
-/// Why a text is not a schedule.
+/// The error for a text that is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {message}")]
 pub struct TomlError {
@@ -44,7 +44,7 @@ pub struct TomlError {
     pub message: String,
 }
 
-/// The file as it is written.
+/// The structure of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Form {
@@ -77,7 +77,7 @@ const fn one_lane() -> u8 {
 }
 
 impl Schedule {
-    /// The schedule as a TOML file.
+    /// Returns the schedule as a TOML file.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
@@ -106,7 +106,7 @@ impl Schedule {
         Ok(())
     }
 
-    /// Reads what [`to_toml`](Schedule::to_toml) writes.
+    /// Parses the output of [`to_toml`](Schedule::to_toml).
     ///
     /// # Errors
     /// [`TomlError`] with the line of the first thing that is not TOML, not known, or not a step.
@@ -149,7 +149,7 @@ impl Schedule {
     }
 }
 
-/// The line that a byte is on, counted from 1.
+/// Returns the line of a byte, counted from 1.
 fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }

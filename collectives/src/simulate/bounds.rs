@@ -1,15 +1,16 @@
-//! How fast any plan could be: lower bounds of a collective on a cluster, in the α-β model.
+//! Lower bounds of the time of a collective on a cluster for any plan, in the α-β model.
 //!
-//! The bound of the latency: somebody's result depends on data of somebody else, so a message, or a chain of messages, must
-//! come from there. The bound is the longest of all shortest ways, with the overheads of its messages.
+//! Latency bound: some rank's result depends on another rank's data, so a message, or a chain of messages,
+//! must come from there. The bound is the longest of all shortest routes, with the overheads of their
+//! messages.
 //!
-//! The bound of the bandwidth: whatever a group of ranks must send or receive has to cross the ways out of or into the
-//! group. Groups are single ranks, hosts, and what is below each tier of switches. Of `g` equal groups that all-reduce
-//! `B` bytes, all together send at least `2(g-1)B`: each part of the result is combined by g-1 messages and spread by
-//! g-1 more (P. Patarasuk, X. Yuan, 2009); none receives less than `B`.
+//! Bandwidth bound: all bytes that a group of ranks must send or receive cross the links out of or into the
+//! group. Groups are single ranks, hosts, and the ranks below each tier of switches. If `g` equal groups
+//! all-reduce `B` bytes, all groups together send at least `2(g-1)B`: each part of the result is combined by
+//! g-1 messages and distributed by g-1 more (P. Patarasuk, X. Yuan, 2009). No group receives less than `B`.
 //!
-//! Both hold for every plan that computes the collective; that one reaches both at once is not said. The bound is the
-//! larger one, since a transfer may be under way while others wait.
+//! Both bounds hold for every plan that computes the collective; a plan that reaches both need not exist. The
+//! combined bound is the larger of the two, since transfers may overlap with latencies.
 
 use super::Costs;
 use crate::Collective;
@@ -22,21 +23,22 @@ use topology::{Cluster, Rank, Route};
 /// Lower bounds, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// No message is faster than its way.
+    /// The latency bound: no message is faster than its route.
     pub latency: f64,
-    /// No link carries more than it can.
+    /// The bandwidth bound: no link carries more than its capacity.
     pub bandwidth: f64,
 }
 
 impl Bounds {
-    /// No plan takes less.
+    /// Returns the larger of both bounds.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.latency.max(self.bandwidth)
     }
 }
 
-/// The bounds of a collective on the first `ranks` ranks of a cluster, with blocks of `block_bytes` bytes.
+/// Returns the bounds of a collective on the first `ranks` ranks of a cluster, with blocks of `block_bytes`
+/// bytes.
 #[must_use]
 pub fn bounds(
     collective: Collective,
@@ -54,11 +56,11 @@ pub fn bounds(
     Bounds { latency, bandwidth: bandwidth.fold(0.0, f64::max) }
 }
 
-/// The bytes that cross the borders of groups, over the bandwidth of those borders.
+/// Returns the bytes that cross the borders of groups, divided by the bandwidth of those borders.
 fn crossing(collective: Collective, ranks: u32, size: u32, block_bytes: u64, cluster: &Cluster) -> f64 {
     let groups = ranks.div_ceil(size);
     let (n, g) = (f64::from(ranks), f64::from(groups));
-    // Below switches all groups are alike, but for a last one that is not full.
+    // Below switches all groups are equal, except for a last one that is not full.
     let looked_at = if cluster.is_switched() { 1 } else { groups };
     let capacities: Vec<f64> =
         (0..looked_at).map(|group| way_out(group * size, size, ranks, cluster)).collect();
@@ -73,16 +75,16 @@ fn crossing(collective: Collective, ranks: u32, size: u32, block_bytes: u64, clu
         Collective::AllToAll => (inside * (n - inside) * block, n * (n - inside) * block),
         Collective::SendRecv => (block, g * block),
         Collective::Barrier => (0.0, 0.0),
-        // One rank has to give out or to take in a block at least; others may have to do more.
+        // One rank has to send or receive at least one block; others may have more.
         _ => (block, (g - 1.0) * block),
     };
     (each / least).max(together / all)
 }
 
-/// Upper bound of the bytes per second that leave a group of ranks.
+/// Returns an upper bound of the bytes per second that leave a group of ranks.
 ///
-/// It is the bandwidth of the links that all ways out cross first, or second, and so on up to half of the
-/// way.
+/// It is the bandwidth of the links that all routes out of the group cross first, or second, and so on up to
+/// half of the route.
 fn way_out(first: u32, size: u32, ranks: u32, cluster: &Cluster) -> f64 {
     let members = first..(first + size).min(ranks);
     let others = || (0..ranks).filter(|to| !members.contains(to));
@@ -99,11 +101,11 @@ fn way_out(first: u32, size: u32, ranks: u32, cluster: &Cluster) -> f64 {
     let capacity = |links: &HashSet<u32>| -> f64 {
         links.iter().map(|link| cluster.links()[*link as usize].bytes_per_second).sum()
     };
-    // Without a link that all cross there is no limit.
+    // Routes without a common link have no limit.
     crossed[..depth].iter().map(capacity).fold(f64::INFINITY, f64::min)
 }
 
-/// The longest of the shortest ways between two ranks that depend on each other.
+/// Returns the longest of the shortest routes between two ranks that depend on each other.
 fn longest(collective: Collective, ranks: u32, cluster: &Cluster, costs: &Costs) -> f64 {
     let overhead = (costs.send_us + costs.recv_us) * 1e-6;
     let entering = costs.call_us * 1e-6;
@@ -113,7 +115,7 @@ fn longest(collective: Collective, ranks: u32, cluster: &Cluster, costs: &Costs)
         };
         return entering + overhead + (0..ranks).map(hop).fold(0.0, f64::max);
     }
-    // With a full mesh the way is direct; the last ranks are the furthest apart.
+    // With a full mesh the route is direct; the last ranks are the furthest apart.
     if cluster.is_switched() {
         let far = cluster.route(Rank(0), Rank(ranks - 1)).map_or(0.0, |route| route.latency);
         return entering + overhead + far;
@@ -122,14 +124,15 @@ fn longest(collective: Collective, ranks: u32, cluster: &Cluster, costs: &Costs)
     let all = || (0..ranks).map(from);
     entering
         + match collective {
-            // For any root.
+            // The bound holds for any root.
             _ if collective.has_root() => all().fold(f64::INFINITY, f64::min),
             Collective::Scan | Collective::ExclusiveScan => from(0),
             _ => all().fold(0.0, f64::max),
         }
 }
 
-/// The seconds from a rank to every other, through others where there is no cable (E. Dijkstra, 1959).
+/// Returns the seconds from a rank to every other, through other ranks where there is no cable (E. Dijkstra,
+/// 1959).
 fn distances(source: u32, ranks: u32, cluster: &Cluster, overhead: f64) -> Vec<f64> {
     let mut best = vec![f64::INFINITY; ranks as usize];
     best[source as usize] = 0.0;

@@ -1,69 +1,73 @@
-//! What work costs a rank, and how a transport moves a message: the parameters of a simulation beside the cluster's.
+//! Costs of a simulation: the time that work takes a rank, and the protocol by which a transport moves
+//! messages.
 //!
-//! In the terms of LogGP and its descendants: `send_us` and `recv_us` are o, the gap per byte G is the links', the
-//! per-byte overheads O are `send_gbs` and `recv_gbs`, and L is the links' latency.
+//! In the terms of LogGP and its descendants, `send_us` and `recv_us` are the overhead o, the per-byte
+//! overheads O are `send_gbs` and `recv_gbs`. The gap per byte G and the latency L are properties of the
+//! cluster's links.
 //!
-//! A. Alexandrov, M. Ionescu, K. Schauser, C. Scheiman: "LogGP", Journal of Parallel and Distributed Computing 44(1), 1997.
-//! T. Hoefler, T. Schneider, A. Lumsdaine: "LogGOPSim", LSAP 2010.
+//! A. Alexandrov, M. Ionescu, K. Schauser, C. Scheiman: "LogGP", Journal of Parallel and Distributed
+//! Computing 44(1), 1997. T. Hoefler, T. Schneider, A. Lumsdaine: "LogGOPSim", LSAP 2010.
 
 use crate::UnknownName;
 use serde::Deserialize;
 use std::str::FromStr;
 
-/// Costs, in microseconds, gigabytes per second (1e9) and bytes. The default costs nothing: messages are latency and
-/// bandwidth alone.
+/// Costs, in microseconds, gigabytes per second (1e9) and bytes.
 ///
-/// Infinite rates cost nothing. Read from a file, what is left out has its default.
+/// The default is free of charge: messages take latency and bandwidth alone. Infinite rates cost nothing.
+/// Keys that a file leaves out keep their defaults.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
-    /// Entering a call, once per rank.
+    /// Time to enter a call, once per rank.
     pub call_us: f64,
-    /// A message, at its sender.
+    /// Time of a message at its sender.
     pub send_us: f64,
-    /// A message, at its receiver.
+    /// Time of a message at its receiver.
     pub recv_us: f64,
-    /// A piece of a message, at either end.
+    /// Time of a piece of a message, at either end.
     pub piece_us: f64,
-    /// A local step.
+    /// Time of a local step.
     pub step_us: f64,
-    /// How fast a rank copies.
+    /// Rate at which a rank copies.
     pub copy_gbs: f64,
-    /// How fast a rank combines, in bytes of the result.
+    /// Rate at which a rank reduces, in bytes of the result.
     pub reduce_gbs: f64,
-    /// How fast a rank packs and unpacks, in bytes of the elements.
+    /// Rate at which a rank packs and unpacks, in bytes of the elements.
     pub pack_gbs: f64,
-    /// How fast a processor can send, where it must touch what it sends.
+    /// Rate at which a processor sends, where it must touch the sent bytes.
     pub send_gbs: f64,
-    /// How fast a processor can receive, likewise.
+    /// Rate at which a processor receives, where it must touch the received bytes.
     pub recv_gbs: f64,
-    /// Messages up to this size are copied into a buffer, sent unasked, and copied out of one.
+    /// Largest eager message: it is copied into a buffer, sent without a grant, and copied out of a buffer.
     pub eager_bytes: u64,
     /// Smallest operation, in bytes, whose messages all wait for a grant.
     pub bulk_bytes: u64,
-    /// Largest message that is sent without a grant. Larger ones wait until the receiver has granted memory,
-    /// which takes the latency of the way back.
+    /// Whether messages above `eager_bytes` wait until the receiver has granted memory, which takes the
+    /// latency of the way back.
     pub granted: bool,
     /// Cost of a grant beside the latency.
     pub grant_us: f64,
-    /// Receives of one peer and lane that are granted ahead of time.
+    /// Number of receives of one peer and lane that are granted ahead of time.
     pub ahead: u32,
-    /// Larger messages are copied at both ends, too.
+    /// Whether messages above `eager_bytes` are copied at both ends, too.
     pub staged: bool,
-    /// Messages are cut into pieces of this size. A piece is handed on while the next one is under way.
+    /// Size of the pieces that messages are cut into. A piece is forwarded while the next one is in flight.
     pub piece_bytes: u64,
-    /// Most pieces of a message: the resolution of the simulation. Its time grows in proportion.
+    /// Maximum number of pieces of a message: the resolution of the simulation, whose running time is
+    /// proportional to it.
     pub most_pieces: u32,
-    /// Pieces of one peer and lane that may be on their way, or lie at the receiver, at a time.
+    /// Credits: pieces of one peer and lane that may be in flight, or wait at the receiver, at a time.
     pub credits: u32,
-    /// Grants and credits queue behind the pieces that were posted to the same links before them, as on
-    /// devices that execute posted work in order, whichever queue it was posted to.
+    /// Whether grants and credits queue behind the pieces that were posted to the same links before them, as
+    /// on devices that execute posted work in order, whichever queue it was posted to.
     pub words_wait: bool,
-    /// A larger send is complete this many latencies of the way back after its last byte has arrived.
+    /// Latencies of the way back after which a send above `eager_bytes` is complete, counted from the arrival
+    /// of its last byte.
     pub confirmations: f64,
     /// Bytes that travel with every piece.
     pub header_bytes: u64,
-    /// A piece takes whole frames of this size on the wire; 0 for none.
+    /// Frame size on the wire, of which a piece takes whole numbers; 0 for none.
     pub frame_bytes: u64,
 }
 
@@ -98,8 +102,9 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Our transport over RDMA, on a machine of today: an estimate, to be replaced by measured numbers. Messages of more
-    /// than a slot go in pieces of 128 KiB, eight at a time, straight from memory into memory.
+    /// Returns the costs of this library's RDMA transport on a current machine: an estimate, to be replaced
+    /// by measurements. Messages larger than a slot travel in pieces of 128 KiB, eight at a time, from memory
+    /// to memory.
     #[must_use]
     pub fn rdma() -> Costs {
         Costs {
@@ -123,8 +128,9 @@ impl Costs {
         }
     }
 
-    /// The same machine under MLX's JACCL: two buffers of up to 512 KiB per connection and direction, every byte copied at
-    /// both ends, whole frames of 4 KiB (mlx/distributed/jaccl/lib/jaccl/rdma.h and mesh_impl.h at 846d176).
+    /// Returns the costs of the same machine under MLX's JACCL: two buffers of up to 512 KiB per connection
+    /// and direction, every byte copied at both ends, whole frames of 4 KiB
+    /// (mlx/distributed/jaccl/lib/jaccl/rdma.h and mesh_impl.h at 846d176).
     #[must_use]
     pub fn jaccl() -> Costs {
         Costs {
@@ -141,15 +147,15 @@ impl Costs {
         }
     }
 
-    /// Reads a file: TOML with fields of this name.
+    /// Parses TOML with the fields of this structure.
     ///
     /// # Errors
-    /// What is wrong, in the words of the reader.
+    /// The parser's message.
     pub fn from_toml(text: &str) -> Result<Costs, String> {
         toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))
     }
 
-    /// The protocol of a message of a size, in an operation of a size.
+    /// Returns the protocol of a message of `bytes` bytes, in an operation of `operation_bytes` bytes.
     pub(super) fn way(&self, bytes: u64, operation_bytes: u64) -> Way {
         let eager = bytes <= self.eager_bytes && (operation_bytes < self.bulk_bytes || bytes == 0);
         let pieces = if eager { 1 } else { self.pieces(bytes) };
@@ -161,7 +167,7 @@ impl Costs {
         wanted.clamp(1, u64::from(self.most_pieces.max(1))) as u32
     }
 
-    /// Bytes of a piece on the wire.
+    /// Returns the bytes of a piece on the wire.
     pub(super) fn on_the_wire(&self, bytes: u64) -> u64 {
         let with_header = bytes + self.header_bytes;
         match self.frame_bytes {
@@ -170,7 +176,7 @@ impl Costs {
         }
     }
 
-    /// Seconds that a processor takes to move a piece, beside what it costs to begin one.
+    /// Returns the seconds that a processor takes to move a piece, beside the cost of beginning one.
     pub(super) fn moving(&self, bytes: u64, gbs: f64, copied: bool) -> f64 {
         let copying = if copied { at_rate(bytes, self.copy_gbs) } else { 0.0 };
         self.piece_us * 1e-6 + at_rate(bytes, gbs) + copying
@@ -180,7 +186,7 @@ impl Costs {
 impl FromStr for Costs {
     type Err = UnknownName;
 
-    /// `ideal`, `rdma` or `jaccl`.
+    /// Parses `ideal`, `rdma` or `jaccl`.
     fn from_str(text: &str) -> Result<Costs, UnknownName> {
         match text {
             "ideal" => Ok(Costs::default()),
@@ -191,20 +197,20 @@ impl FromStr for Costs {
     }
 }
 
-/// Seconds that a number of bytes take at a number of gigabytes per second.
+/// Returns the seconds that `bytes` bytes take at `gbs` gigabytes per second.
 pub(super) fn at_rate(bytes: u64, gbs: f64) -> f64 {
     bytes as f64 / (gbs * 1e9)
 }
 
-/// How one message goes.
+/// The protocol of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
-    /// Sent without a grant; the send is complete once the data is copied.
+    /// Whether it is sent without a grant, and the send is complete once the data is copied.
     pub(super) eager: bool,
-    /// Sent after the receiver's grant.
+    /// Whether it is sent after the receiver's grant.
     pub(super) granted: bool,
-    /// Copied at both ends.
+    /// Whether it is copied at both ends.
     pub(super) copied: bool,
-    /// Into how many pieces it is cut.
+    /// Number of pieces.
     pub(super) pieces: u32,
 }

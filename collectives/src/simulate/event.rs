@@ -1,24 +1,24 @@
-//! Queue of future events, ordered by time.
+//! The queue of future events, ordered by time.
 //!
 //! Events of equal time leave in the order in which they entered, so that a simulation is a function of its
-//! arguments. Times are seconds, never negative; the bits of such numbers are ordered as the numbers are.
+//! arguments. Times are nonnegative seconds; the bits of such numbers have the order of the numbers.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-/// Something that happens.
+/// A future event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// A piece has left for good, if this is still the stream's latest word about it.
+    /// The last byte of a piece has left, if `word` is still the stream's latest prediction.
     Left { stream: u32, word: u32 },
     /// A piece has arrived.
     Arrived { stream: u32 },
-    /// The sender's processor is done with a piece.
+    /// The sender's processor has finished a piece.
     Sent { stream: u32 },
-    /// The receiver's processor is done with a piece.
+    /// The receiver's processor has finished a piece.
     Taken { stream: u32 },
-    /// A send's memory is free.
+    /// The memory of a send is free.
     Released { stream: u32 },
-    /// The sender has learnt of something, and may go on.
+    /// The sender has received a grant or a credit, and may go on.
     Word { stream: u32 },
     /// A local step is done.
     Done { step: u32 },
@@ -26,11 +26,11 @@ pub(super) enum Event {
     Entered { rank: u32 },
 }
 
-/// Events to come.
+/// The future events.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// How many there have been.
+    /// Number of events so far.
     count: u64,
 }
 
@@ -41,7 +41,7 @@ impl Events {
         self.count += 1;
     }
 
-    /// When the next one is.
+    /// Returns the time of the next event.
     pub(super) fn next_time(&self) -> Option<f64> {
         self.heap.peek().map(|Reverse((time, ..))| f64::from_bits(*time))
     }
@@ -50,7 +50,7 @@ impl Events {
         self.heap.pop().map(|Reverse((time, _, event))| (f64::from_bits(time), event))
     }
 
-    /// How many there have been.
+    /// Returns the number of events so far.
     pub(super) fn count(&self) -> u64 {
         self.count
     }

@@ -1,21 +1,23 @@
-//! How steps get on: what the executor and a transport would do, event by event.
+//! Progress of steps, event by event, as the executor and a transport would carry them out.
 //!
-//! A rank has one processor, which does one thing after the other: begins and receives pieces of messages, copies,
-//! combines. A message goes through its stream in pieces:
+//! A rank has one processor, which does one thing at a time: it begins and receives pieces of messages,
+//! copies, and reduces. A message passes through its stream in pieces:
 //!
-//! 1. Its send's turn comes when the sends before it in the stream have been handed on and the steps it comes after are
-//!    complete. If it must, it waits for the receiver's word where it goes; each piece waits for a credit.
-//!    One that follows a receive waits for each piece of it alone.
-//! 2. The sender's processor begins each piece, which then leaves at the rate of the [network](super::network) once the
-//!    pieces before it have left, and arrives one latency later.
-//! 3. The receiver's processor takes it once it is the turn of its receive: that those before it in the stream and the
-//!    steps it comes after are complete. That gives the credit back, and with the last piece the receive is complete.
-//! 4. The send is complete when it is copied (small messages), or when the sender knows that the last byte has arrived.
+//! 1. The turn of a send comes when the sends before it in the stream have been handed on and the steps that
+//!    it comes after are complete. If the protocol requires it, the send waits for the receiver's grant. Each
+//!    piece waits for a credit. A send that follows a receive waits for each piece of that receive alone.
+//! 2. The sender's processor begins each piece. The piece leaves at the rate of the [network](super::network)
+//!    once the pieces before it have left, and arrives one latency later.
+//! 3. The receiver's processor takes the piece when the turn of its receive comes: the receives before it in
+//!    the stream and the steps that it comes after are complete. That returns the credit. With the last piece
+//!    the receive is complete.
+//! 4. The send is complete when it is copied (small messages), or when the sender knows that the last byte
+//!    has arrived.
 //!
-//! What becomes of steps is here, what senders do (1, 2, 4) in `sender`, and receivers (3) in `receiver`.
+//! This module handles steps, `sender` handles senders (1, 2, 4), and `receiver` receivers (3).
 //!
-//! Invariants: a stream's messages keep their order in every stage. Whatever may move is looked at when what it waited
-//! for has happened, so a run that ends with steps left is one that would hang.
+//! Invariants: a stream's messages keep their order in every stage. Every blocked step is checked again when
+//! its condition has come true, so a run that ends with incomplete steps is a run that would hang.
 
 mod receiver;
 mod sender;
@@ -29,7 +31,7 @@ use super::{
 };
 use std::collections::VecDeque;
 
-/// A place in a stream: a message, by its position in the stream's list, and a piece of it.
+/// A position in a stream: a message, by its position in the stream's list, and a piece of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     message: u32,
@@ -39,7 +41,7 @@ struct Place {
 /// The condition that the next piece of a sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
-    /// Nothing, or what it will be told of in any case.
+    /// None, or a condition whose end is always announced.
     None,
     Grant,
     Credit,
@@ -55,25 +57,25 @@ struct Progress {
     /// The next piece to leave, and the number of pieces that are ready.
     leaves: Place,
     ready: u32,
-    /// When the message that leaves began to.
+    /// Time when the leaving message began to leave.
     left_since: f64,
-    /// Pieces begun, and pieces taken, in all.
+    /// Pieces begun, and pieces taken, in total.
     begun: u32,
     taken_in_all: u32,
-    /// When the sender knows that the latest pieces were taken: as many as there are credits.
+    /// Times when the sender knows that the latest pieces were taken: as many as there are credits.
     taken_at: VecDeque<f64>,
     /// The next piece of the receiver's processor, the number of pieces that have arrived, and whether one is
     /// being processed.
     takes: Place,
     here: u32,
     is_taking: bool,
-    /// The first receive that the sender has not been told of, and when it knew of those before.
+    /// The first receive that has not been granted to the sender, and the time of the latest grant.
     told: u32,
     /// The first send that is not complete.
     released: u32,
 }
 
-/// A run.
+/// The state of a run.
 pub(super) struct Machine<'a> {
     program: &'a Program,
     costs: &'a Costs,
@@ -82,9 +84,9 @@ pub(super) struct Machine<'a> {
     now: f64,
     waits_for: Vec<u32>,
     streams: Vec<Progress>,
-    /// Per message: when its sender knows where it goes.
+    /// Per message: the time when its sender has the grant.
     granted_at: Vec<f64>,
-    /// When each rank's processor is free, and the step that it is busy with until then.
+    /// Per rank: the time when its processor is free, and the step that occupies it until then.
     processors: Vec<(f64, u32)>,
     timings: Vec<Timing>,
     remaining: usize,
@@ -97,7 +99,7 @@ pub(super) struct Run {
     pub(super) network: Network,
     pub(super) makespan: f64,
     pub(super) events: u64,
-    /// A step that never was complete, if there is one.
+    /// A step that never completed, if there is one.
     pub(super) stuck: Option<u32>,
 }
 
@@ -195,7 +197,7 @@ impl<'a> Machine<'a> {
         self.costs.way(step.bytes, self.program.operation_bytes)
     }
 
-    /// Nothing keeps a step any more but its turn.
+    /// Starts a step that waits for nothing except its turn.
     fn go_on(&mut self, step: u32) {
         let Step { kind, stream, bytes, .. } = self.step(step);
         match kind {
@@ -252,7 +254,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A step could begin from now on, thanks to another one.
+    /// Records that a step could begin from now on, because `cause` completed.
     fn is_ready(&mut self, step: u32, cause: u32) {
         let timing = &mut self.timings[step as usize];
         if timing.ready.is_nan() {
@@ -260,7 +262,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A piece of a receive is there: steps that follow it may go on.
+    /// Resumes the steps that follow a receive, of which a piece has arrived.
     fn feed(&mut self, recv: u32) {
         let range = self.program.starts[recv as usize]..self.program.starts[recv as usize + 1];
         for at in range {
@@ -292,7 +294,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Schedules the events after a piece.
+/// Returns the position after a piece.
 fn next(place: Place, is_last: bool) -> Place {
     if is_last {
         Place { message: place.message + 1, piece: 0 }
@@ -301,7 +303,7 @@ fn next(place: Place, is_last: bool) -> Place {
     }
 }
 
-/// The bytes of a piece: all of them differ by a byte at most.
+/// Returns the bytes of a piece. Pieces of one message differ by at most one byte.
 fn part(bytes: u64, pieces: u32, piece: u32) -> u64 {
     let upto =
         |pieces_before: u32| (u128::from(bytes) * u128::from(pieces_before) / u128::from(pieces)) as u64;

@@ -1,20 +1,22 @@
-//! How long a schedule would take on a cluster: a discrete-event simulation of the very object that is executed.
+//! Discrete-event simulation of a schedule on a cluster: the time that the very plan that is executed would
+//! take.
 //!
-//! [`simulate`] runs every step of every rank over the links of a [`Cluster`], in the order that the schedule demands and in
-//! the way in which the executor and a transport carry it out ([`Costs`]). It returns an [`Outcome`]: the makespan, when
-//! each step began and ended and what it waited for, and what every link has carried. [`critical_path`] tells which
-//! steps made the makespan, [`bounds`] how fast any plan could be, [`svg()`] and [`trace()`] draw it.
+//! [`simulate`] runs every step of every rank over the links of a [`Cluster`], in the order that the schedule
+//! demands and in the way in which the executor and a transport carry it out ([`Costs`]). It returns an
+//! [`Outcome`]: the makespan, the start, end and cause of delay of each step, and the traffic of every link.
+//! [`critical_path`] lists the steps that determined the makespan, [`bounds`] computes lower bounds for any
+//! plan, and [`svg()`] and [`trace()`] draw the outcome.
 //!
 //! ```text
 //! program   the schedule, flattened; streams of messages
-//! machine   steps: whose turn it is, what waits for what
+//! machine   progress of steps: their turns and the conditions they wait for
 //! network   streams that share links
-//! event     the queue of what happens next
+//! event     the queue of future events
 //! ```
 //!
-//! The simulation is a function of its arguments: equal arguments give equal results to the bit. It knows nothing of data,
-//! and does not ask whether the schedule is right; one that hangs is an error that names a step. `docs/simulation.md` tells what
-//! the model leaves out.
+//! The simulation is a function of its arguments: equal arguments give bitwise equal results. It knows
+//! nothing of data, and does not check that the schedule is right; a schedule that hangs is an error that
+//! names a step. `docs/simulation.md` lists what the model leaves out.
 
 pub mod bounds;
 mod costs;
@@ -44,40 +46,40 @@ use program::{NONE, Program};
 use thiserror::Error;
 use topology::{Cluster, Rank};
 
-/// Why a step began no earlier.
+/// The reason why a step began no earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Why {
-    /// Nothing kept it: the call began.
+    /// None: the call began.
     #[default]
     Start,
-    /// Another step of its rank, which it comes after.
+    /// An earlier step of the same rank that the step comes after.
     Dependency,
-    /// The message before it in its stream.
+    /// The previous message of its stream.
     Fifo,
-    /// Its rank was busy with another step.
+    /// Another step that occupied the rank's processor.
     Rank,
-    /// A message that was on its way.
+    /// A message in flight.
     Message,
-    /// Its receiver had not said where it goes.
+    /// The receiver had not granted its memory.
     Grant,
-    /// There was no room at its receiver.
+    /// The sender had no credit.
     Credit,
 }
 
-/// When a step was carried out, in seconds from the beginning.
+/// The times of a step, in seconds from the beginning of the call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// When the steps that it comes after were complete.
+    /// Time when the steps that it comes after were complete.
     pub ready: f64,
-    /// When it began: of a receive, when its message did.
+    /// Time when it began; for a receive, when its message began.
     pub begin: f64,
-    /// When it was complete.
+    /// Time when it was complete.
     pub end: f64,
-    /// Of a send, the seconds in which its message occupied links.
+    /// For a send, the seconds in which its message occupied links.
     pub wire: f32,
-    /// Why it began no earlier.
+    /// The reason why it began no earlier.
     pub why: Why,
-    /// The step that kept it, by its number among those of all ranks.
+    /// The step that delayed it, by its number among the steps of all ranks.
     cause: u32,
 }
 
@@ -97,27 +99,27 @@ pub struct Outcome {
     pub links: Vec<LinkUse>,
     /// Events that were simulated.
     pub events: u64,
-    /// When every step was carried out, rank after rank.
+    /// Times of every step, rank after rank.
     timings: Vec<Timing>,
     /// The first step of each rank; one entry more than ranks.
     bases: Vec<u32>,
 }
 
 impl Outcome {
-    /// When the steps of a rank were carried out.
+    /// Returns the times of a rank's steps.
     #[must_use]
     pub fn timings(&self, rank: Rank) -> &[Timing] {
         &self.timings[self.bases[rank.index()] as usize..self.bases[rank.index() + 1] as usize]
     }
 
-    /// The rank of a step, and its number there.
+    /// Returns the rank of a step, and its number there.
     fn place(&self, step: u32) -> (Rank, u32) {
         let rank = self.bases.partition_point(|base| *base <= step) - 1;
         (Rank(rank as u32), step - self.bases[rank])
     }
 }
 
-/// Why there is no outcome.
+/// The error of a simulation without an outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
@@ -126,7 +128,7 @@ pub enum SimulationError {
     TooManyRanks {
         /// The plan's ranks.
         ranks: u32,
-        /// The cluster's.
+        /// The cluster's ranks.
         room: u32,
     },
     /// A message between ranks that nothing connects.
@@ -136,7 +138,7 @@ pub enum SimulationError {
     NoWay {
         /// The sending rank.
         from: Rank,
-        /// To whom.
+        /// The receiving rank.
         to: Rank,
     },
     /// A message without its other end.
@@ -153,10 +155,12 @@ pub enum SimulationError {
     },
 }
 
-/// Simulates a call of a schedule whose blocks have this layout of elements of `elem_size` bytes.
+/// Simulates a call of a schedule whose blocks have the layout `layout`, of elements of `elem_size` bytes.
 ///
 /// # Errors
-/// [`SimulationError`] when the cluster has no room or no way for it, or when it can't run.
+/// [`SimulationError::TooManyRanks`] when the cluster has too few ranks, [`SimulationError::NoWay`] for a
+/// message between ranks that nothing connects, [`SimulationError::Unmatched`] and [`SimulationError::Hangs`]
+/// for a schedule that cannot run.
 pub fn simulate(
     schedule: &Schedule,
     layout: &BlockLayout,

@@ -1,14 +1,15 @@
-//! How fast what is under way gets on: links shared in equal parts.
+//! Rates of streams that share links in equal parts.
 //!
-//! Every peer and lane is a stream that sends one piece after the other. The streams that cross a link share it equally; a
-//! stream is as fast as its smallest share. What a stream leaves over because another link holds it up is not given to others,
-//! as max-min fairness would give it. That is chosen for two reasons. A change is felt by the streams of the links that
-//! it touches and by no others, so an event costs a few steps however large the cluster is. And one stream more makes
-//! no other one faster, so that results are monotonous where max-min fairness has paradoxes. The two agree wherever the
-//! streams of a link are held up by the same thing, as in all the plans here; elsewhere this is on the careful side.
+//! Every peer and lane is a stream that sends one piece after the other. The streams that cross a link share
+//! it equally; the rate of a stream is its smallest share. Capacity that a stream cannot use, because another
+//! link limits it, is not given to other streams, as max-min fairness would do. This rule has two advantages.
+//! A change affects only the streams of the changed links, so an event costs a few steps, however large the
+//! cluster is. And an additional stream makes no other stream faster, so results are monotonic where max-min
+//! fairness has paradoxes. Both rules agree wherever the streams of a link are limited by the same thing, as
+//! in all plans of this crate; elsewhere this rule is pessimistic.
 //!
-//! Invariants: rates are only changed in [`Network::settle`], which is called once after all events of a time, so that
-//! streams that begin together cost one look and not one each.
+//! Invariant: rates change only in [`Network::settle`], which runs once after all events of a time, so that
+//! streams that begin together cost one update and not one each.
 
 use super::event::{Event, Events};
 use topology::{Cluster, Route};
@@ -18,7 +19,7 @@ use topology::{Cluster, Route};
 pub struct LinkUse {
     /// Bytes that have crossed it, with headers.
     pub bytes: u64,
-    /// Seconds in which it had something to carry.
+    /// Seconds in which it carried bytes.
     pub busy: f64,
     /// The most streams that shared it at a time.
     pub most: u32,
@@ -27,7 +28,7 @@ pub struct LinkUse {
 #[derive(Debug)]
 struct Share {
     capacity: f64,
-    /// The streams under way on it, with the place of this link on each one's route.
+    /// The streams in flight on it, with the position of this link on each one's route.
     streams: Vec<(u32, u8)>,
     since: f64,
     used: LinkUse,
@@ -40,12 +41,12 @@ struct Flow {
     /// Its position among the streams of each link of its route.
     places: [u32; Route::MOST],
     left: f64,
-    /// The bytes of pieces that are to follow.
+    /// Bytes of pieces that follow.
     queued: u64,
     rate: f64,
-    /// When `left` was true.
+    /// The time for which `left` holds.
     since: f64,
-    /// The latest word about when it is done.
+    /// Number of the latest prediction of its end.
     word: u32,
     is_under_way: bool,
     mark: u32,
@@ -57,7 +58,7 @@ pub(super) struct Network {
     links: Vec<Share>,
     flows: Vec<Flow>,
     dirty: Vec<u32>,
-    /// Streams without any link, which nothing else would look at.
+    /// Streams without any link, which no link would update.
     fresh: Vec<u32>,
     mark: u32,
 }
@@ -75,7 +76,7 @@ impl Network {
         Network { links, flows: Vec::new(), dirty: Vec::new(), fresh: Vec::new(), mark: 0 }
     }
 
-    /// Adds a stream; they are numbered in a row.
+    /// Adds a stream. Streams are numbered consecutively.
     pub(super) fn add(&mut self, route: Route) {
         let places = [0; Route::MOST];
         let (left, rate, since) = (0.0, 0.0, 0.0);
@@ -84,7 +85,7 @@ impl Network {
         self.flows.push(flow);
     }
 
-    /// The seconds between a stream's ends.
+    /// Returns the seconds between a stream's ends.
     pub(super) fn latency(&self, stream: u32) -> f64 {
         self.flows[stream as usize].route.latency
     }
@@ -94,12 +95,12 @@ impl Network {
         self.flows[stream as usize].is_under_way
     }
 
-    /// A piece is to leave behind the one that does.
+    /// Queues a piece behind the one that is leaving.
     pub(super) fn follow(&mut self, stream: u32, bytes: u64) {
         self.flows[stream as usize].queued += bytes;
     }
 
-    /// How long it takes until all has left that is to cross the links of a route, at the worst of them.
+    /// Returns the time until all queued bytes have crossed the links of a route, at the slowest of them.
     pub(super) fn backlog(&self, route: &Route, now: f64) -> f64 {
         let of_stream = |(stream, _): &(u32, u8)| {
             let flow = &self.flows[*stream as usize];
@@ -112,7 +113,7 @@ impl Network {
         route.links().iter().map(of_link).fold(0.0, f64::max)
     }
 
-    /// A piece begins to leave.
+    /// Begins to send a piece.
     pub(super) fn begin(&mut self, stream: u32, bytes: u64, now: f64) {
         let flow = &mut self.flows[stream as usize];
         (flow.left, flow.since, flow.rate, flow.is_under_way) = (bytes as f64, now, 0.0, true);
@@ -134,13 +135,13 @@ impl Network {
         }
     }
 
-    /// Whether this is the latest event of a stream.
+    /// Whether `word` is the latest prediction of a stream's end.
     pub(super) fn is_true(&self, stream: u32, word: u32) -> bool {
         let flow = &self.flows[stream as usize];
         flow.is_under_way && flow.word == word
     }
 
-    /// A piece of this many bytes has left, and the next one follows at once.
+    /// Accounts for a piece of this many bytes that has left, and continues with the next one.
     pub(super) fn go_on(&mut self, stream: u32, (bytes, next): (u64, u64), now: f64, events: &mut Events) {
         self.count(stream, bytes);
         let flow = &mut self.flows[stream as usize];
@@ -151,7 +152,7 @@ impl Network {
         events.at(now + left / rate, Event::Left { stream, word });
     }
 
-    /// A piece of this many bytes has left, and nothing follows.
+    /// Accounts for a piece of this many bytes that has left, with no piece behind it.
     pub(super) fn end(&mut self, stream: u32, bytes: u64, now: f64) {
         self.count(stream, bytes);
         self.flows[stream as usize].is_under_way = false;
@@ -176,7 +177,7 @@ impl Network {
         }
     }
 
-    /// Gives every stream its share, where that may have changed.
+    /// Updates the rates of all streams whose share may have changed.
     pub(super) fn settle(&mut self, now: f64, events: &mut Events) {
         if self.dirty.is_empty() && self.fresh.is_empty() {
             return;
@@ -219,7 +220,7 @@ impl Network {
         events.at(now + flow.left / rate, Event::Left { stream, word: flow.word });
     }
 
-    /// The traffic of every link.
+    /// Returns the traffic of every link.
     pub(super) fn used(self) -> Vec<LinkUse> {
         self.links.into_iter().map(|link| link.used).collect()
     }

@@ -1,8 +1,9 @@
-//! What other libraries do, as schedules: so that their algorithms can be priced under the same model as ours.
+//! The algorithms of other libraries as schedules, to be priced under the same model as this library's.
 //!
-//! They are written down from public descriptions of MLX's sources at commit 846d176 (mlx/distributed/jaccl/lib/jaccl/): which
-//! rank sends what to whom, in what order. Their copies, buffers and frames are not in the schedule but in
-//! [`Costs::jaccl`](super::Costs::jaccl). No send of theirs follows a receive: they wait for whole buffers. They are plans out of place, whatever the [`Spec`] says: in place they differ by a copy.
+//! They follow public descriptions of MLX's sources at commit 846d176 (mlx/distributed/jaccl/lib/jaccl/):
+//! which rank sends what to which rank, in which order. Copies, buffers and frames are not in the schedule
+//! but in [`Costs::jaccl`](super::Costs::jaccl). No send follows a receive, since JACCL waits for whole
+//! buffers. The plans are always out of place, whatever the [`Spec`] says; in place they differ by a copy.
 
 use crate::{
     PlanError, Spec,
@@ -12,9 +13,11 @@ use crate::{
 };
 use topology::Rank;
 
-/// `all_sum` of JACCL's mesh (`mesh_impl.h`) above 32 KiB on more than two ranks: a reduce-scatter over all links at once, then
-/// an all-gather. A rank owns one chunk, adds what all others send of it in the order of ranks, from the buffers in which it
-/// arrives, and sends the sum. Cut into segments, as buffers cut messages, the gather begins when the scatter is complete.
+/// Plans `all_sum` of JACCL's mesh (`mesh_impl.h`) above 32 KiB on more than two ranks.
+///
+/// It is a reduce-scatter over all links at once, then an all-gather. A rank owns one chunk, adds the
+/// contributions of all other ranks in rank order, from the buffers in which they arrive, and sends the sum.
+/// If the plan is cut into segments, as buffers cut messages, the gather begins when the scatter is complete.
 ///
 /// # Errors
 /// [`PlanError::TooLarge`] with too many segments.
@@ -35,7 +38,7 @@ pub fn jaccl_mesh(spec: &Spec) -> Result<Schedule, PlanError> {
         for (number, peer) in others().enumerate() {
             builder.recv_reduce(rank, peer, if number == 0 { own } else { result }, result, 0);
         }
-        // Behind all segments of the scatter.
+        // The gather comes behind all segments of the scatter.
         builder.stage(spec.segments());
         for peer in (1..n).map(|distance| rank.ahead(distance, n)) {
             builder.send(rank, peer, result, 0);
@@ -47,8 +50,10 @@ pub fn jaccl_mesh(spec: &Spec) -> Result<Schedule, PlanError> {
     Ok(unfuse(builder.finish()?.marked()))
 }
 
-/// `all_sum` of JACCL's mesh up to 32 KiB, or on two ranks: everyone sends everything to everyone, and adds in the order of
-/// ranks from the buffers in which it arrives; rank 0's is copied first.
+/// Plans `all_sum` of JACCL's mesh up to 32 KiB, or on two ranks.
+///
+/// Every rank sends its whole input to every other rank, and adds in rank order from the buffers in which the
+/// inputs arrive; rank 0's is copied first.
 ///
 /// # Errors
 /// [`PlanError::TooLarge`] with too many segments.
@@ -76,11 +81,14 @@ pub fn jaccl_mesh_small(spec: &Spec) -> Result<Schedule, PlanError> {
     Ok(unfuse(builder.finish()?.marked()))
 }
 
-/// `all_sum` of MLX's rings: JACCL's (`ring_impl.h`), and the one over TCP (mlx/distributed/ring/ring.cpp): both directions at
-/// once, each with half of the data, chunk after chunk as our `bidirectional_ring`.
+/// Plans `all_sum` of MLX's rings: JACCL's (`ring_impl.h`), and the one over TCP
+/// (mlx/distributed/ring/ring.cpp).
+///
+/// Both directions are used at once, each with half of the data, chunk after chunk as in
+/// `bidirectional_ring`.
 ///
 /// # Errors
-/// [`PlanError::TooManyRanks`].
+/// [`PlanError::TooManyRanks`] above that algorithm's limit of ranks.
 pub fn mlx_ring(spec: &Spec) -> Result<Schedule, PlanError> {
     let schedule = crate::plan::plan(spec, "bidirectional_ring")?;
     Ok(Schedule { algorithm: "mlx_ring".to_owned(), ..schedule })

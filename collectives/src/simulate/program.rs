@@ -1,8 +1,9 @@
-//! A schedule, flattened for simulation: steps of all ranks in a row, and the streams that their messages form.
+//! A schedule, flattened for simulation: the steps of all ranks in a row, and the streams that their messages
+//! form.
 //!
-//! What a step is follows from what it touches ([`Action::message`](crate::schedule::Action::message) and its like), so a
-//! new kind of action needs nothing here. Packed chunks are as long on their way as their codec makes them; packing and
-//! unpacking takes the time of the elements.
+//! The kind of a step is derived from its accesses ([`Action::message`](crate::schedule::Action::message) and
+//! similar), so a new kind of action needs no code here. A packed chunk has its packed length in flight;
+//! packing and unpacking take the time of its elements.
 
 use super::SimulationError;
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
 use std::collections::HashMap;
 use topology::{Cluster, Rank, Route};
 
-/// Stands for no step and for no stream.
+/// Placeholder for no step and no stream.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// The work that a step takes from its rank.
@@ -23,7 +24,7 @@ pub(super) enum Kind {
     RecvReduce,
     Copy,
     Reduce,
-    /// Packs, unpacks, or unpacks and combines.
+    /// Packing, unpacking, or unpacking and reducing.
     Pack,
 }
 
@@ -52,20 +53,20 @@ pub(super) struct Program {
     pub(super) steps: Vec<Step>,
     /// The first step of each rank; one entry more than ranks.
     pub(super) bases: Vec<u32>,
-    /// Per step: how many steps it comes after.
+    /// Per step: number of steps that it comes after.
     pub(super) waits_for: Vec<u32>,
     /// The steps that come after step `s` are `dependents[starts[s]..starts[s + 1]]`.
     pub(super) starts: Vec<u32>,
     pub(super) dependents: Vec<u32>,
     pub(super) streams: Vec<Stream>,
     pub(super) routes: Vec<Route>,
-    /// The ways back.
+    /// Routes in the opposite direction.
     pub(super) back: Vec<Route>,
     pub(super) sends: Vec<u32>,
     pub(super) recvs: Vec<u32>,
     /// Per step: the position in `recvs` of the receive that it follows; `NONE` for most.
     pub(super) follows: Vec<u32>,
-    /// The bytes of the larger one of input and output.
+    /// Bytes of the larger of input and output.
     pub(super) operation_bytes: u64,
 }
 
@@ -83,7 +84,7 @@ fn kind(action: &Action) -> Kind {
     }
 }
 
-/// The bytes of a step's message as it travels, or of what a local step makes or unpacks.
+/// Returns the bytes of a step's message in flight, or the bytes that a local step produces or unpacks.
 fn bytes(schedule: &Schedule, layout: &BlockLayout, elem_size: usize, action: &Action) -> u64 {
     let Some(range) = action.payload().or_else(|| action.writes()) else { return 0 };
     let (_, elements) = layout.range(range);
@@ -152,7 +153,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Whether every message has two ends of the same length.
+    /// Checks that every message has two ends of the same length.
     fn check(&self) -> Result<(), SimulationError> {
         let at = |step: Option<&u32>| self.place(step.copied().unwrap_or(0));
         if self.sends.len() != self.recvs.len() {
@@ -168,7 +169,7 @@ impl Program {
         }
     }
 
-    /// The rank of a step, and its number there.
+    /// Returns the rank of a step, and its number there.
     pub(super) fn place(&self, step: u32) -> (Rank, u32) {
         let rank = self.steps.get(step as usize).map_or(0, |step| step.rank);
         (Rank(rank), step - self.bases[rank as usize])
@@ -196,7 +197,7 @@ fn of_streams(steps: &[Step], streams: &mut [Stream], sends: bool) -> Vec<u32> {
     sorted
 }
 
-/// The position, among all `recvs`, of the receive that each step follows.
+/// Returns the position, among all `recvs`, of the receive that each step follows.
 fn follows(schedule: &Schedule, bases: &[u32], recvs: &[u32]) -> Vec<u32> {
     let mut places = vec![NONE; bases.last().copied().unwrap_or(0) as usize];
     for (place, recv) in (0..).zip(recvs) {
@@ -210,8 +211,8 @@ fn follows(schedule: &Schedule, bases: &[u32], recvs: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// The dependents of each step: the start of each list, the lists, and the number of steps that each waits
-/// for.
+/// Returns the dependents of each step: the start of each list, the lists, and the number of steps that each
+/// waits for.
 fn dependents(schedule: &Schedule, bases: &[u32]) -> (Vec<u32>, Vec<u32>, Vec<u32>) {
     let total = bases.last().copied().unwrap_or(0) as usize;
     let edges =

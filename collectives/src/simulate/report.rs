@@ -1,22 +1,22 @@
-//! An outcome in words and numbers.
+//! The outcome of a simulation as text.
 
 use super::{Moment, Outcome, Why, critical_path};
 use crate::Schedule;
 use std::fmt::Write;
 use topology::{Cluster, Rank};
 
-/// Lines of the critical path, and of the links, that are shown at most.
+/// Maximum number of shown lines of the critical path, and of shown links.
 const MOST_LINES: usize = 24;
 
-/// The bandwidth that wires see, in bytes per second, as nccl-tests define it: for an operation with a larger side of so
-/// many bytes that took so many seconds.
+/// Returns the bus bandwidth in bytes per second, as nccl-tests define it. `bytes` is the larger of input and
+/// output, and `seconds` the time of the operation.
 #[must_use]
 pub fn bus_bandwidth(schedule: &Schedule, bytes: u64, seconds: f64) -> f64 {
     bytes as f64 / seconds * schedule.collective.busbw_factor(schedule.ranks())
 }
 
 impl Why {
-    /// The cause of a step's delay, as text.
+    /// Returns the cause of a step's delay, as text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Why {
     }
 }
 
-/// The critical path and the busiest links, as text.
+/// Returns the critical path and the busiest links, as text.
 #[must_use]
 pub fn report(schedule: &Schedule, cluster: &Cluster, outcome: &Outcome) -> String {
     let mut text = String::new();

@@ -1,9 +1,9 @@
-//! An outcome as a picture: a row for each rank, time from left to right.
+//! The outcome of a simulation as a picture: a row for each rank, time from left to right.
 //!
-//! A rank's row has three lines: what it sends, what it receives, and what it does by itself. A send is drawn from its beginning
-//! until its memory is free; a receive from the moment in which its message begins to be taken, or in which it could
-//! have been, to its end. Steps of one line that overlap are drawn on top of each other, translucent. The steps of the
-//! critical path have an outline.
+//! A rank's row has three lines: sends, receives, and local steps. A send is drawn from its beginning until
+//! its memory is free. A receive is drawn from the time when its message begins to be taken, or could have
+//! been, to its end. Overlapping steps of one line are drawn on top of each other, translucent. The steps of
+//! the critical path have an outline.
 
 use super::{Outcome, Timing, critical_path};
 use crate::{
@@ -16,12 +16,12 @@ use topology::Rank;
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 64.0;
 const TOP: f64 = 44.0;
-/// The height of a line of a row, and of a row with the space below it.
+/// Height of a line of a row, and of a row with the space below it.
 const LINE: f64 = 9.0;
 const ROW: f64 = 3.0 * LINE + 7.0;
-/// Rows that are drawn at most: the first ranks.
+/// Maximum number of drawn rows: the first ranks.
 const MOST_ROWS: usize = 32;
-/// Steps that are drawn at most, so that pictures stay small: the longest.
+/// Maximum number of drawn steps, so that pictures stay small: the longest.
 const MOST_BARS: usize = 900;
 
 const SEND: Look = Look { line: 0.0, class: "s", colour: "#3b6fb6", name: "send" };
@@ -31,7 +31,7 @@ const COPY: Look = Look { line: 2.0, class: "c", colour: "#8a8a8a", name: "copy"
 const REDUCE: Look = Look { line: 2.0, class: "d", colour: "#a4508b", name: "reduce" };
 const LOOKS: [Look; 5] = [SEND, RECV, RECV_REDUCE, COPY, REDUCE];
 
-/// How a kind of step is drawn.
+/// The appearance of a kind of step.
 #[derive(Clone, Copy)]
 struct Look {
     line: f64,
@@ -59,11 +59,11 @@ struct Bar {
     to: f64,
 }
 
-/// The picture of an outcome, as SVG.
+/// Returns the picture of an outcome, as SVG.
 #[must_use]
 pub fn svg(schedule: &Schedule, outcome: &Outcome, title: &str) -> String {
     let mut text = String::new();
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = draw(&mut text, schedule, outcome, title);
     text
 }
@@ -105,7 +105,7 @@ fn draw(text: &mut String, schedule: &Schedule, outcome: &Outcome, title: &str) 
     writeln!(text, "</svg>")
 }
 
-/// The steps that are drawn, and the number of steps that are not.
+/// Returns the drawn steps, and the number of steps left out.
 fn bars(outcome: &Outcome, rows: usize) -> (Vec<Bar>, usize) {
     let mut bars = Vec::new();
     for rank in 0..rows {
@@ -125,7 +125,7 @@ fn bars(outcome: &Outcome, rows: usize) -> (Vec<Bar>, usize) {
     (bars, left_out)
 }
 
-/// From seconds to places, and the unit that suits.
+/// The scale from seconds to positions, and its unit.
 struct Scale {
     makespan: f64,
     unit: f64,
@@ -145,7 +145,7 @@ impl Scale {
         LEFT + seconds / self.makespan * (WIDTH - LEFT - 24.0)
     }
 
-    /// Round numbers of the unit, some eight of them.
+    /// Returns a round step of the axis, in the unit; the axis has about eight.
     fn step(&self) -> f64 {
         let rough = self.makespan / self.unit / 8.0;
         let power = 10f64.powf(rough.log10().floor());

@@ -1,18 +1,19 @@
-//! An outcome as a trace that browsers show: the JSON array format of Chrome's trace viewer and of Perfetto.
+//! The outcome of a simulation as a trace for browsers: the JSON array format of Chrome's trace viewer and of
+//! Perfetto.
 //!
-//! A process is a rank, its threads are its peers, so that steps of one line follow each other; local steps have a thread of
-//! their own. Times are microseconds.
+//! A process is a rank, and its threads are its peers, so that the steps of one line follow each other. Local
+//! steps have a thread of their own. Times are in microseconds.
 
 use super::{Outcome, Timing};
 use crate::{Schedule, schedule::Direction};
 use std::fmt::Write;
 use topology::Rank;
 
-/// The trace of an outcome, as JSON.
+/// Returns the trace of an outcome, as JSON.
 #[must_use]
 pub fn trace(schedule: &Schedule, outcome: &Outcome) -> String {
     let mut text = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
-    // Writing to a string can't fail.
+    // Writing to a string cannot fail.
     let _ = write_events(&mut text, schedule, outcome);
     text.push_str("]}\n");
     text

@@ -9,7 +9,8 @@ use crate::analysis::Touched;
 use crate::schedule::Memory;
 use crate::schedule::{Action, RankProgram, Step};
 
-/// Checks the mark of a step. Earlier steps have `touched` memory; the step is well-formed, and races with none of them.
+/// Checks the mark of a step. `touched` holds the accesses of earlier steps. The step is well-formed, and
+/// races with none of them.
 pub(super) fn check(
     memory: &Memory,
     touched: &Touched,

@@ -1,4 +1,4 @@
-"""Jobs of Python processes under a launcher, which end in time and leave nothing behind."""
+"""Helpers that run jobs of Python processes under a launcher, in bounded time and without leftovers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-#: The version of MLX, as numbers.
+#: Version of MLX, as numbers.
 VERSION = tuple(int(part) for part in mx.__version__.split(".")[:3])
-#: Before 0.32.1 MLX lets exceptions of its threads end the process.
-raises = pytest.mark.skipif(VERSION < (0, 32, 1), reason="this version of MLX ends the process instead")
+#: Skips tests of exceptions before MLX 0.32.1, in which an exception of a thread ends the process.
+requires_exceptions = pytest.mark.skipif(
+    VERSION < (0, 32, 1), reason="this version of MLX ends the process instead"
+)
 
 HERE = Path(__file__).parent
 RANKS = HERE / "ranks"
 ROOT = HERE.parents[2]
 EXAMPLES = ROOT / "python" / "examples"
 
-# By which everything that a job leaves behind is found.
+# Environment variable that identifies the processes of a job.
 _MARK = "MARK_OF_A_TEST"
 _numbers = itertools.count()
 
-# Longer than anything here takes on a busy machine.
-PATIENCE = 150.0
+# Longer than any job here takes on a busy machine.
+TIMEOUT_SECONDS = 150.0
 
 
 @dataclass
-class Done:
-    """A job that has ended."""
+class JobResult:
+    """Exit status, output and duration of a finished job."""
 
     code: int
     out: str
@@ -44,92 +46,103 @@ class Done:
     seconds: float
 
     def lines(self, word: str) -> list[str]:
-        """What ranks said under a word."""
+        """Returns the lines of output whose first word is `word`, sorted."""
         return sorted(line for line in self.out.splitlines() if line.split(" ", 1)[0] == word)
 
-    def well(self) -> Done:
-        """The same, if it has gone well."""
+    def expect_success(self) -> JobResult:
+        """Returns the result, after checking that the exit status is 0."""
         assert self.code == 0, f"status {self.code}\n{self.out[-4000:]}\n{self.err[-6000:]}"
         return self
 
 
 def tbccl() -> str:
-    """The command line."""
-    found = shutil.which("tbccl")
-    assert found, "the tbccl command is not in PATH"
-    return found
+    """Returns the path of the command `tbccl`."""
+    command = shutil.which("tbccl")
+    assert command, "the tbccl command is not in PATH"
+    return command
 
 
-def run(ranks: int, program: Path, *args: str, env: dict[str, str] | None = None, options: tuple[str, ...] = ()) -> Done:
-    """Ranks of a Python program under `tbccl run`."""
+def run(
+    ranks: int, program: Path, *args: str, env: dict[str, str] | None = None, options: tuple[str, ...] = ()
+) -> JobResult:
+    """Runs ranks of a Python program under `tbccl run`."""
     command = [tbccl(), "run", "-n", str(ranks), *options, "--", sys.executable, str(program), *args]
     return finish(command, env)
 
 
-def checks(ranks: int, module: str, transport: str = "shm", **env: str) -> Done:
-    """Has each rank run all checks of a module in `ranks/`."""
-    done = run(ranks, RANKS / f"{module}.py", env={"TBCCL_TRANSPORT": transport, **env})
-    done.well()
-    assert len(done.lines("@checked")) == ranks, done.out
-    return done
+def checks(ranks: int, module: str, transport: str = "shm", **env: str) -> JobResult:
+    """Runs all checks of a module in `ranks/` on each rank."""
+    result = run(ranks, RANKS / f"{module}.py", env={"TBCCL_TRANSPORT": transport, **env})
+    result.expect_success()
+    assert len(result.lines("@checked")) == ranks, result.out
+    return result
 
 
-def over_fabric(ranks: int, program: Path, *args: str) -> Done:
-    """Ranks that are machines of their own, wired by RDMA devices in software."""
-    built = (ROOT / "target" / profile for profile in ("debug", "release"))
-    here = next((folder for folder in built if (folder / "softrdma").exists()), None)
-    if here is None:
-        pytest.fail("the software device is not built: cargo build -p tbccl-cli -p tbccl-softrdma -p tbccl-mpi-shim --lib --bins")
+def over_fabric(ranks: int, program: Path, *args: str) -> JobResult:
+    """Runs ranks on a software fabric, each on a node of its own."""
+    build_dirs = (ROOT / "target" / profile for profile in ("debug", "release"))
+    build_dir = next((folder for folder in build_dirs if (folder / "softrdma").exists()), None)
+    if build_dir is None:
+        packages = "-p tbccl-cli -p tbccl-softrdma -p tbccl-mpi-shim"
+        pytest.fail(f"the software device is not built: cargo build {packages} --lib --bins")
     fabric = ROOT / "configs" / "fabrics" / f"apple-tb5-mesh{ranks}.toml"
-    command = [str(here / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs"]
+    command = [str(build_dir / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs"]
     return finish([*command, "--", sys.executable, str(program), *args])
 
 
-def finish(command: list[str], env: dict[str, str] | None = None, patience: float = PATIENCE) -> Done:
-    """Runs a command to its end; nothing that it has started lives longer."""
+def finish(
+    command: list[str], env: dict[str, str] | None = None, timeout: float = TIMEOUT_SECONDS
+) -> JobResult:
+    """Runs a command to its end, and checks that none of its processes outlives it."""
     mark = f"{os.getpid()}.{next(_numbers)}"
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        # A test that was itself started by a launcher is no rank of the jobs that it starts.
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("TBCCL_", "MLX_", "OMPI_"))}
-        # Without this MLX has a C++ compiler fuse what a layer computes, which takes longer than all else here.
+        # A test that a launcher started must not pass on its rank to the jobs that it starts.
+        prefixes = ("TBCCL_", "MLX_", "OMPI_")
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
+        # Otherwise MLX calls a C++ compiler to fuse operations, which takes longer than the rest of the test.
         inherited["MLX_DISABLE_COMPILE"] = "1"
         variables = {**inherited, "TMPDIR": folder, _MARK: mark, "PYTHONUNBUFFERED": "1", **(env or {})}
         process = subprocess.Popen(
-            command, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            env=variables,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         try:
-            out, err = process.communicate(timeout=patience)
+            out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             _end_all(mark)
             process.kill()
             out, err = process.communicate()
-            raise AssertionError(f"no end within {patience} s\n{out[-4000:]}\n{err[-6000:]}") from None
+            raise AssertionError(f"not done within {timeout} s\n{out[-4000:]}\n{err[-6000:]}") from None
         seconds = time.monotonic() - began
-        left = _wait_until_gone(mark)
-    assert not left, f"processes are left: {left}\n{err[-2000:]}"
-    return Done(process.returncode, out, err, seconds)
+        leftover = _wait_until_gone(mark)
+    assert not leftover, f"processes still run: {leftover}\n{err[-2000:]}"
+    return JobResult(process.returncode, out, err, seconds)
 
 
 def _marked(mark: str) -> list[int]:
-    """Processes of a job."""
-    found = []
+    """Returns the process ids of a job."""
+    processes = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if f"{_MARK}={mark}\0".encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
+                processes.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def _wait_until_gone(mark: str) -> list[int]:
-    until = time.monotonic() + 5
-    while (left := _marked(mark)) and time.monotonic() < until:
+    deadline = time.monotonic() + 5
+    while (leftover := _marked(mark)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    if left:
+    if leftover:
         _end_all(mark)
-    return left
+    return leftover
 
 
 def _end_all(mark: str) -> None:

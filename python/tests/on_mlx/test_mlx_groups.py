@@ -1,4 +1,4 @@
-"""What MLX's own functions give over tbccl, on several numbers of ranks and every transport."""
+"""MLX's own functions over tbccl, on several numbers of ranks and each transport."""
 
 import sys
 
@@ -29,5 +29,5 @@ def test_eight_ranks(module):
 @pytest.mark.skipif(sys.platform != "linux", reason="the software device is for Linux")
 @pytest.mark.parametrize("module", ["groups", "messages", "layers"])
 def test_over_devices_in_software(module):
-    done = jobs.over_fabric(2, jobs.RANKS / f"{module}.py").well()
-    assert len(done.lines("@checked")) == 2, done.out
+    result = jobs.over_fabric(2, jobs.RANKS / f"{module}.py").expect_success()
+    assert len(result.lines("@checked")) == 2, result.out

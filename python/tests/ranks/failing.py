@@ -1,4 +1,4 @@
-"""A job in which something goes wrong: `failing.py HOW`. Ranks that are to survive print what they saw."""
+"""A job that fails: `failing.py FAILURE`. Ranks that are expected to survive print a line."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def killed(comm: tbccl.Communicator) -> None:
     data = np.ones(1 << 16, np.float32)
     if comm.rank == comm.size - 1:
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    since = time.monotonic()
+    started = time.monotonic()
     try:
         while True:
-            since = time.monotonic()
+            started = time.monotonic()
             comm.all_reduce(data)
     except tbccl.Error as error:
-        took = time.monotonic() - since
+        elapsed = time.monotonic() - started
         assert isinstance(error, (tbccl.PeerDiedError, tbccl.RemoteError)), repr(error)
-        assert error.peer == comm.size - 1 and took < 3, (error.peer, took, error)
+        assert error.peer == comm.size - 1 and elapsed < 3, (error.peer, elapsed, error)
         assert comm.async_error() is not None
         print("survived", type(error).__name__, flush=True)
-        rest = comm.shrink([comm.size - 1])
-        assert rest.all_reduce(np.ones(3))[0] == comm.size - 1
-        rest.close()
+        survivors = comm.shrink([comm.size - 1])
+        assert survivors.all_reduce(np.ones(3))[0] == comm.size - 1
+        survivors.close()
 
 
 def mismatch(comm: tbccl.Communicator) -> None:
-    """Ranks call different things."""
+    """The ranks' calls differ in length."""
     try:
         comm.all_reduce(np.ones(3 + comm.rank, np.float32))
     except tbccl.MismatchError as error:
@@ -44,8 +44,8 @@ def mismatch(comm: tbccl.Communicator) -> None:
 
 
 def raising(comm: tbccl.Communicator) -> None:
-    """An exception leaves the block of a rank: the others hear of it."""
-    since = time.monotonic()
+    """An exception leaves the `with` block of one rank: the other rank gets an error."""
+    started = time.monotonic()
     try:
         with comm:
             if comm.rank == 0:
@@ -54,8 +54,13 @@ def raising(comm: tbccl.Communicator) -> None:
     except KeyError:
         print("survived", flush=True)
     except tbccl.RemoteError as error:
-        assert error.peer == 0 and "aborted" in str(error) and time.monotonic() - since < 10, error
+        assert error.peer == 0 and "aborted" in str(error) and time.monotonic() - started < 10, error
         print("survived", flush=True)
+
+
+def queued(comm: tbccl.Communicator) -> None:
+    comm.all_reduce_async(np.ones(4))
+    comm.all_reduce(np.ones(4))
 
 
 def grouped(comm: tbccl.Communicator) -> None:
@@ -64,42 +69,42 @@ def grouped(comm: tbccl.Communicator) -> None:
 
 
 def interrupted(comm: tbccl.Communicator) -> None:
-    """Ctrl-C in an all-reduce to which the other rank never comes: blocking, behind another call, and in a wait."""
-    waits = {
-        "blocking": lambda one: one.all_reduce(np.ones(4)),
-        "queued": lambda one: (one.all_reduce_async(np.ones(4)), one.all_reduce(np.ones(4))),
-        "waiting": lambda one: one.all_reduce_async(np.ones(4)).wait(),
-        "timed": lambda one: one.all_reduce_async(np.ones(4)).wait(60),
+    """Ctrl-C during calls that the other rank never joins: blocking, queued, and in a wait."""
+    blocking_calls = {
+        "blocking": lambda comm: comm.all_reduce(np.ones(4)),
+        "queued": queued,
+        "waiting": lambda comm: comm.all_reduce_async(np.ones(4)).wait(),
+        "timed": lambda comm: comm.all_reduce_async(np.ones(4)).wait(60),
         "group": grouped,
-        "receiving": lambda one: one.recv(np.ones(4)),
-        "splitting": lambda one: one.split(0),
+        "receiving": lambda comm: comm.recv(np.ones(4)),
+        "splitting": lambda comm: comm.split(0),
     }
-    for name, wait in waits.items():
+    for name, wait in blocking_calls.items():
         part = comm.split(0)
         if comm.rank == 0:
-            at = time.monotonic()
+            started = time.monotonic()
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
                 wait(part)
             except KeyboardInterrupt:
-                took = time.monotonic() - at
-                assert took < 10, (name, took)  # the time limit is far beyond
+                elapsed = time.monotonic() - started
+                assert elapsed < 10, (name, elapsed)  # The timeout is 60 s.
             else:
-                raise AssertionError(f"{name}: nothing was interrupted")
+                raise AssertionError(f"{name}: the call was not interrupted")
             assert isinstance(part.async_error(), tbccl.AbortedError), name
             try:
                 part.barrier()
             except tbccl.AbortedError:
                 pass
             else:
-                raise AssertionError(f"{name}: the communicator goes on")
+                raise AssertionError(f"{name}: the aborted communicator accepted a call")
         comm.barrier()
         part.close()
     print("survived", flush=True)
 
 
 def timing_out(comm: tbccl.Communicator) -> None:
-    """A call that the other rank does not come to in time."""
+    """A call that the other rank does not join in time."""
     if comm.rank == 0:
         try:
             comm.all_reduce(np.ones(4), timeout=0.3)
@@ -112,7 +117,7 @@ def timing_out(comm: tbccl.Communicator) -> None:
 
 
 def aborted(comm: tbccl.Communicator) -> None:
-    """Another thread aborts while a call waits."""
+    """Another thread aborts the communicator while a call waits."""
     if comm.rank == 0:
         threading.Timer(0.2, comm.abort).start()
     try:

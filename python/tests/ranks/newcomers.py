@@ -1,4 +1,4 @@
-"""Ranks that grow: one of them starts new ones, which join by an id, twice.
+"""Ranks whose communicator grows twice: rank 0 starts new ranks, which join by an id.
 
     tbccl run -n 2 -- python newcomers.py
 """
@@ -14,7 +14,7 @@ import tbccl
 
 
 def check(comm: tbccl.Communicator, rank: int, size: int) -> None:
-    """What any communicator does, and a message from the last rank to the first."""
+    """Checks collectives, and a message from the last rank to the first."""
     assert (comm.rank, comm.size) == (rank, size), (comm, rank, size)
     assert comm.all_gather(np.array([rank])).ravel().tolist() == list(range(size))
     assert comm.all_reduce(np.ones(5000))[0] == size
@@ -24,37 +24,37 @@ def check(comm: tbccl.Communicator, rank: int, size: int) -> None:
         assert comm.recv(np.zeros(1, int), size - 1, 7)[0] == size - 1
 
 
-def be_new(rank: int, size: int) -> None:
-    """A process that no launcher of the job knows of."""
+def join_as_new_rank(rank: int, size: int) -> None:
+    """Joins as a process that the job's launcher did not start."""
     uid = bytes.fromhex(sys.stdin.readline())
     with tbccl.Communicator.from_unique_id(uid, rank, size, timeout=60) as comm:
         check(comm, rank, size)
     print("@joined", flush=True)
 
 
-def grown(comm: tbccl.Communicator, size: int) -> None:
-    """Grows to a size; the new communicator lives beside the old one, which may grow again."""
-    new, uid = [], None
+def grow_to(comm: tbccl.Communicator, size: int) -> None:
+    """Grows to `size` ranks; the new communicator lives beside the old one, which may grow again."""
+    processes, uid = [], None
     if comm.rank == 0:
         uid = comm.grow_id()
         for rank in range(comm.size, size):
             command = [sys.executable, __file__, str(rank), str(size)]
-            new.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
-            new[-1].stdin.write(uid.hex() + "\n")
-            new[-1].stdin.close()
+            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+            processes[-1].stdin.write(uid.hex() + "\n")
+            processes[-1].stdin.close()
     with comm.grow(uid, size, timeout=60) as larger:
         check(larger, comm.rank, size)
         check(comm, comm.rank, comm.size)
-    assert [process.wait(60) for process in new] == [0] * len(new)
+    assert [process.wait(60) for process in processes] == [0] * len(processes)
 
 
 def main() -> None:
     if sys.argv[1:]:
-        be_new(int(sys.argv[1]), int(sys.argv[2]))
+        join_as_new_rank(int(sys.argv[1]), int(sys.argv[2]))
         return
     with tbccl.init(timeout=60) as comm:
-        grown(comm, comm.size + 1)
-        grown(comm, comm.size + 2)
+        grow_to(comm, comm.size + 1)
+        grow_to(comm, comm.size + 2)
         try:
             comm.grow(comm.grow_id() if comm.rank == 0 else None, comm.size - 1)
         except tbccl.InvalidArgumentError:

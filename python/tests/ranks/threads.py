@@ -1,4 +1,4 @@
-"""Two threads use one communicator, each in an order that all ranks have; and two have a communicator each."""
+"""Two threads with a communicator each, and two that share one in an order that all ranks follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tbccl
 failures: list[BaseException] = []
 
 
-def guarded(work, *arguments) -> threading.Thread:
+def start_thread(work, *arguments) -> threading.Thread:
     def body() -> None:
         try:
             work(*arguments)
@@ -29,25 +29,25 @@ def sums(comm: tbccl.Communicator, count: int) -> None:
         assert (total == sum(range(comm.size)) + turn * comm.size).all()
 
 
-def alternate(comm: tbccl.Communicator, turns: list[threading.Semaphore], mine: int) -> None:
+def alternate(comm: tbccl.Communicator, semaphores: list[threading.Semaphore], index: int) -> None:
     for turn in range(50):
-        turns[mine].acquire()
-        work = comm.all_reduce_async(np.full(3, 10 * mine + turn))
-        turns[1 - mine].release()
-        assert (work.result() == (10 * mine + turn) * comm.size).all()
+        semaphores[index].acquire()
+        work = comm.all_reduce_async(np.full(3, 10 * index + turn))
+        semaphores[1 - index].release()
+        assert (work.result() == (10 * index + turn) * comm.size).all()
 
 
 def main() -> None:
     with tbccl.init(timeout=60) as comm:
-        one, other = comm.split(0), comm.split(0)
-        for thread in [guarded(sums, one, 3), guarded(sums, other, 3000)]:
+        first, second = comm.split(0), comm.split(0)
+        for thread in [start_thread(sums, first, 3), start_thread(sums, second, 3000)]:
             thread.join()
-        turns = [threading.Semaphore(1), threading.Semaphore(0)]
-        for thread in [guarded(alternate, comm, turns, mine) for mine in (0, 1)]:
+        semaphores = [threading.Semaphore(1), threading.Semaphore(0)]
+        for thread in [start_thread(alternate, comm, semaphores, index) for index in (0, 1)]:
             thread.join()
-        # While one thread waits, another one runs Python.
+        # Another thread runs Python code while one waits in a call.
         counted = 0
-        waiting = guarded(comm.barrier)
+        waiting = start_thread(comm.barrier)
         if comm.rank == 0:
             for counted in range(100_000):
                 pass

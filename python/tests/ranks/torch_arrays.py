@@ -1,4 +1,4 @@
-"""Tensors of torch as arrays: results are tensors, memory is shared, and what can't be is refused."""
+"""PyTorch tensors as arrays: results are tensors, memory is shared, unsupported tensors are refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ with tbccl.init(timeout=60) as comm:
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8):
         mine = torch.full((3, 4), rank + 1, dtype=dtype)
         total = comm.all_reduce(mine)
-        wanted = torch.full((3, 4), sum(range(1, size + 1)), dtype=dtype)
-        assert isinstance(total, torch.Tensor) and total.dtype == dtype and torch.equal(total, wanted), total
+        expected = torch.full((3, 4), sum(range(1, size + 1)), dtype=dtype)
+        assert isinstance(total, torch.Tensor) and total.dtype == dtype, total
+        assert torch.equal(total, expected), total
         assert (mine == rank + 1).all()
-        assert comm.all_reduce(mine, out=mine) is mine and torch.equal(mine, wanted)
+        assert comm.all_reduce(mine, out=mine) is mine and torch.equal(mine, expected)
         gathered = comm.all_gather(torch.full((2,), rank, dtype=dtype))
         assert gathered.shape == (size, 2) and gathered[:, 0].tolist() == list(range(size))
     work = comm.all_reduce_async(torch.ones(1000))
@@ -23,7 +24,7 @@ with tbccl.init(timeout=60) as comm:
     assert registered.dtype == torch.bfloat16 and registered.shape == (5,)
     registered += rank + 1
     assert comm.all_reduce(registered, "max").tolist() == [size] * 5
-    for tensor, says in [
+    for tensor, message in [
         (torch.ones(3, 4).T, "are not contiguous"),
         (torch.ones(3, requires_grad=True), "gradient"),
         (torch.ones(3, device="meta"), ""),
@@ -32,7 +33,7 @@ with tbccl.init(timeout=60) as comm:
         try:
             comm.all_reduce(tensor)
         except tbccl.InvalidArgumentError as error:
-            assert says in str(error), error
+            assert message in str(error), error
         else:
-            raise AssertionError(f"not refused: {says}")
+            raise AssertionError(f"not refused: {message}")
     comm.barrier()

@@ -12,22 +12,22 @@ use super::{Cluster, Inside, Speed, shapes::Cable};
 /// Pairs of hosts with cables between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cabling {
-    /// The shape, for people.
+    /// Name of the shape, for people.
     pub name: String,
-    /// How many hosts there are.
+    /// Number of hosts.
     pub hosts: u32,
     /// The pairs with cables, ascending.
     pub pairs: Vec<(u32, u32)>,
-    /// How many cables each pair has.
+    /// Number of cables of each pair.
     pub each: u32,
 }
 
-/// A shape that can't be, and why.
+/// A shape that these hosts cannot have, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impossible {
     /// The shape.
     pub name: String,
-    /// Why there is no such cabling.
+    /// The reason.
     pub why: String,
 }
 
@@ -35,19 +35,19 @@ pub struct Impossible {
 pub type Plug = [(u32, u32); 2];
 
 impl Cabling {
-    /// The ports that the fullest host needs, with one cable for each pair.
+    /// Returns the ports that the host with the most cables needs, with one cable per pair.
     fn degree(&self) -> u32 {
         let of = |host| self.pairs.iter().filter(|(a, b)| *a == host || *b == host).count() as u32;
         (0..self.hosts).map(of).max().unwrap_or(0)
     }
 
-    /// How many cables there are.
+    /// Returns the number of cables.
     #[must_use]
     pub fn cables(&self) -> u32 {
         self.pairs.len() as u32 * self.each
     }
 
-    /// Every cable, with the lowest ports that are free.
+    /// Returns every cable, with the lowest free ports.
     #[must_use]
     pub fn plugs(&self) -> Vec<Plug> {
         let mut used = vec![0; self.hosts as usize];
@@ -60,7 +60,7 @@ impl Cabling {
         cables.map(|(a, b)| [next(a), next(b)]).collect()
     }
 
-    /// The hosts, with one rank each, and cables of this speed.
+    /// Returns the cluster of the hosts, with one rank each, and cables of this speed.
     #[must_use]
     pub fn cluster(&self, speed: Speed) -> Cluster {
         let cables: Vec<Cable> =
@@ -130,7 +130,8 @@ fn shapes(hosts: u32) -> Vec<Shape> {
     shapes
 }
 
-/// Two or three dimensions of two at least, an even one first, so that a way through all hosts comes back.
+/// Returns factorizations in two or three dimensions of at least two, an even one first, so that a path
+/// through all hosts returns to its start.
 fn factorisations(hosts: u32) -> Vec<Vec<u32>> {
     let divisors = |n: u32| (2..=n / 2).filter(move |size| n.is_multiple_of(*size));
     let mut all = Vec::new();
@@ -170,14 +171,14 @@ fn grid(sizes: &[u32], round: bool) -> Vec<(u32, u32)> {
     pairs
 }
 
-/// Returns the place of a number, in rows.
+/// Returns the position of a number, in rows.
 fn place(number: u32, sizes: &[u32], round: bool) -> u32 {
     let (mut place, mut prefix) = (0, 0);
     let mut stride: u32 = sizes.iter().product();
     for size in sizes {
         stride /= size;
         let digit = number / stride % size;
-        // In every second row one goes back.
+        // Every second row runs backwards.
         let turned = if round && prefix % 2 == 1 { size - 1 - digit } else { digit };
         place = place * size + turned;
         prefix = prefix * size + digit;

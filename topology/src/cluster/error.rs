@@ -9,11 +9,11 @@ fn nearest(found: &str) -> String {
     near.map(|shape| format!(", did you mean `{shape}`?")).unwrap_or_default()
 }
 
-/// Why there is no such cluster.
+/// The error for an invalid description of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ClusterError {
-    /// Not TOML, or not with these keys.
+    /// Text that is not TOML, or has other keys.
     #[error("line {line}: {message}")]
     Syntax {
         /// The line, counted from 1.
@@ -21,7 +21,7 @@ pub enum ClusterError {
         /// The error.
         message: String,
     },
-    /// A shape that is not known.
+    /// An unknown shape.
     #[error(
         "unknown shape `{found}`{}; choose mesh, ring, hypercube, torus, switches or cables",
         nearest(found)
@@ -30,15 +30,15 @@ pub enum ClusterError {
         /// The value given.
         found: String,
     },
-    /// A key that a shape needs.
+    /// A missing key.
     #[error("a cluster of this shape needs `{key}`, {example}")]
     Missing {
         /// The key.
         key: &'static str,
-        /// How it may look.
+        /// An example value.
         example: &'static str,
     },
-    /// A number that makes no sense.
+    /// An invalid number.
     #[error("`{key}` is {found}; {expected}")]
     Number {
         /// The key.
@@ -48,7 +48,7 @@ pub enum ClusterError {
         /// The valid values.
         expected: &'static str,
     },
-    /// Tiers that don't fit together.
+    /// Tiers that do not fit together.
     #[error(
         "the tiers of switches do not fit: each must be made of whole switches of the one below, and the last one must have \
          all {hosts} hosts"
@@ -60,10 +60,10 @@ pub enum ClusterError {
     /// More tiers than a route has links for.
     #[error("there are more than {most} tiers of switches; leave some out")]
     TooManyTiers {
-        /// How many there may be.
+        /// Maximum number of tiers.
         most: usize,
     },
-    /// The end of a cable, or a port, that is nowhere.
+    /// A cable end, or a port, that does not exist.
     #[error(
         "`{end}` is the end of a cable and no host; write the number of a host, or of a host and a port: \"3/left\""
     )]
@@ -71,22 +71,22 @@ pub enum ClusterError {
         /// The text given.
         end: String,
     },
-    /// A cable that leads back.
+    /// A cable whose ends are the same host.
     #[error("a cable leads from `{end}` to the same host; leave it out")]
     Loop {
-        /// Its end.
+        /// The end.
         end: String,
     },
-    /// More cables than a host has ports.
+    /// A host with more cables than ports.
     #[error(
         "host {host} has {cables} cables and {ports} ports; give hosts more `ports`, or choose a shape with fewer cables"
     )]
     Ports {
         /// The host.
         host: u32,
-        /// The cables that end there.
+        /// Number of cables that end there.
         cables: u32,
-        /// The ports that it has.
+        /// Number of its ports.
         ports: u32,
     },
 }

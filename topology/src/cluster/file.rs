@@ -20,12 +20,12 @@ use super::{
 };
 use serde::Deserialize;
 
-/// The hosts that a cluster can have at most.
+/// Maximum number of hosts of a cluster.
 const MOST_HOSTS: u32 = 65_536;
-/// The cables of a mesh that large would be too many to list.
+/// Maximum number of hosts of a mesh, whose cables are listed.
 const MOST_IN_A_MESH: u32 = 1024;
 
-/// A cluster's file.
+/// The structure of a cluster file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -98,7 +98,7 @@ struct CableTable {
     bandwidth_gbps: Option<f64>,
 }
 
-/// The parts of a fabric file that matter here.
+/// The parts of a fabric file that matter for a cluster.
 #[derive(Deserialize)]
 struct Fabric {
     #[serde(default)]
@@ -127,7 +127,7 @@ struct FabricCable {
 }
 
 impl Cluster {
-    /// Reads a cluster's file, or a fabric's.
+    /// Parses the file of a cluster, or of a fabric.
     ///
     /// # Errors
     /// [`ClusterError`] with the line, the key, or the part that does not fit.
@@ -150,7 +150,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> ClusterError {
     ClusterError::Syntax { line, message: error.message().to_owned() }
 }
 
-/// A number that is more than nothing.
+/// Checks that a number is positive.
 fn positive(key: &'static str, number: f64) -> Result<f64, ClusterError> {
     if number > 0.0 && !number.is_nan() {
         return Ok(number);
@@ -292,7 +292,7 @@ impl File {
     }
 }
 
-/// The end of a cable: a host, or a host and a port after a slash.
+/// Parses the end of a cable: a host, or a host and a port after a slash.
 fn end(text: &str, number: impl Fn(&str) -> Option<u32>) -> Result<End, ClusterError> {
     let (host, port) =
         text.split_once('/').map_or((text, None), |(host, port)| (host, Some(port.to_owned())));
@@ -318,7 +318,7 @@ impl Fabric {
                 latency: latency(cable.latency_us.or(self.link.latency_us).unwrap_or(0.0))?,
                 bytes_per_second: gigabits.map_or(Ok(f64::INFINITY), bandwidth)?,
             };
-            // A loopback plug connects nobody to anybody else.
+            // A loopback plug connects no two nodes.
             match both_ends(&cable.ends, number) {
                 Ok(ends) => cables.push(Cable { ends, speed }),
                 Err(ClusterError::Loop { .. }) => {}

@@ -32,7 +32,7 @@ use std::collections::HashMap;
 /// One direction of a cable, or of anything else that has a capacity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// For people: `host0 to host1`.
+    /// Display name: `host0 to host1`.
     pub name: String,
     /// Capacity in bytes per second.
     pub bytes_per_second: f64,
@@ -43,7 +43,7 @@ pub struct Link {
 pub struct Speed {
     /// Seconds from the departure of a byte to its arrival.
     pub latency: f64,
-    /// Bytes in a second.
+    /// Bytes per second.
     pub bytes_per_second: f64,
 }
 
@@ -58,32 +58,32 @@ impl Speed {
 /// The connection between ranks of one host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inside {
-    /// One message by itself.
+    /// Speed of a single message.
     pub speed: Speed,
-    /// Bytes in a second of all messages of a host together.
+    /// Bytes per second of all messages of a host together.
     pub memory: f64,
 }
 
 impl Default for Inside {
-    /// Shared memory of a machine of today, carefully estimated.
+    /// Shared memory of a current machine, estimated conservatively.
     fn default() -> Inside {
         Inside { speed: Speed::new(0.5, 100.0), memory: 50e9 }
     }
 }
 
-/// The way of a message.
+/// The route of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Route {
     links: [u32; Route::MOST],
     len: u8,
     /// Seconds from the departure of a byte to its arrival.
     pub latency: f64,
-    /// Limit of one message in bytes per second, besides the links' capacities.
+    /// Maximum rate of one message in bytes per second, besides the links' capacities.
     pub most: f64,
 }
 
 impl Route {
-    /// The links of the longest way.
+    /// Maximum number of links of a route.
     pub const MOST: usize = 10;
 
     fn new(latency: f64) -> Route {
@@ -98,14 +98,14 @@ impl Route {
         self
     }
 
-    /// The links that it crosses, by their numbers in [`Cluster::links`].
+    /// Returns the links that the route crosses, by their numbers in [`Cluster::links`].
     #[must_use]
     pub fn links(&self) -> &[u32] {
         &self.links[..usize::from(self.len)]
     }
 }
 
-/// Hosts and what is between them.
+/// Hosts and the links between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
     name: String,
@@ -119,10 +119,10 @@ pub struct Cluster {
     wires: Wires,
 }
 
-/// How hosts are connected.
+/// The connections between hosts.
 #[derive(Clone, Debug, PartialEq)]
 enum Wires {
-    /// By pairs of hosts, in the direction of the message.
+    /// Cables, by pair of hosts in the direction of the message.
     Cables(HashMap<(u32, u32), Route>),
     Switches(Switches),
 }
@@ -130,9 +130,9 @@ enum Wires {
 /// Tiers of switches above the hosts.
 #[derive(Clone, Debug, PartialEq)]
 struct Switches {
-    /// The number of the first host's way up among the links; the others' follow, then their ways down.
+    /// Index of the first host's uplink among the links. The other hosts' uplinks follow, then the downlinks.
     adapters: u32,
-    /// Seconds between two hosts of one switch of the lowest tier.
+    /// Seconds between two hosts below one switch of the lowest tier.
     latency: f64,
     tiers: Vec<Layer>,
 }
@@ -142,12 +142,12 @@ struct Switches {
 struct Layer {
     /// Hosts below one switch.
     hosts: u32,
-    /// The index of the first switch's uplink among the links, then the others', then their downlinks; `None`
-    /// where they carry everything that hosts can send.
+    /// Index of the first switch's uplink among the links; the other uplinks follow, then the downlinks.
+    /// `None` where uplinks carry everything that hosts can send.
     uplinks: Option<u32>,
-    /// How many switches there are.
+    /// Number of switches.
     switches: u32,
-    /// Seconds that the way up and down again takes.
+    /// Seconds that the way up and down adds.
     latency: f64,
 }
 
@@ -158,37 +158,37 @@ impl Cluster {
         &self.name
     }
 
-    /// The same under another name.
+    /// Returns the same cluster with another name.
     #[must_use]
     pub fn named(self, name: impl Into<String>) -> Cluster {
         Cluster { name: name.into(), ..self }
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         self.hosts
     }
 
-    /// How many ranks each has.
+    /// Returns the number of ranks per host.
     #[must_use]
     pub fn ranks_per_host(&self) -> u32 {
         self.ranks_per_host
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn ranks(&self) -> u32 {
         self.hosts * self.ranks_per_host
     }
 
-    /// The host of a rank: hosts are filled one after the other.
+    /// Returns the host of a rank. Hosts are filled one after the other.
     #[must_use]
     pub fn host_of(&self, rank: Rank) -> u32 {
         rank.0 / self.ranks_per_host
     }
 
-    /// Everything that has a capacity.
+    /// Returns all links.
     #[must_use]
     pub fn links(&self) -> &[Link] {
         &self.links
@@ -232,7 +232,7 @@ impl Cluster {
         matches!(self.wires, Wires::Switches(_))
     }
 
-    /// Which ranks reach each other.
+    /// Returns the pairs of ranks that reach each other.
     #[must_use]
     pub fn reach(&self) -> Reach {
         match self.wires {
@@ -241,7 +241,7 @@ impl Cluster {
         }
     }
 
-    /// The same with every capacity, of links and of single messages, times a factor.
+    /// Returns the same cluster with every capacity, of links and of single messages, multiplied by a factor.
     #[must_use]
     pub fn scaled(mut self, factor: f64) -> Cluster {
         self.links.iter_mut().for_each(|link| link.bytes_per_second *= factor);
@@ -254,7 +254,7 @@ impl Cluster {
     fn with_ranks(mut self, (ranks_per_host, inside): (u32, Inside)) -> Cluster {
         (self.ranks_per_host, self.inside) = (ranks_per_host, inside);
         if ranks_per_host > 1 && self.memory.is_none() {
-            // They are added in a row, so that the first one tells where all are.
+            // Memory links are added consecutively, so that the first index locates them all.
             for host in 0..self.hosts {
                 let link = self.add(format!("memory of host {host}"), inside.memory);
                 self.memory = self.memory.or(link);

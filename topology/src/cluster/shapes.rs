@@ -24,7 +24,7 @@ pub(super) struct End {
     pub(super) port: Option<String>,
 }
 
-/// A cable, or several.
+/// A cable, or several side by side.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cable {
     pub(super) ends: [End; 2],
@@ -38,7 +38,7 @@ impl Cable {
 }
 
 impl Cluster {
-    /// Hosts without anything between them.
+    /// Creates a cluster of hosts without connections.
     pub(super) fn bare(name: String, hosts: u32, (ranks_per_host, inside): (u32, Inside)) -> Cluster {
         let (links, wires) = (Vec::new(), Wires::Cables(HashMap::new()));
         let bare = Cluster { name, hosts, ranks_per_host, inside, links, memory: None, wires };
@@ -79,22 +79,22 @@ impl Cluster {
         self.links[link as usize].name == name_of(ways)
     }
 
-    /// Every host has a cable to every other.
+    /// Creates a cluster in which every host has a cable to every other.
     #[must_use]
     pub fn mesh(hosts: u32, speed: Speed) -> Cluster {
         let pairs = (0..hosts).flat_map(|a| (a + 1..hosts).map(move |b| (a, b)));
         Cluster::cabled(format!("{hosts} hosts in a full mesh"), hosts, pairs, speed)
     }
 
-    /// Every host has a cable to the next, and the last to the first.
+    /// Creates a cluster in which every host has a cable to the next, and the last to the first.
     #[must_use]
     pub fn ring(hosts: u32, speed: Speed) -> Cluster {
         let pairs = (0..hosts).map(|a| (a, (a + 1) % hosts)).filter(|(a, b)| a != b && (hosts > 2 || a < b));
         Cluster::cabled(format!("{hosts} hosts in a ring"), hosts, pairs, speed)
     }
 
-    /// Returns 2 to the power of `dimensions` hosts, with cables between those whose numbers differ in one
-    /// bit.
+    /// Creates a cluster of 2 to the power of `dimensions` hosts, with cables between those whose numbers
+    /// differ in one bit.
     #[must_use]
     pub fn hypercube(dimensions: u32, speed: Speed) -> Cluster {
         let hosts = 1 << dimensions;
@@ -103,7 +103,8 @@ impl Cluster {
         Cluster::cabled(format!("{hosts} hosts in a hypercube"), hosts, pairs, speed)
     }
 
-    /// A grid that goes round in every dimension; the last dimension's neighbours have neighbouring numbers.
+    /// Creates a grid that wraps around in every dimension. Neighbors of the last dimension have consecutive
+    /// numbers.
     #[must_use]
     pub fn torus(dimensions: &[u32], speed: Speed) -> Cluster {
         let hosts: u32 = dimensions.iter().product();
@@ -114,7 +115,7 @@ impl Cluster {
             for a in 0..hosts {
                 let place = a / stride % size;
                 let b = a - place * stride + (place + 1) % size * stride;
-                // A dimension of two has one cable, not two.
+                // A dimension of size two has one cable, not two.
                 pairs.extend((a != b && (*size > 2 || a < b)).then_some((a, b)));
             }
         }
@@ -127,7 +128,7 @@ impl Cluster {
         Cluster::bare(name, hosts, (1, Inside::default())).with_cables(&cables, &[])
     }
 
-    /// Returns the hosts of a wiring, with equal rails.
+    /// Returns the cluster of a wiring's hosts, with equal rails.
     #[must_use]
     pub fn wired(wiring: &Wiring, speed: Speed) -> Cluster {
         let mut cables = Vec::new();
@@ -139,12 +140,14 @@ impl Cluster {
         Cluster::bare(name, wiring.hosts(), (1, Inside::default())).with_cables(&cables, &[])
     }
 
-    /// Returns hosts below tiers of switches, the lowest first. `speed` is that of a host's link, with the
-    /// latency between two hosts of one switch. The hosts of a switch have consecutive numbers.
+    /// Creates a cluster of hosts below tiers of switches, the lowest first.
+    ///
+    /// `speed` is that of a host's link, with the latency between two hosts of one switch. The hosts of a
+    /// switch have consecutive numbers.
     ///
     /// # Errors
-    /// [`ClusterError`] when a tier is not made of whole switches of the one below, or the last one does not
-    /// have all hosts.
+    /// [`ClusterError::Tiers`] when a tier is not made of whole switches of the one below, or the last one
+    /// does not have all hosts.
     pub fn switched(
         hosts: u32,
         (ranks_per_host, inside): (u32, Inside),

@@ -31,7 +31,7 @@ fn hypercubes_and_tori_have_the_cables_of_their_dimensions() {
     for (a, b, wired) in [(0, 3, true), (0, 8, true), (0, 1, true), (0, 5, false), (3, 4, false)] {
         assert_eq!(torus.route(Rank(a), Rank(b)).is_some(), wired, "{a} {b}");
     }
-    // Two in a circle have one cable between them.
+    // A ring of two hosts has one cable between them.
     assert_eq!(Cluster::torus(&[2, 2], SPEED).links().len(), 8);
 }
 

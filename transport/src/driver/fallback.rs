@@ -1,16 +1,15 @@
-//! Fallback from a preferred driver to a second one if any rank can't use the first.
+//! Fallback from a first driver to a second one if any rank can't use the first.
 //!
-//! Ranks exchange the first driver's messages with a leading mark. A rank that fails sends the reason
-//! instead. All ranks receive the reason in the same round, drop the first driver and start set-up of the
-//! second. When the first driver's set-up ends, ranks exchange one more round to report late failures. A
-//! first driver that does not connect all ranks is not used either: transfers that would fail over it work
-//! over the second.
+//! Ranks exchange the first driver's messages with a leading tag. A rank that fails sends the reason instead.
+//! All ranks receive the reason in the same round, drop the first driver and start set-up of the second. When
+//! the first driver's set-up ends, ranks exchange one more round to report late failures. A first driver that
+//! does not connect all ranks is not used either: transfers that would fail over it work over the second.
 //!
 //! Invariant: all ranks use the same driver, since the choice follows from messages that all ranks have
 //! received.
 //!
 //! # Safety
-//! The only unsafe function passes lent memory on to the driver in use, under the caller's promise.
+//! The only unsafe function passes registered memory on to the driver in use, under the caller's promise.
 
 use super::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
 use crate::{
@@ -19,37 +18,37 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Before a word of the first driver.
-const WORD: u8 = b'w';
-/// Before the reason why it can't be used.
-const CANNOT: u8 = b'n';
-/// Instead of a word: it is connected.
+/// Tag of a message of the first driver.
+const MESSAGE: u8 = b'w';
+/// Tag of the reason why a rank can't use the first driver.
+const FAILURE: u8 = b'n';
+/// Tag of an otherwise empty message: the rank's first driver has finished set-up.
 const READY: u8 = b'r';
 
-/// Which driver speaks.
+/// State of set-up.
 #[derive(Debug)]
 enum Stage {
-    /// The first, or the reason why there is none.
+    /// The first driver is in set-up, or failed for this reason.
     First(Result<Box<dyn Endpoint>, String>),
-    /// The first has said all.
+    /// The first driver has finished set-up; the other ranks may not have.
     Ready(Box<dyn Endpoint>),
-    /// This is the one that is used.
+    /// The driver in use.
     Chosen(Box<dyn Endpoint>),
-    /// Between stages.
-    Nothing,
+    /// Placeholder while one stage replaces another.
+    Empty,
 }
 
-/// Told which driver was taken, by its name, and why not the first, if it was not.
+/// Callback for the choice: the name of the driver, and why the first one is not used, if it is not.
 pub type OnChoice = Box<dyn FnOnce(&str, Option<&str>) + Send>;
 
-/// One rank's part of one driver or the other.
+/// One rank's endpoint of one driver or the other.
 pub struct Fallback {
     rank: u32,
-    /// By rank, a number of its host: those of one host need not reach each other.
+    /// Host number of each rank. Ranks of one host need not reach each other.
     hosts: Vec<u32>,
     stage: Stage,
     second: Option<Box<dyn Endpoint>>,
-    tell: Option<OnChoice>,
+    on_choice: Option<OnChoice>,
 }
 
 impl std::fmt::Debug for Fallback {
@@ -62,51 +61,51 @@ impl std::fmt::Debug for Fallback {
 }
 
 impl Fallback {
-    /// An endpoint that has opened both drivers, or the reason why the first can't be opened.
+    /// Returns an endpoint for two drivers; `first` is an error if that driver can't be opened.
     ///
-    /// Ranks on the same host, by `hosts`, need not reach each other.
+    /// Ranks with the same number in `hosts` need not reach each other. `on_choice` is called once.
     #[must_use]
     pub fn new(
         rank: u32,
         hosts: Vec<u32>,
         first: Result<Box<dyn Endpoint>, TransportError>,
         second: Box<dyn Endpoint>,
-        tell: OnChoice,
+        on_choice: OnChoice,
     ) -> Fallback {
         let first = first.map_err(|error| reason(rank, &error));
-        Fallback { rank, hosts, stage: Stage::First(first), second: Some(second), tell: Some(tell) }
+        Fallback { rank, hosts, stage: Stage::First(first), second: Some(second), on_choice: Some(on_choice) }
     }
 
-    fn tell(&mut self, name: &str, why_not: Option<&str>) {
-        if let Some(tell) = self.tell.take() {
-            tell(name, why_not);
+    fn notify(&mut self, name: &str, why_not: Option<&str>) {
+        if let Some(on_choice) = self.on_choice.take() {
+            on_choice(name, why_not);
         }
     }
 
     fn fall_back(&mut self, why: &str) -> Result<Option<Vec<u8>>, TransportError> {
         // Memory and devices of the first driver are released before the second needs them.
-        self.stage = Stage::Nothing;
-        let mut second = self.second.take().expect("it is fallen back to once");
-        self.tell(second.name(), Some(why));
-        let word = second.exchange(&[]);
+        self.stage = Stage::Empty;
+        let mut second = self.second.take().expect("fallback happens once");
+        self.notify(second.name(), Some(why));
+        let message = second.exchange(&[]);
         self.stage = Stage::Chosen(second);
-        word
+        message
     }
 
-    /// Two ranks of different hosts that don't reach each other, if there are any.
-    fn gap(&self, endpoint: &dyn Endpoint) -> Option<(u32, u32)> {
+    /// Returns two ranks of different hosts that don't reach each other, if there are any.
+    fn unreachable_pair(&self, endpoint: &dyn Endpoint) -> Option<(u32, u32)> {
         let ranks = self.hosts.len() as u32;
         let pairs = (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (a, b)));
-        let mut far = pairs.filter(|(a, b)| self.hosts[*a as usize] != self.hosts[*b as usize]);
-        far.find(|(a, b)| !endpoint.connects(*a, *b))
+        let mut remote = pairs.filter(|(a, b)| self.hosts[*a as usize] != self.hosts[*b as usize]);
+        remote.find(|(a, b)| !endpoint.connects(*a, *b))
     }
 
-    /// Lets the first driver hear what all have said, and says what it says.
-    fn ask(&mut self, mut first: Box<dyn Endpoint>, messages: &[Vec<u8>]) -> Vec<u8> {
+    /// Passes the messages of all ranks to the first driver. Returns its next message, with a tag.
+    fn exchange_first(&mut self, mut first: Box<dyn Endpoint>, messages: &[Vec<u8>]) -> Vec<u8> {
         match first.exchange(messages) {
-            Ok(Some(word)) => {
+            Ok(Some(message)) => {
                 self.stage = Stage::First(Ok(first));
-                [&[WORD], word.as_slice()].concat()
+                [&[MESSAGE], message.as_slice()].concat()
             }
             Ok(None) => {
                 self.stage = Stage::Ready(first);
@@ -114,9 +113,9 @@ impl Fallback {
             }
             Err(error) => {
                 let why = reason(self.rank, &error);
-                let word = [&[CANNOT], why.as_bytes()].concat();
+                let message = [&[FAILURE], why.as_bytes()].concat();
                 self.stage = Stage::First(Err(why));
-                word
+                message
             }
         }
     }
@@ -124,19 +123,19 @@ impl Fallback {
     fn chosen(&self) -> &dyn Endpoint {
         match &self.stage {
             Stage::Chosen(endpoint) => &**endpoint,
-            _ => unreachable!("the conversation is over"),
+            _ => unreachable!("set-up is complete"),
         }
     }
 
     fn chosen_mut(&mut self) -> &mut dyn Endpoint {
         match &mut self.stage {
             Stage::Chosen(endpoint) => &mut **endpoint,
-            _ => unreachable!("the conversation is over"),
+            _ => unreachable!("set-up is complete"),
         }
     }
 }
 
-/// An error as others are to read it: with the rank that has it.
+/// Text of an error for other ranks; it names the rank that failed.
 fn reason(rank: u32, error: &TransportError) -> String {
     match error {
         TransportError::Wiring { .. } => error.to_string(),
@@ -144,16 +143,19 @@ fn reason(rank: u32, error: &TransportError) -> String {
     }
 }
 
-/// The first reason that a rank has given, if any has; or the words, without their marks.
-fn words(messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> {
-    if let Some(word) = messages.iter().find(|word| word.first() == Some(&CANNOT)) {
-        return Err(String::from_utf8_lossy(&word[1..]).into_owned());
+/// Removes the tags of messages.
+///
+/// # Errors
+/// The reason of the lowest rank that sent one, or a description of an unknown message.
+fn strip_tags(messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> {
+    if let Some(message) = messages.iter().find(|message| message.first() == Some(&FAILURE)) {
+        return Err(String::from_utf8_lossy(&message[1..]).into_owned());
     }
     let mut all = Vec::with_capacity(messages.len());
-    for (rank, word) in messages.iter().enumerate() {
-        match word.split_first() {
-            Some((&(WORD | READY), rest)) => all.push(rest.to_vec()),
-            _ => return Err(format!("rank {rank} has said what no rank of this version says")),
+    for (rank, message) in messages.iter().enumerate() {
+        match message.split_first() {
+            Some((&(MESSAGE | READY), rest)) => all.push(rest.to_vec()),
+            _ => return Err(format!("rank {rank} sent a set-up message that this version does not know")),
         }
     }
     Ok(all)
@@ -165,33 +167,33 @@ impl Endpoint for Fallback {
     }
 
     fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
-        match std::mem::replace(&mut self.stage, Stage::Nothing) {
+        match std::mem::replace(&mut self.stage, Stage::Empty) {
             Stage::Chosen(mut endpoint) => {
-                let word = endpoint.exchange(messages);
+                let message = endpoint.exchange(messages);
                 self.stage = Stage::Chosen(endpoint);
-                word
+                message
             }
-            Stage::First(first) => match (first, words(messages)) {
-                (Ok(first), Ok(messages)) => Ok(Some(self.ask(first, &messages))),
+            Stage::First(first) => match (first, strip_tags(messages)) {
+                (Ok(first), Ok(messages)) => Ok(Some(self.exchange_first(first, &messages))),
                 (Err(why), Ok(_)) if messages.is_empty() => {
-                    let word = [&[CANNOT], why.as_bytes()].concat();
+                    let message = [&[FAILURE], why.as_bytes()].concat();
                     self.stage = Stage::First(Err(why));
-                    Ok(Some(word))
+                    Ok(Some(message))
                 }
                 (first, Err(why)) => {
                     drop(first);
                     self.fall_back(&why)
                 }
-                // Ours is among what is heard.
+                // This rank's reason is among the messages.
                 (Err(why), Ok(_)) => self.fall_back(&why),
             },
             Stage::Ready(first) => {
-                let gap = self.gap(&*first);
-                let why = match (words(messages), gap) {
+                let unreachable = self.unreachable_pair(&*first);
+                let why = match (strip_tags(messages), unreachable) {
                     (Err(why), _) => why,
                     (Ok(_), Some((a, b))) => format!("no cable connects rank {a} with rank {b}"),
                     (Ok(_), None) => {
-                        self.tell(first.name(), None);
+                        self.notify(first.name(), None);
                         self.stage = Stage::Chosen(first);
                         return Ok(None);
                     }
@@ -199,7 +201,7 @@ impl Endpoint for Fallback {
                 drop(first);
                 self.fall_back(&why)
             }
-            Stage::Nothing => unreachable!("a stage follows every other"),
+            Stage::Empty => unreachable!("every stage is replaced"),
         }
     }
 
@@ -220,7 +222,7 @@ impl Endpoint for Fallback {
         start: *mut u8,
         len: usize,
     ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller keeps the same promise that `register` asks for.
         unsafe { self.chosen_mut().register(start, len) }
     }
 
@@ -277,7 +279,7 @@ mod tests {
         rounds: usize,
         done: usize,
         fails_in: Option<usize>,
-        gap: Option<(u32, u32)>,
+        unreachable_pair: Option<(u32, u32)>,
         slab: Slab,
         alive: Arc<Mutex<i32>>,
     }
@@ -295,7 +297,10 @@ mod tests {
 
         fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
             let expected = format!("{} {}", self.name, self.done);
-            assert!(messages.iter().all(|word| word == expected.as_bytes()), "{expected}: {messages:?}");
+            assert!(
+                messages.iter().all(|message| message == expected.as_bytes()),
+                "{expected}: {messages:?}"
+            );
             assert_eq!(messages.is_empty(), self.done == 0);
             if self.fails_in == Some(self.done) {
                 return Err(TransportError::Corrupt("a test"));
@@ -305,11 +310,11 @@ mod tests {
         }
 
         fn connects(&self, a: u32, b: u32) -> bool {
-            self.gap != Some((a, b))
+            self.unreachable_pair != Some((a, b))
         }
 
         fn link(&mut self, _: u32, _: u8) -> Box<dyn Link> {
-            unreachable!("no links are asked for")
+            unreachable!("the test opens no links")
         }
 
         fn slab(&self) -> &Slab {
@@ -319,12 +324,14 @@ mod tests {
         fn close(&mut self, _: Duration) {}
     }
 
-    /// Drivers that three ranks end up with, and the reasons against the first, for scripted endpoints.
-    fn taken(
+    /// Runs set-up of scripted endpoints on three ranks.
+    ///
+    /// Returns the driver that each rank ends up with, and the reason against the first.
+    fn chosen_drivers(
         rounds: usize,
         fails: &[(u32, usize)],
         opens: bool,
-        gap: Option<(u32, u32)>,
+        unreachable_pair: Option<(u32, u32)>,
     ) -> Vec<(String, Option<String>)> {
         let layout = ArenaLayout { ranks: 1, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 16 };
         let slab = Slab::new(&Arena::private(layout).expect("memory"), None);
@@ -334,47 +341,57 @@ mod tests {
             let first = name == "first";
             let fails_in = fails.iter().find(|(of, _)| first && *of == rank).map(|(_, round)| *round);
             let (slab, alive) = (slab.clone(), Arc::clone(&alive));
-            Box::new(Scripted { name, rounds, done: 0, fails_in, gap: gap.filter(|_| first), slab, alive })
+            Box::new(Scripted {
+                name,
+                rounds,
+                done: 0,
+                fails_in,
+                unreachable_pair: unreachable_pair.filter(|_| first),
+                slab,
+                alive,
+            })
         };
-        let (says, said) = mpsc::channel();
+        let (sender, replies) = mpsc::channel();
         let end = |rank| {
             let first: Result<Box<dyn Endpoint>, _> = if opens || rank != 1 {
                 Ok(scripted("first", rank))
             } else {
                 Err(TransportError::Corrupt("none"))
             };
-            let says = says.clone();
-            let tell = move |name: &str, why: Option<&str>| {
-                says.send((rank, name.to_owned(), why.map(str::to_owned))).expect("somebody listens");
+            let sender = sender.clone();
+            let on_choice = move |name: &str, why: Option<&str>| {
+                sender.send((rank, name.to_owned(), why.map(str::to_owned))).expect("somebody listens");
             };
-            Fallback::new(rank, vec![0, 0, 1], first, scripted("second", rank), Box::new(tell))
+            Fallback::new(rank, vec![0, 0, 1], first, scripted("second", rank), Box::new(on_choice))
         };
         let mut ends: Vec<Fallback> = (0..3).map(end).collect();
-        let mut words = Vec::new();
+        let mut messages = Vec::new();
         loop {
-            let said: Vec<_> = ends.iter_mut().map(|end| end.exchange(&words).expect("a word")).collect();
-            if said.iter().all(Option::is_none) {
+            let replies: Vec<_> =
+                ends.iter_mut().map(|end| end.exchange(&messages).expect("a word")).collect();
+            if replies.iter().all(Option::is_none) {
                 break;
             }
-            words = said.into_iter().map(|word| word.expect("all end in the same round")).collect();
+            messages =
+                replies.into_iter().map(|message| message.expect("all end in the same round")).collect();
         }
-        let mut told: Vec<_> = said.try_iter().collect();
-        told.sort();
-        assert!(told.iter().map(|(rank, ..)| *rank).eq(0..3), "each tells once: {told:?}");
-        for (end, (_, name, _)) in ends.iter().zip(&told) {
+        let mut choices: Vec<_> = replies.try_iter().collect();
+        choices.sort();
+        assert!(choices.iter().map(|(rank, ..)| *rank).eq(0..3), "each tells once: {choices:?}");
+        for (end, (_, name, _)) in ends.iter().zip(&choices) {
             assert_eq!(end.name(), name);
         }
-        let expected = if told[0].1 == "first" { 6 } else { 3 };
+        let expected = if choices[0].1 == "first" { 6 } else { 3 };
         assert_eq!(*alive.lock().expect("no panic"), expected, "what was given up is gone");
-        told.into_iter().map(|(_, name, why)| (name, why)).collect()
+        choices.into_iter().map(|(_, name, why)| (name, why)).collect()
     }
 
     #[test]
     fn all_take_the_first_if_nothing_speaks_against_it() {
         for rounds in 1..4 {
-            assert_eq!(taken(rounds, &[], true, None), vec![("first".to_owned(), None); 3]);
+            assert_eq!(chosen_drivers(rounds, &[], true, None), vec![("first".to_owned(), None); 3]);
             // Ranks of one host have shared memory.
-            assert_eq!(taken(rounds, &[], true, Some((0, 1)))[0].0, "first");
+            assert_eq!(chosen_drivers(rounds, &[], true, Some((0, 1)))[0].0, "first");
         }
     }
 
@@ -387,20 +404,24 @@ mod tests {
                 for rank in 0..3 {
                     let why = format!("rank {rank}: {damage}");
                     assert_eq!(
-                        taken(rounds, &[(rank, round)], true, None),
+                        chosen_drivers(rounds, &[(rank, round)], true, None),
                         second(&why),
                         "{round} of {rounds}"
                     );
                 }
                 let why = format!("rank 1: {damage}");
-                assert_eq!(taken(rounds, &[(1, round), (2, round)], true, None), second(&why), "two fail");
+                assert_eq!(
+                    chosen_drivers(rounds, &[(1, round), (2, round)], true, None),
+                    second(&why),
+                    "two fail"
+                );
             }
-            let told = taken(rounds, &[(2, rounds)], false, None);
-            assert!(told.iter().all(|(name, why)| {
+            let choices = chosen_drivers(rounds, &[(2, rounds)], false, None);
+            assert!(choices.iter().all(|(name, why)| {
                 name == "second" && why.as_ref().is_some_and(|why| why.starts_with("rank 1: "))
             }));
             assert_eq!(
-                taken(rounds, &[], true, Some((1, 2))),
+                chosen_drivers(rounds, &[], true, Some((1, 2))),
                 second("no cable connects rank 1 with rank 2")
             );
         }

@@ -9,29 +9,29 @@ use crate::{
 };
 use rustix::fd::OwnedFd;
 
-/// A rank's place among the hosts of a job, and its arena.
+/// Host number of each rank, and this rank's arena.
 #[derive(Debug)]
 pub struct HostMemory {
     hosts: Vec<u32>,
     arena: Arena,
     object: OwnedFd,
-    /// The slab that a driver has asked for.
-    given: Option<Slab>,
+    /// The slab that the inter-host driver has requested.
+    device_slab: Option<Slab>,
 }
 
 impl HostMemory {
     pub(super) fn new(hosts: Vec<u32>, arena: Arena, object: OwnedFd) -> HostMemory {
-        HostMemory { hosts, arena, object, given: None }
+        HostMemory { hosts, arena, object, device_slab: None }
     }
 
-    /// By rank: a number that only ranks of its host share. The same on all ranks.
+    /// Returns the host number of each rank, equal on all ranks. Ranks with equal numbers share memory.
     #[must_use]
     pub fn hosts(&self) -> &[u32] {
         &self.hosts
     }
 
     /// Whether the job has ranks on other hosts.
-    pub(super) fn has_others(&self) -> bool {
+    pub(super) fn spans_hosts(&self) -> bool {
         self.hosts.iter().any(|host| *host != self.hosts[0])
     }
 
@@ -43,21 +43,21 @@ impl HostMemory {
     /// [`TransportError::Memory`] if the process has no free file descriptor.
     ///
     /// # Panics
-    /// On a second call.
+    /// On the second call.
     pub fn slab(&mut self, bytes: u64, line: u64) -> Result<Slab, TransportError> {
-        assert!(self.given.is_none(), "one driver has the slab");
+        assert!(self.device_slab.is_none(), "the device slab is requested once");
         let slab = Slab::for_device(&self.arena, self.descriptor()?, bytes, line);
-        Ok(self.given.insert(slab).clone())
+        Ok(self.device_slab.insert(slab).clone())
     }
 
-    /// Chooses the allocator of registered memory once the inter-host driver is known: its slab `theirs` if
-    /// that lies in this arena, otherwise a new one.
-    pub(super) fn choose_slab(&mut self, theirs: Option<&Slab>) -> Result<Slab, TransportError> {
-        if let Some(slab) = theirs.filter(|slab| slab.is_in(&self.arena)) {
+    /// Chooses the allocator of registered memory once the inter-host driver is known: its slab `driver_slab`
+    /// if that lies in this arena, otherwise a new one.
+    pub(super) fn choose_slab(&mut self, driver_slab: Option<&Slab>) -> Result<Slab, TransportError> {
+        if let Some(slab) = driver_slab.filter(|slab| slab.is_in(&self.arena)) {
             return Ok(slab.clone());
         }
         let object = self.descriptor()?;
-        Ok(match self.given.take() {
+        Ok(match self.device_slab.take() {
             Some(former) => Slab::replacing(&former, &self.arena, object),
             None => Slab::new(&self.arena, Some(object)),
         })
@@ -65,7 +65,7 @@ impl HostMemory {
 
     fn descriptor(&self) -> Result<OwnedFd, TransportError> {
         self.object.try_clone().map_err(|source| TransportError::Memory {
-            what: "a second descriptor of shared memory".into(),
+            what: "duplicating the descriptor of shared memory".into(),
             source,
             remedy: "raise the limit of open files (ulimit -n)".into(),
         })

@@ -1,7 +1,7 @@
 //! A link over two rings, one per direction, in arenas that both ends have mapped.
 //!
-//! The drivers `local`, `shm`, `mixed` and `rehearsal` use it. They differ in how ranks get the arenas, and
-//! in whether a link can pull memory outside of the arenas.
+//! The drivers `local`, `shm`, `mixed` and `strict` use it. They differ in how ranks get the arenas, and in
+//! whether a link can pull memory outside of the arenas.
 //!
 //! # Safety
 //! The rings lie in arenas that the link keeps alive; see the constructor.
@@ -14,8 +14,8 @@ use crate::{
     ring::{Content, INLINE_BYTES, Publish, RingReceiver, RingSender},
 };
 
-/// Bytes read from a peer's memory in one poll, so that a long message does not keep others waiting.
-const READ_BYTES: usize = 256 * 1024;
+/// Maximum bytes moved in one poll, so that a long message does not delay others.
+const POLL_BYTES: usize = 256 * 1024;
 
 /// A link over two rings.
 #[derive(Debug)]
@@ -24,16 +24,16 @@ pub(super) struct RingLink {
     counters: Counters,
     sender: RingSender,
     receiver: RingReceiver,
-    /// Arena of this rank, which holds its registered memory.
+    /// Arena of this rank, which holds its registered memory and its receiving rings.
     ours: Arena,
     /// Arena of the peer, from which its registered memory is read.
     theirs: Arena,
-    /// Reads the peer's other memory, where that is possible.
+    /// Reader of the peer's memory outside of the arena, if the system allows it.
     puller: Option<Puller>,
 }
 
 impl RingLink {
-    /// A link between `rank` with arena `ours` and `peer` with arena `theirs`.
+    /// Returns a link between `rank` with arena `ours` and `peer` with arena `theirs`.
     ///
     /// Each end must make exactly one link per (pair, lane).
     pub(super) fn new(
@@ -71,7 +71,7 @@ impl RingLink {
         }
     }
 
-    /// Sends what there is room for of the first `ready` bytes, in whole pieces.
+    /// Stages whole pieces of the first `ready` bytes, as far as the ring has room.
     #[inline]
     fn send_copy(
         &mut self,
@@ -82,7 +82,7 @@ impl RingLink {
         let total = src.len();
         if total <= INLINE_BYTES {
             let sent = self.sender.send_inline(state.digest, src)?;
-            return Ok(if sent { self.sent_copy(total) } else { SendProgress::Idle });
+            return Ok(if sent { self.complete_copy(total) } else { SendProgress::Idle });
         }
         let before = state.staged;
         while state.staged < total {
@@ -91,32 +91,32 @@ impl RingLink {
                 break;
             }
             state.staged += piece.len();
-            if state.staged - before >= READ_BYTES {
+            if state.staged - before >= POLL_BYTES {
                 break;
             }
         }
         Ok(match state.staged {
-            staged if staged == total => self.sent_copy(total),
+            staged if staged == total => self.complete_copy(total),
             staged if staged > before => SendProgress::Advanced,
             _ => SendProgress::Idle,
         })
     }
 
-    fn sent_copy(&mut self, total: usize) -> SendProgress {
+    fn complete_copy(&mut self, total: usize) -> SendProgress {
         self.counters.sent_messages += 1;
         self.counters.copied_bytes += total as u64;
         SendProgress::Complete
     }
 
-    /// Checks the head of a message against what is expected.
-    fn check(&self, state: &RecvState, found: usize) -> Result<(), TransportError> {
+    /// Compares the length of a message with the expected one.
+    fn check_len(&self, state: &RecvState, found: usize) -> Result<(), TransportError> {
         if found == state.len {
             return Ok(());
         }
         Err(TransportError::Length { expected: state.len as u64, found: found as u64 })
     }
 
-    fn received(&mut self, state: &mut RecvState, bytes: usize) -> RecvProgress {
+    fn advance(&mut self, state: &mut RecvState, bytes: usize) -> RecvProgress {
         state.received += bytes;
         self.counters.moved_bytes += bytes as u64;
         if state.received < state.len {
@@ -126,8 +126,8 @@ impl RingLink {
         RecvProgress::Complete
     }
 
-    /// Hands bytes of the link's own memory to the sink.
-    fn hand_over(counters: &mut Counters, sink: &mut dyn Sink, offset: usize, data: Span<'_>) {
+    /// Passes bytes of the link's own memory to the sink, and counts the copy.
+    fn deliver(counters: &mut Counters, sink: &mut dyn Sink, offset: usize, data: Span<'_>) {
         if sink.destination().is_some() {
             counters.copied_bytes += data.len() as u64;
         }
@@ -144,10 +144,10 @@ impl RingLink {
             return Err(TransportError::Corrupt("length of a staged piece"));
         }
         let piece = self.receiver.piece(position, len)?;
-        Self::hand_over(&mut self.counters, sink, state.received, piece);
+        Self::deliver(&mut self.counters, sink, state.received, piece);
         let end = position + len.next_multiple_of(64) as u64;
         self.receiver.consume(Some(end), Publish::Lazily);
-        Ok(self.received(state, len))
+        Ok(self.advance(state, len))
     }
 
     fn recv_direct(
@@ -157,9 +157,9 @@ impl RingLink {
         offset: u64,
     ) -> Result<RecvProgress, TransportError> {
         let message = self.theirs.slab_span(offset, state.len)?;
-        let len = READ_BYTES.min(state.len - state.received);
+        let len = POLL_BYTES.min(state.len - state.received);
         sink.write(state.received, message.sub(state.received, len));
-        let progress = self.received(state, len);
+        let progress = self.advance(state, len);
         if progress == RecvProgress::Complete {
             self.receiver.consume(None, Publish::Now);
         }
@@ -173,9 +173,9 @@ impl RingLink {
         address: u64,
     ) -> Result<RecvProgress, TransportError> {
         let Some(puller) = &mut self.puller else {
-            return Err(TransportError::Corrupt("a message to pull on a link that cannot"));
+            return Err(TransportError::Corrupt("a pull message on a link that cannot pull"));
         };
-        let len = READ_BYTES.min(state.len - state.received);
+        let len = POLL_BYTES.min(state.len - state.received);
         let from = address.wrapping_add(state.received as u64);
         let taken = if let Some(destination) = sink.destination() {
             puller.read(from, destination.sub(state.received, len))?;
@@ -186,7 +186,7 @@ impl RingLink {
             sink.write(state.received, piece);
             piece.len()
         };
-        let progress = self.received(state, taken);
+        let progress = self.advance(state, taken);
         if progress == RecvProgress::Complete {
             self.receiver.consume(None, Publish::Now);
         }
@@ -223,7 +223,7 @@ impl Link for RingLink {
         Ok(SendProgress::Posted)
     }
 
-    /// Sends staged messages in parts; messages read in place or pulled go as a whole.
+    /// Sends staged messages in parts; waits for the whole message if it is read in place or pulled.
     fn poll_send_prefix(
         &mut self,
         state: &mut SendState,
@@ -252,27 +252,27 @@ impl Link for RingLink {
         }
         match self.receiver.content(head)? {
             Content::Inline { payload, len } => {
-                self.check(state, len)?;
+                self.check_len(state, len)?;
                 if state.received != 0 {
                     return Err(TransportError::Corrupt("inline message within a message"));
                 }
                 // SAFETY: the words are a live local array of at least `len` bytes, which `content` has
                 // checked.
                 let data = unsafe { Span::new(payload.as_ptr().cast(), len) };
-                Self::hand_over(&mut self.counters, sink, 0, data);
+                Self::deliver(&mut self.counters, sink, 0, data);
                 self.receiver.consume(None, Publish::Lazily);
-                Ok(self.received(state, len))
+                Ok(self.advance(state, len))
             }
             Content::Staged { total, position, len } => {
-                self.check(state, total)?;
+                self.check_len(state, total)?;
                 self.recv_staged(state, sink, (position, len))
             }
             Content::Direct { total, offset } => {
-                self.check(state, total)?;
+                self.check_len(state, total)?;
                 self.recv_direct(state, sink, offset)
             }
             Content::Pull { total, address } => {
-                self.check(state, total)?;
+                self.check_len(state, total)?;
                 self.recv_pull(state, sink, address)
             }
         }

@@ -1,10 +1,10 @@
 //! Strict driver for tests: ranks of one host that behave as if they shared no memory.
 //!
-//! Messages travel through rings in arenas. Otherwise it behaves like a driver whose device places messages
-//! directly: ranks find arenas by introductions, registered memory is a slab that no peer has mapped, sends
-//! can be confirmed, and announcements are accepted. It panics where the runtime breaks a rule of [`Link`].
-//! It overwrites memory as soon as it may, so that a caller that still needs the old bytes computes wrong
-//! results.
+//! Messages travel through rings in arenas. Otherwise the driver behaves like one whose device places
+//! messages directly: ranks find arenas by the messages of set-up, registered memory is a slab that no peer
+//! has mapped, sends can wait for a match, and announcements are accepted. The driver panics where the
+//! runtime breaks a rule of [`Link`]. It overwrites memory as soon as it may, so that a caller that still
+//! needs the old bytes computes wrong results.
 //!
 //! # Safety
 //! The driver overwrites only announced destinations, which the caller owns and has left to the link.
@@ -28,37 +28,37 @@ use std::{
     time::Duration,
 };
 
-/// Announcements taken at a time; odd, and less than are offered.
-const MOST_ANNOUNCED: usize = 5;
+/// Maximum number of announcements held at a time: odd, and fewer than the runtime offers.
+const MAX_ANNOUNCED: usize = 5;
 
 /// Boundary that no buffer crosses, as for devices that can't map across 4 GiB.
-const LINE: u64 = 4 << 30;
+const BOUNDARY: u64 = 4 << 30;
 
-/// Bytes spoiled at each end of a landing.
-const SPOILED_BYTES: usize = 4096;
+/// Bytes overwritten at each end of an announced destination.
+const POISONED_BYTES: usize = 4096;
 
-/// One rank.
+/// One rank's endpoint.
 #[derive(Debug)]
 pub struct StrictEndpoint {
     rank: u32,
     ours: Arena,
-    /// Our arena's descriptor, which peers open while they connect.
+    /// Descriptor of this rank's arena, which peers open during set-up.
     object: OwnedFd,
-    /// By rank, once connected.
+    /// Arenas by rank; empty before set-up has finished.
     arenas: Vec<Arena>,
     slab: Slab,
 }
 
 impl StrictEndpoint {
-    /// The endpoint of a rank. The slab of `layout` is not part of the arena.
+    /// Opens the endpoint of a rank. The slab of `layout` is not part of the arena.
     ///
     /// # Errors
-    /// When the memory is not to be had.
+    /// [`TransportError::Memory`] if the memory can't be allocated.
     pub fn open(layout: ArenaLayout, rank: u32) -> Result<StrictEndpoint, TransportError> {
-        assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
+        assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a board word per ring");
         let (ours, object) = Arena::shared(ArenaLayout { slab_bytes: 0, ..layout })?;
-        let memory = Mapping::private_for_device(layout.slab_bytes, LINE)?;
-        let slab = Slab::over(Arc::new(memory), 0..layout.slab_bytes, Some(LINE));
+        let memory = Mapping::private_for_device(layout.slab_bytes, BOUNDARY)?;
+        let slab = Slab::over(Arc::new(memory), 0..layout.slab_bytes, Some(BOUNDARY));
         Ok(StrictEndpoint { rank, ours, object, arenas: Vec::new(), slab })
     }
 
@@ -66,12 +66,12 @@ impl StrictEndpoint {
         if peer as u32 == self.rank {
             return Ok(self.ours.clone());
         }
-        let place = std::str::from_utf8(introduction).map_err(|_| TransportError::Corrupt("introduction"))?;
-        let object = open(place, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
+        let path = std::str::from_utf8(introduction).map_err(|_| TransportError::Corrupt("introduction"))?;
+        let object = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| {
             TransportError::Memory {
-                what: format!("opening {place}"),
+                what: format!("opening {path}"),
                 source: errno.into(),
-                remedy: "the processes of a rehearsal must be of one user on one Linux host".into(),
+                remedy: "the strict test driver needs processes of one user on one Linux host".into(),
             }
         })?;
         Arena::of_peer(*self.ours.layout(), object)
@@ -83,15 +83,15 @@ impl Endpoint for StrictEndpoint {
         "rehearsal"
     }
 
-    fn exchange(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
-        if heard.is_empty() {
-            let place = format!("/proc/{}/fd/{}", std::process::id(), self.object.as_raw_fd());
-            return Ok(Some(place.into_bytes()));
+    fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+        if messages.is_empty() {
+            let path = format!("/proc/{}/fd/{}", std::process::id(), self.object.as_raw_fd());
+            return Ok(Some(path.into_bytes()));
         }
         if !self.arenas.is_empty() {
             return Ok(None);
         }
-        let arenas = heard.iter().enumerate().map(|(peer, text)| self.arena_of(peer, text));
+        let arenas = messages.iter().enumerate().map(|(peer, text)| self.arena_of(peer, text));
         self.arenas = arenas.collect::<Result<_, _>>()?;
         Ok(Some(Vec::new()))
     }
@@ -107,11 +107,11 @@ impl Endpoint for StrictEndpoint {
         Box::new(StrictLink {
             capabilities: Capabilities { direct: false, announced: true, ..inner.capabilities().clone() },
             inner,
-            announced: VecDeque::with_capacity(MOST_ANNOUNCED),
+            announced: VecDeque::with_capacity(MAX_ANNOUNCED),
             sent: 0,
             received: 0,
-            confirmations: (self.ours.board(), word(peer)),
-            confirmed: (theirs.board(), word(self.rank)),
+            received_word: (self.ours.board(), word(peer)),
+            matched_word: (theirs.board(), word(self.rank)),
             aborted: false,
         })
     }
@@ -123,14 +123,14 @@ impl Endpoint for StrictEndpoint {
     fn close(&mut self, _patience: Duration) {}
 }
 
-/// A message that was announced.
+/// An announced message.
 #[derive(Debug, PartialEq, Eq)]
 struct Announced {
     number: u64,
     digest: u64,
     len: usize,
     size: SizeClass,
-    /// The address of its landing.
+    /// Address of the destination.
     destination: Option<usize>,
 }
 
@@ -138,25 +138,25 @@ struct Announced {
 struct StrictLink {
     capabilities: Capabilities,
     inner: RingLink,
-    /// In order; the first is the message that is received next.
+    /// Announced messages in order; the first is the next one to be received.
     announced: VecDeque<Announced>,
     sent: u64,
     received: u64,
-    /// The word of ours in which the peer reads how many messages we have received.
-    confirmations: (Board, usize),
-    /// The word of the peer in which we read how many of ours it has received.
-    confirmed: (Board, usize),
+    /// Word of this rank's board in which the peer reads how many of its messages were received.
+    received_word: (Board, usize),
+    /// Word of the peer's board in which this rank reads how many of its messages were received.
+    matched_word: (Board, usize),
     aborted: bool,
 }
 
-/// Lets a message carry its operation's size: both ends must say the same. Digests of operations are even.
+/// Adds the size class to a digest, so that ends that disagree on it notice. Digests of operations are even.
 fn digest_of(digest: u64, size: SizeClass) -> u64 {
     assert!(digest.is_multiple_of(2), "digests of operations are even");
     digest | u64::from(size == SizeClass::Bulk)
 }
 
 impl StrictLink {
-    fn pass_on(
+    fn forward_send(
         &mut self,
         state: &mut SendState,
         src: Span<'_>,
@@ -170,7 +170,7 @@ impl StrictLink {
 
     fn check_announced(&self, state: &RecvState, destination: Option<SpanMut<'_>>) {
         let Some(first) = self.announced.front() else {
-            assert_eq!(state.announced, None, "the link knows of no such announcement");
+            assert_eq!(state.announced, None, "the state is not announced to this link");
             return;
         };
         let polled = Announced {
@@ -182,11 +182,11 @@ impl StrictLink {
                 .destination
                 .and(destination.map(|destination| destination.as_mut_ptr() as usize)),
         };
-        assert_eq!(&polled, first, "another message was announced");
+        assert_eq!(&polled, first, "the polled message is not the announced one");
     }
 
-    fn spoil(destination: SpanMut<'_>) {
-        let len = destination.len().min(SPOILED_BYTES);
+    fn poison(destination: SpanMut<'_>) {
+        let len = destination.len().min(POISONED_BYTES);
         for part in [destination.sub(0, len), destination.sub(destination.len() - len, len)] {
             // SAFETY: the span's bytes are writable, and the caller has left them to the link.
             unsafe { part.as_mut_ptr().write_bytes(0x5a, part.len()) };
@@ -204,13 +204,13 @@ impl Link for StrictLink {
     }
 
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
-        assert!(!self.aborted, "a link was used after its end");
-        assert_eq!(state.protocol, Protocol::Copy, "the link can't do other");
+        assert!(!self.aborted, "a link was used after it was aborted");
+        assert_eq!(state.protocol, Protocol::Copy, "the link supports Protocol::Copy only");
         if let Some(number) = state.awaits {
-            let received = self.confirmed.0.words()[self.confirmed.1].load(Acquire);
+            let received = self.matched_word.0.words()[self.matched_word.1].load(Acquire);
             return Ok(if received > number { SendProgress::Complete } else { SendProgress::Posted });
         }
-        let progress = self.pass_on(state, src, src.len())?;
+        let progress = self.forward_send(state, src, src.len())?;
         if progress != SendProgress::Complete {
             return Ok(progress);
         }
@@ -231,10 +231,10 @@ impl Link for StrictLink {
         if ready >= src.len() {
             return self.poll_send(state, src);
         }
-        assert!(!self.aborted, "a link was used after its end");
-        assert!(ready > 0, "nothing is to be begun before there is anything to send");
-        assert!(ready >= state.staged && state.awaits.is_none(), "what is there stays there");
-        self.pass_on(state, src, ready)
+        assert!(!self.aborted, "a link was used after it was aborted");
+        assert!(ready > 0, "a send starts before any byte is ready");
+        assert!(ready >= state.staged && state.awaits.is_none(), "the ready prefix has shrunk");
+        self.forward_send(state, src, ready)
     }
 
     fn poll_recv(
@@ -242,12 +242,12 @@ impl Link for StrictLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
-        assert!(!self.aborted, "a link was used after its end");
+        assert!(!self.aborted, "a link was used after it was aborted");
         self.check_announced(state, sink.destination());
         let mut receiving = RecvState { digest: digest_of(state.digest, state.size), ..*state };
         let progress = self.inner.poll_recv(&mut receiving, sink).map_err(|error| match error {
             TransportError::Mismatch { found, .. } => {
-                assert_ne!(found & !1, state.digest, "the ends take an operation for small and for large");
+                assert_ne!(found & !1, state.digest, "the two ends disagree on the size class");
                 TransportError::Mismatch { expected: state.digest, found: found & !1 }
             }
             other => other,
@@ -256,7 +256,7 @@ impl Link for StrictLink {
         if progress == RecvProgress::Complete {
             self.announced.pop_front();
             self.received += 1;
-            self.confirmations.0.words()[self.confirmations.1].store(self.received, Release);
+            self.received_word.0.words()[self.received_word.1].store(self.received, Release);
         }
         Ok(progress)
     }
@@ -270,19 +270,19 @@ impl Link for StrictLink {
         state: &mut RecvState,
         destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
-        assert!(!self.aborted, "a link was used after its end");
+        assert!(!self.aborted, "a link was used after it was aborted");
         assert_eq!(
             (state.announced, state.received),
             (None, 0),
             "a message is announced once, before it is begun"
         );
-        if self.announced.len() == MOST_ANNOUNCED {
+        if self.announced.len() == MAX_ANNOUNCED {
             return Ok(false);
         }
         if let Some(destination) = destination {
             assert_eq!(destination.len(), state.len);
-            assert!(!destination.is_empty(), "nothing has no landing");
-            StrictLink::spoil(destination);
+            assert!(!destination.is_empty(), "an empty message has no destination");
+            StrictLink::poison(destination);
         }
         let number = self.received + self.announced.len() as u64;
         state.announced = Some(number);

@@ -14,20 +14,20 @@ pub trait TimedStream: Read + Write {
     ///
     /// # Errors
     /// The system's error.
-    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()>;
+    fn set_timeout(&self, max: Option<Duration>) -> io::Result<()>;
 }
 
 impl TimedStream for TcpStream {
-    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
-        self.set_read_timeout(most)?;
-        self.set_write_timeout(most)
+    fn set_timeout(&self, max: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(max)?;
+        self.set_write_timeout(max)
     }
 }
 
 impl TimedStream for UnixStream {
-    fn set_timeout(&self, most: Option<Duration>) -> io::Result<()> {
-        self.set_read_timeout(most)?;
-        self.set_write_timeout(most)
+    fn set_timeout(&self, max: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(max)?;
+        self.set_write_timeout(max)
     }
 }
 

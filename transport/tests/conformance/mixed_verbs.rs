@@ -41,9 +41,9 @@ fn verbs_config(device: &str) -> VerbsConfig {
 fn opened(
     config: &VerbsConfig,
     rank: usize,
-    home: &mut HostMemory,
+    host_memory: &mut HostMemory,
 ) -> Result<Box<dyn Endpoint>, TransportError> {
-    VerbsEndpoint::open_at(config, rank as u32, home, &mut |_| ())
+    VerbsEndpoint::open_at(config, rank as u32, host_memory, &mut |_| ())
         .map(|end| Box::new(end) as Box<dyn Endpoint>)
 }
 
@@ -58,7 +58,7 @@ fn over_verbs(device: &str) -> [Mixed; 3] {
     let config = verbs_config(device);
     let between = |rank| {
         let config = config.clone();
-        Box::new(move |home: &mut HostMemory| opened(&config, rank, home)) as OpenInterHost
+        Box::new(move |host_memory: &mut HostMemory| opened(&config, rank, host_memory)) as OpenInterHost
     };
     mixed(between).try_into().expect("three")
 }
@@ -138,12 +138,12 @@ fn preferring(config: impl Fn(usize) -> VerbsConfig + Sync) -> (Vec<Mixed>, Vec<
     let tcp = config_of_tcp();
     let between = |rank: usize| {
         let (verbs, second, says) = (config(rank), open(&tcp, rank), says.clone());
-        Box::new(move |home: &mut HostMemory| {
-            let first = opened(&verbs, rank, home);
+        Box::new(move |host_memory: &mut HostMemory| {
+            let first = opened(&verbs, rank, host_memory);
             let tell = Box::new(move |_: &str, why: Option<&str>| {
                 says.send(why.map(str::to_owned)).expect("somebody listens");
             });
-            let hosts = home.hosts().to_vec();
+            let hosts = host_memory.hosts().to_vec();
             let both = Fallback::new(rank as u32, hosts, first, Box::new(second), tell);
             Ok(Box::new(both) as Box<dyn Endpoint>)
         }) as OpenInterHost

@@ -1,4 +1,4 @@
-//! The receiver's half of a message's way: telling where it may go, and taking its pieces.
+//! The receiver's half of a message: grants, and taking pieces.
 
 use super::{Block, Machine, Place, next, part};
 use crate::simulate::{
@@ -9,7 +9,7 @@ use crate::simulate::{
 };
 
 impl Machine<'_> {
-    /// Tells of the first receives of all streams of a rank that has entered the call.
+    /// Grants the first receives of all streams of a rank that has entered the call.
     pub(super) fn tell_all(&mut self, rank: u32) {
         for step in self.program.bases[rank as usize]..self.program.bases[rank as usize + 1] {
             let Step { kind, stream, .. } = self.step(step);
@@ -34,7 +34,7 @@ impl Machine<'_> {
                 return;
             }
             let number = self.program.recvs[told as usize];
-            // Data to be combined waits in the transport's own memory.
+            // Data to be reduced waits in the transport's own memory.
             let lands = self.step(number).kind == Kind::Recv;
             if lands && (self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan())
             {
@@ -50,14 +50,14 @@ impl Machine<'_> {
         }
     }
 
-    /// How long a word takes from the receiver of a stream to its sender.
+    /// Returns the time that a grant or credit takes from the receiver of a stream to its sender.
     fn word(&self, stream: u32) -> f64 {
         let back = &self.program.back[stream as usize];
         let waits = if self.costs.words_wait { self.network.backlog(back, self.now) } else { 0.0 };
         back.latency + waits
     }
 
-    /// Takes what is there of a stream.
+    /// Takes the arrived pieces of a stream.
     pub(super) fn take(&mut self, stream: u32, mut why: Why) {
         loop {
             let progress = &self.streams[stream as usize];
@@ -78,7 +78,7 @@ impl Machine<'_> {
                 Kind::RecvReduce => at_rate(bytes, self.costs.reduce_gbs),
                 _ => 0.0,
             };
-            // Data to be combined is read in place.
+            // Data to be reduced is read in place.
             let copied = way.copied && step.kind != Kind::RecvReduce;
             let seconds = once + combining + self.costs.moving(bytes, self.costs.recv_gbs, copied);
             let end = if seconds > 0.0 { self.occupy(number, seconds, piece == 0) } else { self.now };
@@ -94,8 +94,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Notes the cause of the time at which a piece is processed. The last piece's cause is the message's,
-    /// unless it followed at once.
+    /// Records the cause of the time at which a piece is processed. The last piece's cause is the message's,
+    /// unless the piece followed at once.
     fn note_take(&mut self, stream: u32, number: u32, why: Why) {
         let Place { message, piece } = self.streams[stream as usize].takes;
         let timing = &mut self.timings[number as usize];
@@ -114,7 +114,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The receiver's processor is done with a piece.
+    /// Handles a piece that the receiver's processor has finished.
     pub(super) fn has_taken(&mut self, stream: u32) {
         let known = self.now + self.word(stream);
         let progress = &mut self.streams[stream as usize];

@@ -1,13 +1,12 @@
-//! The sender's half of a message's way: its turn, its credit, its pieces on the wire, and when it is complete.
+//! The sender's half of a message: its turn, its credit, its pieces on the wire, and its completion.
 //!
-//! It is told by the receiver's half, as events, where a message goes and that pieces have been taken.
+//! The receiver's half sends events that announce grants and taken pieces.
 
 use super::{Block, Machine, Place, Progress, next, part};
 use crate::simulate::{Why, event::Event, program::NONE};
 
 impl Machine<'_> {
-    /// The first send that is not complete; the sends behind it that were copied already follow, since sends
-    /// complete in order.
+    /// Completes the first incomplete send and the copied sends behind it, since sends complete in order.
     pub(super) fn release(&mut self, stream: u32) {
         loop {
             let progress = &mut self.streams[stream as usize];
@@ -22,7 +21,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Begins what may be sent of a stream.
+    /// Begins the pieces of a stream that may be sent.
     pub(super) fn send(&mut self, stream: u32) {
         loop {
             let progress = &self.streams[stream as usize];
@@ -54,7 +53,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether the next piece of a stream has a grant and a credit. If not, the sender is told when it has.
+    /// Whether the next piece of a stream has a grant and a credit. If not, the sender is resumed when it
+    /// has.
     fn may_begin(&mut self, stream: u32, step: u32) -> bool {
         let progress = &self.streams[stream as usize];
         let known = if self.way(self.step(step)).granted {
@@ -67,7 +67,7 @@ impl Machine<'_> {
         }
         let missing = (progress.begun - progress.taken_in_all).checked_sub(self.costs.credits.max(1));
         let Some(missing) = missing else {
-            // The word of the piece that makes room has to come back; the oldest of those under way counts.
+            // The credit of the piece that makes room has to come back; the oldest piece in flight counts.
             let under_way = progress.begun - progress.taken_in_all;
             let spare = (self.costs.credits.max(1) - under_way) as usize;
             let latest = progress.taken_at.len().checked_sub(spare).and_then(|at| progress.taken_at.get(at));
@@ -78,7 +78,7 @@ impl Machine<'_> {
         self.wait_for(stream, Block::Credit, f64::INFINITY)
     }
 
-    /// Lets the sender be told at a time, where that is known. False.
+    /// Resumes the sender at a time, where that is known. Returns `false`.
     fn wait_for(&mut self, stream: u32, block: Block, time: f64) -> bool {
         let progress = &mut self.streams[stream as usize];
         if time.is_finite() {
@@ -88,7 +88,7 @@ impl Machine<'_> {
         false
     }
 
-    /// Notes why a send has begun now and not before.
+    /// Records why a send began now and not before.
     fn note_begin(&mut self, stream: u32, number: u32) {
         let progress = &self.streams[stream as usize];
         let message = progress.begins.message;
@@ -123,7 +123,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The sender's processor is done with a piece.
+    /// Handles a piece that the sender's processor has begun.
     pub(super) fn has_begun(&mut self, stream: u32) {
         let progress = &mut self.streams[stream as usize];
         let Place { message, piece } = progress.begins;
@@ -144,7 +144,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The bytes on the wire of the piece that leaves next, and whether it is its message's last.
+    /// Returns the bytes on the wire of the piece that leaves next, and whether it is its message's last.
     fn leaving(&self, stream: u32) -> (u64, bool) {
         let Place { message, piece } = self.streams[stream as usize].leaves;
         let step = self.step(self.program.sends[message as usize]);
@@ -161,7 +161,7 @@ impl Machine<'_> {
         self.network.begin(stream, bytes, self.now);
     }
 
-    /// A piece has left.
+    /// Handles a piece that has left.
     pub(super) fn left(&mut self, stream: u32) {
         let (bytes, is_last) = self.leaving(stream);
         let latency = self.network.latency(stream);

@@ -1,4 +1,4 @@
-"""Ranks that fail, each in its own way; what the others see is printed."""
+"""Ranks that fail in different ways; the other ranks print the errors that they get."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ rank, ranks = world.rank(), world.size()
 role = sys.argv[1]
 
 
-def say(word: str, text: object = "") -> None:
+def report(word: str, text: object = "") -> None:
     os.write(1, f"@{word} {rank} {text}\n".encode())
 
 
 def die() -> None:
-    say("died", time.time())
+    report("died", time.time())
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def steps(last: int) -> None:
-    """A step as in training: something to compute, sums and a gather."""
+def run_steps(last: int) -> None:
+    """Runs steps like those of training: computation, a sum and a gather; rank 1 dies in step `last`."""
     x = mx.random.normal((256, 256))
     for step in range(10**9):
         y = mx.distributed.all_sum((x @ x).mean(axis=0)) / ranks
@@ -38,7 +38,7 @@ def steps(last: int) -> None:
 
 
 def killed_in_a_step() -> None:
-    steps(20)
+    run_steps(20)
 
 
 def killed_before_a_message() -> None:
@@ -90,7 +90,7 @@ def taken_after_the_sender_has_done_all_else() -> None:
         mx.eval(mx.distributed.send(mx.full((1 << 20,), 7.0), 1))
     else:
         time.sleep(1)
-        say("got", mx.distributed.recv((1 << 20,), mx.float32, 0)[-1].item())
+        report("got", mx.distributed.recv((1 << 20,), mx.float32, 0)[-1].item())
 
 
 def sum_scatter() -> None:
@@ -101,14 +101,14 @@ def forked() -> None:
     mx.eval(mx.distributed.all_sum(mx.ones(1)))
     child = os.fork()
     if child == 0:
-        # MLX's threads are gone in a child; making another group needs none of them.
+        # MLX's threads do not exist in a child, and splitting a group needs none of them.
         try:
             world.split(0)
         except RuntimeError as error:
-            say("child", error)
+            report("child", error)
         sys.exit(0)
     os.waitpid(child, 0)
-    say("sum", mx.distributed.all_sum(mx.ones(1)).item())
+    report("sum", mx.distributed.all_sum(mx.ones(1)).item())
 
 
 def exits_early() -> None:
@@ -120,13 +120,13 @@ def exits_early() -> None:
 try:
     globals()[role]()
 except RuntimeError as error:
-    say("raised", f"{time.time()} {type(error).__name__} {error}")
-    # What comes after a failure fails as well, and at once.
+    report("raised", f"{time.time()} {type(error).__name__} {error}")
+    # Calls after a failure fail too, and at once.
     began = time.monotonic()
     if role.startswith("killed") and role != "killed_before_a_split":
         try:
             mx.eval(mx.distributed.all_sum(mx.ones(1)))
         except RuntimeError:
-            say("again", time.monotonic() - began)
+            report("again", time.monotonic() - began)
     sys.exit(3)
-say("over")
+report("over")

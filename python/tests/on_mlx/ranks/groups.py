@@ -1,9 +1,9 @@
-"""Groups made of others, and what goes on in them side by side."""
+"""Groups derived by splits, and collectives in several groups at a time."""
 
 from __future__ import annotations
 
 import mlx.core as mx
-from checking import check_all, of_rank, rank, ranks, same, world
+from checking import assert_equal, check_all, contribution, rank, ranks, world
 
 
 def total(group: mx.distributed.Group, x: float) -> float:
@@ -18,7 +18,7 @@ def check_the_world_is_one():
 
 def check_colours_and_keys():
     halves = world.split(rank % 2)
-    members = [which for which in range(ranks) if which % 2 == rank % 2]
+    members = [index for index in range(ranks) if index % 2 == rank % 2]
     assert halves.size() == len(members) and members[halves.rank()] == rank
     if halves.size() > 1:
         assert total(halves, float(rank)) == sum(members)
@@ -44,9 +44,9 @@ def check_groups_of_groups():
 def check_a_group_of_one():
     alone = world.split(rank)
     assert (alone.rank(), alone.size()) == (0, 1)
-    x = of_rank(rank, (5,), mx.float32)
-    same(mx.distributed.all_sum(x, group=alone), x)
-    same(mx.distributed.all_gather(x, group=alone), x)
+    x = contribution(rank, (5,), mx.float32)
+    assert_equal(mx.distributed.all_sum(x, group=alone), x)
+    assert_equal(mx.distributed.all_gather(x, group=alone), x)
 
 
 def check_rows_and_columns():
@@ -54,14 +54,14 @@ def check_rows_and_columns():
         return
     row, column = world.split(rank // 2), world.split(rank % 2)
     x = mx.full((1, 8), rank, dtype=mx.float32)
-    of_rows = mx.distributed.all_sum(x, group=row)
-    of_all = mx.distributed.all_gather(of_rows, group=column)
+    row_sums = mx.distributed.all_sum(x, group=row)
+    gathered = mx.distributed.all_gather(row_sums, group=column)
     expected = mx.array([[float(4 * at + 1)] * 8 for at in range(ranks // 2)])
-    same(of_all, expected)
+    assert_equal(gathered, expected)
 
 
 def check_splits_beside_collectives():
-    # Some ranks split before their collectives are carried out, and some after.
+    # Some ranks split before their collectives run, and some after.
     for turn in range(5):
         x = mx.full((1 << 18,), turn + rank, dtype=mx.float32)
         y = mx.distributed.all_sum(x)
@@ -83,11 +83,11 @@ def check_groups_come_and_go():
 
 def check_groups_in_one_evaluation():
     first, second = world.split(0), world.split(1, key=-rank)
-    x = of_rank(rank, (100,), mx.float32)
-    found = [mx.distributed.all_sum(x, group=group) for group in (world, first, second, first, world)]
-    mx.eval(found)
-    for other in found[1:]:
-        same(other, found[0])
+    x = contribution(rank, (100,), mx.float32)
+    result = [mx.distributed.all_sum(x, group=group) for group in (world, first, second, first, world)]
+    mx.eval(result)
+    for other in result[1:]:
+        assert_equal(other, result[0])
 
 
 check_all(globals())

@@ -1,4 +1,4 @@
-"""Says who it is, by `tbccl.mlx` or, as an unmodified program would, by MLX alone."""
+"""Prints rank and size, through `tbccl.mlx` or, as an unmodified program would, through MLX alone."""
 
 import os
 import sys

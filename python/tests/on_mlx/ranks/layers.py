@@ -1,4 +1,4 @@
-"""Layers that are spread over ranks, and gradients that are averaged, against the same in one process."""
+"""Sharded layers and averaged gradients, against the same in one process."""
 
 from __future__ import annotations
 
@@ -6,62 +6,64 @@ import inspect
 
 import mlx.core as mx
 import mlx.nn as nn
-from checking import check_all, close, rank, ranks, same, world
+from checking import assert_close, assert_equal, check_all, rank, ranks, world
 from mlx.nn.layers.distributed import shard_inplace, shard_linear
 from mlx.utils import tree_flatten
 
 WIDTH = 64 * ranks
 
 
-def part(width: int = WIDTH) -> slice:
+def local_slice(width: int = WIDTH) -> slice:
     return slice(rank * width // ranks, (rank + 1) * width // ranks)
 
 
 def check_linear_layers_forwards():
     mx.random.seed(7)
     x, linear = mx.random.normal((4, WIDTH)), nn.Linear(WIDTH, WIDTH)
-    whole = linear(x)
-    close(shard_linear(linear, "all-to-sharded")(x), whole[:, part()])
-    close(shard_linear(linear, "sharded-to-all")(x[:, part()]), whole)
+    expected = linear(x)
+    assert_close(shard_linear(linear, "all-to-sharded")(x), expected[:, local_slice()])
+    assert_close(shard_linear(linear, "sharded-to-all")(x[:, local_slice()]), expected)
 
 
 def check_quantized_layers_forwards():
     mx.random.seed(8)
     x, linear = mx.random.normal((4, WIDTH)), nn.Linear(WIDTH, WIDTH).to_quantized(group_size=32, bits=8)
-    whole = linear(x)
-    close(shard_linear(linear, "all-to-sharded")(x), whole[:, part()])
-    close(shard_linear(linear, "sharded-to-all")(x[:, part()]), whole, 1e-4)
+    expected = linear(x)
+    assert_close(shard_linear(linear, "all-to-sharded")(x), expected[:, local_slice()])
+    assert_close(shard_linear(linear, "sharded-to-all")(x[:, local_slice()]), expected, 1e-4)
 
 
 def check_gradients_of_layers():
     mx.random.seed(9)
     x, y = mx.random.normal((4, WIDTH)), mx.random.normal((4, WIDTH))
-    whole = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
-    spread = nn.Sequential(
-        shard_linear(whole.layers[0], "all-to-sharded"), nn.Tanh(), shard_linear(whole.layers[2], "sharded-to-all")
+    single = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+    sharded = nn.Sequential(
+        shard_linear(single.layers[0], "all-to-sharded"),
+        nn.Tanh(),
+        shard_linear(single.layers[2], "sharded-to-all"),
     )
 
     def loss(model, x, y):
         return ((model(x) - y) ** 2).mean()
 
-    one, of_one = nn.value_and_grad(whole, loss)(whole, x, y)
-    all_, of_all = nn.value_and_grad(spread, loss)(spread, x, y)
-    close(all_, one)
-    rows = part()
-    close(of_all["layers"][0]["weight"], of_one["layers"][0]["weight"][rows])
-    close(of_all["layers"][0]["bias"], of_one["layers"][0]["bias"][rows])
-    close(of_all["layers"][2]["weight"], of_one["layers"][2]["weight"][:, rows])
-    close(of_all["layers"][2]["bias"], of_one["layers"][2]["bias"])
+    single_loss, single_grads = nn.value_and_grad(single, loss)(single, x, y)
+    sharded_loss, sharded_grads = nn.value_and_grad(sharded, loss)(sharded, x, y)
+    assert_close(sharded_loss, single_loss)
+    rows = local_slice()
+    assert_close(sharded_grads["layers"][0]["weight"], single_grads["layers"][0]["weight"][rows])
+    assert_close(sharded_grads["layers"][0]["bias"], single_grads["layers"][0]["bias"][rows])
+    assert_close(sharded_grads["layers"][2]["weight"], single_grads["layers"][2]["weight"][:, rows])
+    assert_close(sharded_grads["layers"][2]["bias"], single_grads["layers"][2]["bias"])
 
 
 def check_layers_that_are_spread_in_place():
     mx.random.seed(10)
     mlp = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, WIDTH, bias=False))
     x = mx.random.normal((3, WIDTH))
-    whole = mlp(x)
+    expected = mlp(x)
     shard_inplace(mlp.layers[0], "all-to-sharded")
     shard_inplace(mlp.layers[2], "sharded-to-all")
-    close(mx.distributed.all_sum(mlp(x)), whole)
+    assert_close(mx.distributed.all_sum(mlp(x)), expected)
 
 
 def check_layers_over_a_group():
@@ -71,32 +73,32 @@ def check_layers_over_a_group():
     mx.random.seed(11)
     x, linear = mx.random.normal((4, 64)), nn.Linear(64, 64)
     half = slice(32 * pair.rank(), 32 * (pair.rank() + 1))
-    close(shard_linear(linear, "sharded-to-all", group=pair)(x[:, half]), linear(x))
+    assert_close(shard_linear(linear, "sharded-to-all", group=pair)(x[:, half]), linear(x))
 
 
 def check_averaged_gradients():
-    own = {
+    grads = {
         "a": [mx.full((3,), rank, dtype=mx.float32), mx.full((2, 2), 2 * rank, dtype=mx.float32)],
         "b": {"c": mx.full((70,), -rank, dtype=mx.float32)},
     }
     mean = sum(range(ranks)) / ranks
     expected = [("a.0", (3,), mean), ("a.1", (2, 2), 2 * mean), ("b.c", (70,), -mean)]
-    ways = [{}, {"all_reduce_size": 0}, {"all_reduce_size": 64}]
+    options = [{}, {"all_reduce_size": 0}, {"all_reduce_size": 64}]
     for name in ("communication_type", "communication_stream"):
         if name in inspect.signature(nn.average_gradients).parameters:
-            ways.append({name: mx.float16 if name == "communication_type" else mx.new_stream(mx.cpu)})
-    for how in ways:
+            options.append({name: mx.float16 if name == "communication_type" else mx.new_stream(mx.cpu)})
+    for option in options:
         for with_group in ({}, {"group": world}):
-            averaged = dict(tree_flatten(nn.average_gradients(own, **how, **with_group)))
+            averaged = dict(tree_flatten(nn.average_gradients(grads, **option, **with_group)))
             for name, shape, value in expected:
-                same(averaged[name], mx.full(shape, value, dtype=mx.float32))
+                assert_equal(averaged[name], mx.full(shape, value, dtype=mx.float32))
 
 
 def check_averaged_gradients_of_mixed_types():
-    own = [mx.full((5,), rank, dtype=mx.float32), mx.full((5,), rank, dtype=mx.bfloat16)]
+    grads = [mx.full((5,), rank, dtype=mx.float32), mx.full((5,), rank, dtype=mx.bfloat16)]
     mean = sum(range(ranks)) / ranks
-    for found in nn.average_gradients(own):
-        assert mx.all(found == mean).item(), found
+    for result in nn.average_gradients(grads):
+        assert mx.all(result == mean).item(), result
 
 
 check_all(globals())

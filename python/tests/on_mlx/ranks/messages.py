@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mlx.core as mx
-from checking import DTYPES, check_all, of_rank, rank, ranks, same, world
+from checking import DTYPES, assert_equal, check_all, contribution, rank, ranks, world
 
 RIGHT, LEFT = (rank + 1) % ranks, (rank - 1) % ranks
 
@@ -11,41 +11,41 @@ RIGHT, LEFT = (rank + 1) % ranks, (rank - 1) % ranks
 def check_every_type_and_shape_goes_round_the_circle():
     for dtype in DTYPES:
         for shape in ((), (1,), (7,), (33, 65)):
-            ours, theirs = of_rank(rank, shape, dtype), of_rank(LEFT, shape, dtype)
+            own, expected = contribution(rank, shape, dtype), contribution(LEFT, shape, dtype)
             if rank % 2 == 0:
-                mx.eval(mx.distributed.send(ours, RIGHT))
-                found = mx.distributed.recv(shape, dtype, LEFT)
-                mx.eval(found)
+                mx.eval(mx.distributed.send(own, RIGHT))
+                result = mx.distributed.recv(shape, dtype, LEFT)
+                mx.eval(result)
             else:
-                found = mx.distributed.recv_like(ours, LEFT)
-                mx.eval(found)
-                mx.eval(mx.distributed.send(ours, RIGHT))
-            same(found, theirs)
+                result = mx.distributed.recv_like(own, LEFT)
+                mx.eval(result)
+                mx.eval(mx.distributed.send(own, RIGHT))
+            assert_equal(result, expected)
 
 
 def check_both_ends_may_send_first():
-    # Below and above what any library would keep for a receiver that has not come.
+    # Below and above the size that a library would buffer for a receive that is not posted yet.
     for count in (1, 1000, 1 << 16, 1 << 22):
-        ours = mx.full((count,), rank, dtype=mx.float32)
-        sent = mx.distributed.send(ours, RIGHT)
+        own = mx.full((count,), rank, dtype=mx.float32)
+        sent = mx.distributed.send(own, RIGHT)
         mx.eval(sent)
-        found = mx.distributed.recv_like(ours, LEFT)
-        same(found, mx.full((count,), LEFT, dtype=mx.float32))
+        result = mx.distributed.recv_like(own, LEFT)
+        assert_equal(result, mx.full((count,), LEFT, dtype=mx.float32))
 
 
 def check_messages_keep_their_order():
-    # In one evaluation the order would be MLX's.
+    # Within one evaluation MLX would choose the order.
     for turn in range(50):
         mx.eval(mx.distributed.send(mx.array([float(turn)] * (1 + 997 * (turn % 7))), RIGHT))
     for turn in range(50):
-        found = mx.distributed.recv((1 + 997 * (turn % 7),), mx.float32, LEFT)
-        assert found[-1].item() == turn
+        result = mx.distributed.recv((1 + 997 * (turn % 7),), mx.float32, LEFT)
+        assert result[-1].item() == turn
 
 
 def check_sending_gives_what_was_sent():
-    x = of_rank(rank, (20,), mx.float32)
-    same(mx.distributed.send(x * 2, RIGHT) + 1, x * 2 + 1)
-    same(mx.distributed.recv_like(x, LEFT), of_rank(LEFT, (20,), mx.float32) * 2)
+    x = contribution(rank, (20,), mx.float32)
+    assert_equal(mx.distributed.send(x * 2, RIGHT) + 1, x * 2 + 1)
+    assert_equal(mx.distributed.recv_like(x, LEFT), contribution(LEFT, (20,), mx.float32) * 2)
 
 
 def check_what_is_received_is_computed_with_in_the_same_evaluation():
@@ -57,23 +57,23 @@ def check_what_is_received_is_computed_with_in_the_same_evaluation():
     elif rank % 2 == 1:
         z = mx.distributed.recv_like(x, rank - 1) + y
         mx.eval(y, z)
-        same(z, mx.full((5, 5), (rank - 1) * 2 + 3, dtype=mx.float32))
+        assert_equal(z, mx.full((5, 5), (rank - 1) * 2 + 3, dtype=mx.float32))
 
 
 def check_back_and_forth_in_pairs():
     pair = world.split(rank // 2)
     if pair.size() < 2:
         return
-    other, sends = 1 - pair.rank(), pair.rank() == 0
+    other, is_sender = 1 - pair.rank(), pair.rank() == 0
     x = mx.ones(10)
     for _ in range(10):
-        if sends:
+        if is_sender:
             mx.eval(mx.distributed.send(2 * x, other, group=pair))
         else:
             x = mx.distributed.recv_like(x, other, group=pair)
             mx.eval(x)
-        sends = not sends
-    same(x, mx.full((10,), 1024.0 if pair.rank() == 0 else 512.0))
+        is_sender = not is_sender
+    assert_equal(x, mx.full((10,), 1024.0 if pair.rank() == 0 else 512.0))
 
 
 def check_groups_do_not_take_each_others_messages():
@@ -94,8 +94,8 @@ def check_messages_beside_collectives():
         total = mx.distributed.all_sum(x)
         sent = mx.distributed.send(x + rank, RIGHT, stream=stream)
         mx.async_eval(sent, total)
-        found = mx.distributed.recv_like(x, LEFT, stream=stream)
-        assert found[0].item() == turn + LEFT and total[0].item() == turn * ranks
+        result = mx.distributed.recv_like(x, LEFT, stream=stream)
+        assert result[0].item() == turn + LEFT and total[0].item() == turn * ranks
 
 
 check_all(globals())

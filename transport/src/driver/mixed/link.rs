@@ -1,7 +1,7 @@
-//! Shared memory rings that can confirm to the sender that a message was matched.
+//! Shared memory rings that can tell the sender that a message was matched.
 //!
-//! The confirmation costs no message: the receiver counts received messages in a word of its arena, which the
-//! sender reads.
+//! The acknowledgement costs no message: the receiver counts received messages in a word of its arena, which
+//! the sender reads.
 //!
 //! An idle link makes progress on the inter-host driver: a remote rank may wait for an answer that only this
 //! rank gives.
@@ -16,89 +16,94 @@ use std::sync::{
     atomic::Ordering::{Acquire, Release},
 };
 
-/// Fruitless polls per progress call on the other driver; a power of two. Such a call costs several times as
-/// much as polling a ring.
-const DRIVE_EVERY: u32 = 4;
+/// Empty polls per progress call on the other driver; a power of two.
+///
+/// Such a call costs several times as much as polling a ring.
+const PROGRESS_INTERVAL: u32 = 4;
 
-/// In [`SendState::awaits`]: the number is that of a message that is to be matched, and not the ring's own.
-const MATCH: u64 = 1 << 63;
+/// Bit of [`SendState::awaits`] that marks the number of a message to be matched; the ring's own numbers have
+/// it clear.
+const MATCH_BIT: u64 = 1 << 63;
 
-/// A lane to a peer of the same host.
+/// Link on one lane to a peer of the same host.
 #[derive(Debug)]
-pub(super) struct ConfirmingLink {
+pub(super) struct MatchAckLink {
     ring: RingLink,
-    /// Messages begun.
+    /// Messages whose sending has started.
     sent: u64,
     received: u64,
-    /// The word of ours in which the peer reads how many messages we have received.
+    /// Word of this rank's board in which the peer reads how many of its messages were received.
     received_word: (Board, usize),
-    /// The word of the peer in which we read how many of ours it has received.
+    /// Word of the peer's board in which this rank reads how many of its messages were received.
     matched_word: (Board, usize),
     progress_handle: Option<Arc<dyn ProgressHandle>>,
-    /// Fruitless polls so far.
-    fruitless: u32,
+    /// Polls that found nothing.
+    empty_polls: u32,
 }
 
-impl ConfirmingLink {
+impl MatchAckLink {
     pub(super) fn new(
         ring: RingLink,
         received_word: (Board, usize),
         matched_word: (Board, usize),
         progress_handle: Option<Arc<dyn ProgressHandle>>,
-    ) -> ConfirmingLink {
-        ConfirmingLink {
+    ) -> MatchAckLink {
+        MatchAckLink {
             ring,
             sent: 0,
             received: 0,
             received_word,
             matched_word,
             progress_handle,
-            fruitless: 0,
+            empty_polls: 0,
         }
     }
 
-    /// Makes progress on the other driver after a fruitless poll. Drops errors that name no peer: the users
-    /// of that driver meet them again.
+    /// Makes progress on the other driver after an empty poll.
+    ///
+    /// Drops errors that name no peer: the next use of that driver returns them again.
     #[inline]
-    fn progress(&mut self) -> Result<(), TransportError> {
-        let Some(progress_handle) = &self.progress_handle else { return Ok(()) };
-        self.fruitless = self.fruitless.wrapping_add(1);
-        if !self.fruitless.is_multiple_of(DRIVE_EVERY) {
+    fn progress_other_driver(&mut self) -> Result<(), TransportError> {
+        let Some(handle) = &self.progress_handle else { return Ok(()) };
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        if !self.empty_polls.is_multiple_of(PROGRESS_INTERVAL) {
             return Ok(());
         }
-        progress_handle.progress().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
+        handle.progress().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
     }
 
-    /// Turns the ring's result into the progress of the send. `is_begun`: the message was posted by an
-    /// earlier poll.
+    /// Counts a message that has started, and makes the send wait for a match if its state asks for one.
+    ///
+    /// `is_begun`: an earlier poll has posted the message.
     #[inline]
-    fn note_sent(
+    fn record_send(
         &mut self,
         state: &mut SendState,
         is_begun: bool,
         progress: SendProgress,
     ) -> Result<SendProgress, TransportError> {
         if progress == SendProgress::Idle || is_begun && progress == SendProgress::Posted {
-            self.progress()?;
+            self.progress_other_driver()?;
         }
         if !is_begun && matches!(progress, SendProgress::Posted | SendProgress::Complete) {
             self.sent += 1;
-            // One that is read in place is complete when it was matched; one that is copied may be so before.
+            // A message read in place is complete only when it was matched; a staged one may be complete
+            // before.
             if state.match_ack && progress == SendProgress::Complete {
-                state.awaits = Some(MATCH | (self.sent - 1));
+                state.awaits = Some(MATCH_BIT | (self.sent - 1));
                 return Ok(SendProgress::Posted);
             }
         }
         Ok(progress)
     }
 
-    fn has_matched(&self, number: u64) -> bool {
+    fn is_matched(&self, number: u64) -> bool {
         let (board, word) = &self.matched_word;
         board.words()[*word].load(Acquire) > number
     }
 }
 
-impl Link for ConfirmingLink {
+impl Link for MatchAckLink {
     fn capabilities(&self) -> &Capabilities {
         self.ring.capabilities()
     }
@@ -109,16 +114,16 @@ impl Link for ConfirmingLink {
 
     #[inline]
     fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
-        if let Some(number) = state.awaits.filter(|awaits| awaits & MATCH != 0) {
-            if self.has_matched(number & !MATCH) {
+        if let Some(number) = state.awaits.filter(|awaits| awaits & MATCH_BIT != 0) {
+            if self.is_matched(number & !MATCH_BIT) {
                 return Ok(SendProgress::Complete);
             }
-            self.progress()?;
+            self.progress_other_driver()?;
             return Ok(SendProgress::Posted);
         }
         let is_begun = state.awaits.is_some();
         let progress = self.ring.poll_send(state, src)?;
-        self.note_sent(state, is_begun, progress)
+        self.record_send(state, is_begun, progress)
     }
 
     fn poll_send_prefix(
@@ -131,7 +136,7 @@ impl Link for ConfirmingLink {
             return self.poll_send(state, src);
         }
         let progress = self.ring.poll_send_prefix(state, src, ready)?;
-        self.note_sent(state, false, progress)
+        self.record_send(state, false, progress)
     }
 
     #[inline]
@@ -146,7 +151,7 @@ impl Link for ConfirmingLink {
             let (board, word) = &self.received_word;
             board.words()[*word].store(self.received, Release);
         } else if progress == RecvProgress::Idle {
-            self.progress()?;
+            self.progress_other_driver()?;
         }
         Ok(progress)
     }

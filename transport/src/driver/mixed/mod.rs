@@ -1,26 +1,26 @@
 //! Driver for several hosts with several ranks each: shared memory within a host, another driver between
 //! hosts.
 //!
-//! Each rank announces its host, network namespace and user. Ranks that announce the same exchange their
-//! arenas over Unix sockets (`meeting`). They use the rings of the `shm` driver, and read registered memory
-//! in place, since it lies in the arena. All other links belong to the inter-host driver, which must be able
-//! to send from any memory. That driver is opened once the shared memory groups are known, and only if there
-//! are several hosts. A driver whose device must register memory takes its slab from the arena ([`HostMemory`]), so
-//! both drivers reach registered memory.
+//! Each rank announces its host, network namespace and user (`location`). Ranks that announce the same
+//! exchange their arenas over Unix sockets (`descriptor_exchange`). They use the rings of the `shm` driver,
+//! and read registered memory in place, since it lies in the arena. All other links belong to the inter-host
+//! driver, which must be able to send from any memory. That driver is opened once the shared memory groups
+//! are known, and only if there are several hosts. A driver whose device must register memory takes its slab
+//! from the arena ([`HostMemory`]), so both drivers reach registered memory.
 //!
 //! Invariants: all ranks compute the same shared memory groups, from messages that all of them have received.
 //! Set-up of the inter-host driver follows the exchange within hosts. A rank that waits for a peer of its
 //! host also makes progress on the inter-host driver, since a remote rank may wait for its answer.
 //!
 //! Not done here: boards. Ranks that share memory mirror each other's boards like all others, so their links
-//! confirm matched messages (`link`).
+//! acknowledge matched messages (`link`).
 //!
 //! # Safety
-//! The only unsafe function passes lent memory on to the inter-host driver, under the caller's promise.
+//! The only unsafe function passes registered memory on to the inter-host driver, under the caller's promise.
 
+mod descriptor_exchange;
 mod link;
-mod meeting;
-mod place;
+mod location;
 
 use super::{
     Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard, ring_link::RingLink, verbs::LINE,
@@ -29,9 +29,9 @@ use crate::{
     Board, Link, TransportError,
     memory::{Arena, ArenaLayout, Slab, Span},
 };
-use link::ConfirmingLink;
-use meeting::Meeting;
-use place::Place;
+use descriptor_exchange::DescriptorExchange;
+use link::MatchAckLink;
+use location::Location;
 use rustix::fd::OwnedFd;
 use std::{
     fmt::{self, Debug, Formatter},
@@ -39,45 +39,45 @@ use std::{
     time::Duration,
 };
 
-/// Opens the driver between hosts, which is told who shares memory, and may take its slab from the arena.
+/// Opens the inter-host driver, which may take its slab from the arena.
 pub type OpenInterHost = Box<dyn FnOnce(&mut HostMemory) -> Result<Box<dyn Endpoint>, TransportError> + Send>;
 
-/// How far the conversation has come.
+/// Progress of set-up.
 enum Stage {
-    Begun(OpenInterHost, OwnedFd),
-    Introduced(OpenInterHost, OwnedFd, Meeting),
-    Met(HostMemory),
+    Opened(OpenInterHost, OwnedFd),
+    LocationSent(OpenInterHost, OwnedFd, DescriptorExchange),
+    InterHost(HostMemory),
     /// All ranks share memory; one empty round is left.
-    Alone(HostMemory),
-    Over,
+    OneHost(HostMemory),
+    Done,
 }
 
 impl Debug for Stage {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Stage::Begun(..) => "Begun",
-            Stage::Introduced(..) => "Introduced",
-            Stage::Met(_) => "Met",
-            Stage::Alone(_) => "Alone",
-            Stage::Over => "Over",
+            Stage::Opened(..) => "Opened",
+            Stage::LocationSent(..) => "LocationSent",
+            Stage::InterHost(_) => "InterHost",
+            Stage::OneHost(_) => "OneHost",
+            Stage::Done => "Done",
         })
     }
 }
 
-/// One rank's part of both drivers.
+/// One rank's endpoint of both drivers.
 #[derive(Debug)]
 pub struct Mixed {
     rank: u32,
-    /// The driver between hosts, where there are several.
-    between: Option<Box<dyn Endpoint>>,
+    /// The inter-host driver, if there are several hosts.
+    inter_host: Option<Box<dyn Endpoint>>,
     /// Progress handle of the inter-host driver, called while a shared memory link waits.
     progress_handle: Option<Arc<dyn ProgressHandle>>,
     ours: Arena,
-    /// Settled with the conversation.
+    /// Allocator of registered memory; present after set-up.
     slab: Option<Slab>,
-    /// By rank: a number of its host. Known once all have said where they are.
+    /// Host number of each rank; empty before all locations are known.
     hosts: Vec<u32>,
-    /// By rank: the arenas of those on our host.
+    /// Arenas by rank; present for ranks of this host.
     arenas: Vec<Option<Arena>>,
     /// Host name given by the user.
     host: String,
@@ -86,25 +86,26 @@ pub struct Mixed {
 }
 
 impl Mixed {
-    /// Opens the endpoint of a rank; `between` opens the driver for other hosts.
+    /// Opens the endpoint of a rank; `open_inter_host` opens the driver for other hosts.
     ///
     /// `layout` covers all ranks of the job on any host; unused rings cost address space only. Ranks with
     /// different `host` names share no memory. Ranks with equal or empty names share memory if they can.
+    /// `timeout` bounds the exchange of descriptors.
     ///
     /// # Errors
     /// [`TransportError::Memory`] if the arena can't be allocated.
     pub fn open(
-        between: OpenInterHost,
+        open_inter_host: OpenInterHost,
         layout: ArenaLayout,
         rank: u32,
         host: &str,
         timeout: Duration,
     ) -> Result<Mixed, TransportError> {
-        assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a word per ring");
+        assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a board word per ring");
         let (ours, object) = Arena::shared_for_device(layout, LINE as u64)?;
         Ok(Mixed {
             rank,
-            between: None,
+            inter_host: None,
             progress_handle: None,
             ours,
             slab: None,
@@ -112,65 +113,74 @@ impl Mixed {
             arenas: vec![None; layout.ranks as usize],
             host: host.to_owned(),
             timeout,
-            stage: Stage::Begun(between, object),
+            stage: Stage::Opened(open_inter_host, object),
         })
     }
 
-    /// Shares memory with the others of our host, and opens the driver between hosts if there are several.
-    fn meet(
+    /// Maps the arenas of the local ranks, and opens the inter-host driver if there are several hosts.
+    fn share_memory(
         &mut self,
-        between: OpenInterHost,
+        open_inter_host: OpenInterHost,
         object: OwnedFd,
-        meeting: &Meeting,
+        descriptors: &DescriptorExchange,
         messages: &[Vec<u8>],
     ) -> Result<Option<Vec<u8>>, TransportError> {
-        let places = (0..).zip(messages).map(|(rank, word)| Place::heard(rank, word));
-        let places = places.collect::<Result<Vec<_>, _>>()?;
-        let hosts = place::hosts(&places);
-        let is_near = |peer: &u32| hosts[*peer as usize] == hosts[self.rank as usize];
-        let neighbours: Vec<u32> = (0..hosts.len() as u32).filter(is_near).collect();
+        let locations = (0..).zip(messages).map(|(rank, message)| Location::decode(rank, message));
+        let locations = locations.collect::<Result<Vec<_>, _>>()?;
+        let hosts = location::hosts(&locations);
+        let is_local = |peer: &u32| hosts[*peer as usize] == hosts[self.rank as usize];
+        let local_ranks: Vec<u32> = (0..hosts.len() as u32).filter(is_local).collect();
         let layout = *self.ours.layout();
-        let met = meeting.exchange(self.rank, &neighbours, &places, &object, self.timeout);
-        for (peer, object) in met.map_err(|error| place::unmet(self.rank, &error))? {
+        let received = descriptors.exchange(self.rank, &local_ranks, &locations, &object, self.timeout);
+        for (peer, object) in received.map_err(|error| location::sharing_failed(self.rank, &error))? {
             self.arenas[peer as usize] = Some(Arena::of_peer(layout, object)?);
         }
         self.hosts.clone_from(&hosts);
-        let mut home = HostMemory::new(hosts, self.ours.clone(), object);
-        if !home.has_others() {
-            self.stage = Stage::Alone(home);
+        let mut host_memory = HostMemory::new(hosts, self.ours.clone(), object);
+        if !host_memory.spans_hosts() {
+            self.stage = Stage::OneHost(host_memory);
             return Ok(Some(Vec::new()));
         }
-        self.between = Some(between(&mut home)?);
-        self.ask(home, &[])
+        self.inter_host = Some(open_inter_host(&mut host_memory)?);
+        self.exchange_inter_host(host_memory, &[])
     }
 
-    /// Lets the other driver hear and speak; when it has said all, it is settled where registered memory is.
-    fn ask(&mut self, home: HostMemory, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
-        let between = self.between.as_mut().expect("there are several hosts");
-        let word = between.exchange(messages)?;
-        if word.is_some() {
-            self.stage = Stage::Met(home);
-            return Ok(word);
+    /// Passes the messages of all ranks to the inter-host driver, and returns its next message.
+    ///
+    /// Chooses the allocator of registered memory once that driver has finished set-up.
+    fn exchange_inter_host(
+        &mut self,
+        host_memory: HostMemory,
+        messages: &[Vec<u8>],
+    ) -> Result<Option<Vec<u8>>, TransportError> {
+        let inter_host = self.inter_host.as_mut().expect("there are several hosts");
+        let message = inter_host.exchange(messages)?;
+        if message.is_some() {
+            self.stage = Stage::InterHost(host_memory);
+            return Ok(message);
         }
-        self.progress_handle = between.progress_handle();
-        self.settle(home)
+        self.progress_handle = inter_host.progress_handle();
+        self.finish(host_memory)
     }
 
-    fn settle(&mut self, mut home: HostMemory) -> Result<Option<Vec<u8>>, TransportError> {
-        self.slab = Some(home.choose_slab(self.between.as_deref().map(Endpoint::slab))?);
+    fn finish(&mut self, mut host_memory: HostMemory) -> Result<Option<Vec<u8>>, TransportError> {
+        self.slab = Some(host_memory.choose_slab(self.inter_host.as_deref().map(Endpoint::slab))?);
         Ok(None)
     }
 
-    /// The driver that reaches a peer of another host.
-    fn between(&mut self, peer: u32) -> &mut dyn Endpoint {
-        let between = self.between.as_deref_mut();
-        between.unwrap_or_else(|| panic!("rank {peer} is of another host"))
+    /// Returns the inter-host driver, for a peer of another host.
+    ///
+    /// # Panics
+    /// If all ranks share memory.
+    fn inter_host_driver(&mut self, peer: u32) -> &mut dyn Endpoint {
+        let inter_host = self.inter_host.as_deref_mut();
+        inter_host.unwrap_or_else(|| panic!("no inter-host driver for rank {peer}"))
     }
 }
 
 impl Endpoint for Mixed {
     fn name(&self) -> &'static str {
-        match self.between.as_ref().map(|between| between.name()) {
+        match self.inter_host.as_ref().map(|inter_host| inter_host.name()) {
             Some("verbs") => "shm+verbs",
             Some(_) => "shm+tcp",
             None => "shm",
@@ -178,23 +188,27 @@ impl Endpoint for Mixed {
     }
 
     fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Begun(between, object) => {
-                let meeting = Meeting::prepare().map_err(|error| place::unmet(self.rank, &error))?;
-                let word = Place::of_this_process(meeting.socket(), meeting.token(), &self.host).word();
-                self.stage = Stage::Introduced(between, object, meeting);
-                Ok(Some(word))
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Opened(open_inter_host, object) => {
+                let descriptors = DescriptorExchange::open()
+                    .map_err(|error| location::sharing_failed(self.rank, &error))?;
+                let message =
+                    Location::of_this_process(descriptors.socket(), descriptors.token(), &self.host).encode();
+                self.stage = Stage::LocationSent(open_inter_host, object, descriptors);
+                Ok(Some(message))
             }
-            Stage::Introduced(between, object, meeting) => self.meet(between, object, &meeting, messages),
-            Stage::Met(home) => self.ask(home, messages),
-            Stage::Alone(home) => self.settle(home),
-            Stage::Over => Ok(None),
+            Stage::LocationSent(open_inter_host, object, descriptors) => {
+                self.share_memory(open_inter_host, object, &descriptors, messages)
+            }
+            Stage::InterHost(host_memory) => self.exchange_inter_host(host_memory, messages),
+            Stage::OneHost(host_memory) => self.finish(host_memory),
+            Stage::Done => Ok(None),
         }
     }
 
     fn connects(&self, a: u32, b: u32) -> bool {
         self.hosts[a as usize] == self.hosts[b as usize]
-            || self.between.as_ref().is_some_and(|between| between.connects(a, b))
+            || self.inter_host.as_ref().is_some_and(|inter_host| inter_host.connects(a, b))
     }
 
     fn hosts(&self) -> Option<&[u32]> {
@@ -202,10 +216,12 @@ impl Endpoint for Mixed {
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
-        let Some(theirs) = &self.arenas[peer as usize] else { return self.between(peer).link(peer, lane) };
+        let Some(theirs) = &self.arenas[peer as usize] else {
+            return self.inter_host_driver(peer).link(peer, lane);
+        };
         let word = |sender: u32| sender as usize * usize::from(self.ours.layout().lanes) + usize::from(lane);
         let ring = RingLink::new("shm", (self.rank, &self.ours), (peer, theirs), lane, None);
-        Box::new(ConfirmingLink::new(
+        Box::new(MatchAckLink::new(
             ring,
             (self.ours.board(), word(peer)),
             (theirs.board(), word(self.rank)),
@@ -214,7 +230,7 @@ impl Endpoint for Mixed {
     }
 
     fn slab(&self) -> &Slab {
-        self.slab.as_ref().expect("settled with the conversation")
+        self.slab.as_ref().expect("set-up is complete")
     }
 
     unsafe fn register(
@@ -222,45 +238,45 @@ impl Endpoint for Mixed {
         start: *mut u8,
         len: usize,
     ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
-        let Some(between) = &mut self.between else { return Ok(None) };
-        // SAFETY: the caller's promise is the one that is asked for.
-        unsafe { between.register(start, len) }
+        let Some(inter_host) = &mut self.inter_host else { return Ok(None) };
+        // SAFETY: the caller keeps the same promise that `register` asks for.
+        unsafe { inter_host.register(start, len) }
     }
 
     fn begin_use(&mut self, memory: Span<'_>) {
-        if let Some(between) = &mut self.between {
-            between.begin_use(memory);
+        if let Some(inter_host) = &mut self.inter_host {
+            inter_host.begin_use(memory);
         }
     }
 
     fn end_use(&mut self, memory: Span<'_>) {
-        if let Some(between) = &mut self.between {
-            between.end_use(memory);
+        if let Some(inter_host) = &mut self.inter_host {
+            inter_host.end_use(memory);
         }
     }
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
-        match &self.between {
-            Some(between) if self.arenas[peer as usize].is_none() => between.rails(peer),
+        match &self.inter_host {
+            Some(inter_host) if self.arenas[peer as usize].is_none() => inter_host.rails(peer),
             _ => Vec::new(),
         }
     }
 
     fn prefer_rail(&mut self, peer: u32, rail: Option<usize>) {
         if self.arenas[peer as usize].is_none()
-            && let Some(between) = &mut self.between
+            && let Some(inter_host) = &mut self.inter_host
         {
-            between.prefer_rail(peer, rail);
+            inter_host.prefer_rail(peer, rail);
         }
     }
 
     fn flush(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
-        self.between.as_mut().is_none_or(|between| between.flush(within, is_gone))
+        self.inter_host.as_mut().is_none_or(|inter_host| inter_host.flush(within, is_gone))
     }
 
     fn close(&mut self, timeout: Duration) {
-        if let Some(between) = &mut self.between {
-            between.close(timeout);
+        if let Some(inter_host) = &mut self.inter_host {
+            inter_host.close(timeout);
         }
     }
 }

@@ -12,14 +12,14 @@ use std::{
 /// Addresses to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// At this address.
+    /// This address.
     Address(IpAddr),
-    /// At the addresses of the interface of this name.
+    /// All addresses of the interface of this name.
     Interface(String),
 }
 
 impl Default for Bind {
-    /// This host's own address, which no other host reaches.
+    /// The loopback address, which no other host reaches.
     fn default() -> Bind {
         Bind::Address(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
@@ -43,10 +43,10 @@ impl std::fmt::Display for Bind {
     }
 }
 
-/// The address of ours from which the system would reach another one. Nothing is sent.
+/// Returns the local address from which the system would reach `peer`. Nothing is sent.
 ///
 /// # Errors
-/// What the system says, such as that there is no route.
+/// The system's error, for example if there is no route.
 pub fn local_address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match peer.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -57,7 +57,7 @@ pub fn local_address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// The addresses of an interface that mean the same on other hosts.
+/// Returns the addresses of an interface that are valid on other hosts: all but link-local ones.
 #[must_use]
 pub fn addresses_of_interface(name: &str) -> Vec<IpAddr> {
     let means_something = |ip: &IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
@@ -65,20 +65,20 @@ pub fn addresses_of_interface(name: &str) -> Vec<IpAddr> {
     named.map(|interface| interface.ip()).filter(means_something).collect()
 }
 
-/// The interfaces of this host, with their addresses; none when the system does not say.
+/// Returns the interfaces of this host with their addresses; none if the system does not report them.
 pub(super) fn interfaces() -> Vec<Interface> {
     get_if_addrs().unwrap_or_default()
 }
 
-/// Listens where that is wanted, at ports of the system's choice.
+/// Listens on the addresses of `bind`, on ports that the system chooses.
 pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, TransportError> {
     let failed = |what: String| TransportError::Wiring { rank, what };
-    let places: Vec<SocketAddr> = match bind {
+    let addresses: Vec<SocketAddr> = match bind {
         Bind::Address(address) => vec![SocketAddr::new(*address, 0)],
         Bind::Interface(name) => {
             let all = interfaces();
-            let places: Vec<_> = all.iter().filter(|i| i.name == *name).map(place_at).collect();
-            if places.is_empty() {
+            let addresses: Vec<_> = all.iter().filter(|i| i.name == *name).map(listen_address).collect();
+            if addresses.is_empty() {
                 let mut names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
                 names.dedup();
                 return Err(failed(format!(
@@ -87,26 +87,27 @@ pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, Transpo
                     names.join(", ")
                 )));
             }
-            places
+            addresses
         }
     };
-    let listen = |place: &SocketAddr| {
-        let listener = TcpListener::bind(place).and_then(|listener| {
+    let listen = |address: &SocketAddr| {
+        let listener = TcpListener::bind(address).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
         });
         listener.map_err(|error| {
-            let ip = place.ip();
+            let ip = address.ip();
             failed(format!(
-                "can't listen at {ip}: {error}; choose an interface or an address of this host (TBCCL_INTERFACE)"
+                "can't listen at {ip}: {error}; choose an interface or an address of this host \
+                 (TBCCL_INTERFACE)"
             ))
         })
     };
-    places.iter().map(listen).collect()
+    addresses.iter().map(listen).collect()
 }
 
-/// The address of an interface, with the interface itself where the address alone would not do.
-fn place_at(interface: &Interface) -> SocketAddr {
+/// Returns the address of an interface; a link-local address gets the interface as its scope.
+fn listen_address(interface: &Interface) -> SocketAddr {
     match interface.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => {
             SocketAddrV6::new(ip, 0, 0, interface.index.unwrap_or(0)).into()
@@ -118,7 +119,7 @@ fn place_at(interface: &Interface) -> SocketAddr {
 /// Orders a peer's addresses: those in a network of this host first.
 ///
 /// A link-local address gets the scope of the local interface.
-pub(super) fn in_order(
+pub(super) fn order_addresses(
     theirs: &[SocketAddr],
     ours: &[Interface],
     listening: &[SocketAddr],
@@ -156,15 +157,15 @@ fn contains(interface: &Interface, address: IpAddr) -> bool {
     }
 }
 
-/// The name of the interface that has an address, and its speed in Gb/s where the system tells.
-pub(super) fn path_of(address: IpAddr) -> (String, Option<f64>) {
+/// Returns the name of the interface that has an address, and its speed in Gb/s if the system reports it.
+pub(super) fn interface_of(address: IpAddr) -> (String, Option<f64>) {
     let name = interfaces().into_iter().find(|interface| interface.ip() == address).map(|i| i.name);
-    let speed = name.as_deref().and_then(speed_of);
+    let speed = name.as_deref().and_then(link_speed);
     (name.unwrap_or_else(|| address.to_string()), speed)
 }
 
 /// Link speed that Linux reports for an interface; `None` for interfaces without one.
-fn speed_of(name: &str) -> Option<f64> {
+fn link_speed(name: &str) -> Option<f64> {
     let is_plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
     let text = is_plain.then(|| std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok())??;
     let megabits: f64 = text.trim().parse().ok()?;
@@ -192,7 +193,7 @@ mod tests {
         let ours = [interface("a", [10, 0, 1, 5], [255, 255, 255, 0])];
         let theirs: Vec<SocketAddr> =
             ["10.0.2.7:1", "10.0.1.7:2", "[fe80::1]:3"].map(|text| text.parse().expect("an address")).into();
-        let order = in_order(&theirs, &ours, &[]);
+        let order = order_addresses(&theirs, &ours, &[]);
         assert_eq!(order[0], theirs[1]);
         assert_eq!(order.len(), 3);
     }
@@ -217,6 +218,6 @@ mod tests {
     fn the_way_to_ourselves_is_the_loopback_interface() {
         let address = local_address_towards("127.0.0.1:9".parse().expect("an address")).expect("a route");
         assert_eq!(address, IpAddr::from([127, 0, 0, 1]));
-        assert!(path_of(address).0.starts_with("lo"));
+        assert!(interface_of(address).0.starts_with("lo"));
     }
 }

@@ -1,14 +1,14 @@
 //! The sending and receiving sides of one connection, plain or encrypted.
 //!
-//! A connection is encrypted if the handshake left ciphers with it.
+//! A connection is encrypted if the handshake kept its ciphers.
 
 use super::{
+    connection_table::{Connection, ConnectionTable},
+    encrypted::{EncryptedIncoming, EncryptedOutgoing},
     incoming::{Incoming, PlainIncoming},
     outgoing::{Outgoing, PlainOutgoing},
-    part::Failed,
-    sealed::{SealedIncoming, SealedOutgoing},
+    receive::RecvError,
     socket::Socket,
-    table::{Connection, Table},
 };
 use crate::TransportError;
 use std::{io, sync::Arc};
@@ -21,22 +21,22 @@ pub(super) struct Channel {
     pub(super) incoming: Incoming,
 }
 
-/// A channel over a connection.
-pub(super) fn channel(table: &Table, connection: Connection) -> Channel {
+/// Makes the channel of a connection, and registers its socket in the table.
+pub(super) fn open_channel(table: &ConnectionTable, connection: Connection) -> Channel {
     let socket = table.register(Socket::new(connection.stream));
     let (outgoing, incoming) = match connection.ciphers.map(|ciphers| *ciphers) {
         None => (Outgoing::Plain(PlainOutgoing::default()), Incoming::Plain(PlainIncoming::new())),
         Some((sealer, opener)) => (
-            Outgoing::Sealed(Box::new(SealedOutgoing::new(sealer))),
-            Incoming::Sealed(Box::new(SealedIncoming::new(opener))),
+            Outgoing::Encrypted(Box::new(EncryptedOutgoing::new(sealer))),
+            Incoming::Encrypted(Box::new(EncryptedIncoming::new(opener))),
         ),
     };
     Channel { socket, outgoing, incoming }
 }
 
-/// The error for a connection that has failed.
+/// Returns the error for a connection that has failed.
 #[cold]
-pub(super) fn lost(peer: u32, error: &io::Error) -> TransportError {
+pub(super) fn connection_error(peer: u32, error: &io::Error) -> TransportError {
     let what = match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => return TransportError::Closed { peer },
         io::ErrorKind::TimedOut => "no answer from its host; check the cable and the host".to_owned(),
@@ -45,19 +45,19 @@ pub(super) fn lost(peer: u32, error: &io::Error) -> TransportError {
     TransportError::Lost { peer, what }
 }
 
-impl Failed {
-    /// The error that it is.
+impl RecvError {
+    /// Converts to the error that the link returns.
     #[cold]
-    pub(super) fn of(self, peer: u32) -> TransportError {
+    pub(super) fn into_transport_error(self, peer: u32) -> TransportError {
         match self {
-            Failed::Io(error) => lost(peer, &error),
-            Failed::Ended => TransportError::Closed { peer },
-            Failed::Broken(what) => TransportError::Protocol { peer, what },
-            Failed::Changed => {
-                let what = "what it sent was changed on the way".to_owned();
+            RecvError::Io(error) => connection_error(peer, &error),
+            RecvError::Ended => TransportError::Closed { peer },
+            RecvError::Protocol(what) => TransportError::Protocol { peer, what },
+            RecvError::Authentication => {
+                let what = "its data was changed on the way".to_owned();
                 TransportError::Lost { peer, what }
             }
-            Failed::Unexpected(error) => error,
+            RecvError::Unexpected(error) => error,
         }
     }
 }

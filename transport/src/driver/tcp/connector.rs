@@ -2,17 +2,18 @@
 //! table.
 //!
 //! It sleeps in `poll` and takes no part in moving messages. Silent, slow, wrong or excess callers cost only
-//! this thread's time. A caller must finish the handshake within [`VISIT`]. Beyond [`VISITS_MOST`] callers
-//! the oldest is dropped, so a rank of the job, which answers at once, always gets through.
+//! this thread's time. A caller must finish the handshake within [`HANDSHAKE_TIMEOUT`]. Beyond
+//! [`MAX_INBOUND`] callers the oldest is dropped, so a rank of the job, which answers at once, always gets
+//! through.
 
 use super::{
     Security,
-    addresses::in_order,
-    attempt::{Call, CallerHello, Visit, called_hello},
-    confirm::Confirmations,
-    introduction::Introduction,
-    socket::tune,
-    table::{Connection, Key, Table},
+    addresses::order_addresses,
+    connection_table::{Connection, ConnectionTable, Key},
+    match_acks::MatchAcks,
+    peer_info::PeerInfo,
+    pending::{Inbound, InitiatorHello, Outbound, responder_hello},
+    socket::configure,
     warning::WarningHandler,
 };
 use crate::secure::{Handshake, Purpose, Secret, SecureError, Session};
@@ -32,24 +33,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a caller has to prove that it is one of us.
-const VISIT: Duration = Duration::from_millis(900);
-/// Callers at a time.
-const VISITS_MOST: usize = 128;
-/// Callers taken in before others are looked after.
-const ACCEPTS: usize = 64;
-/// How long to wait for each of a peer's addresses but the last one.
-const PLACE: Duration = Duration::from_secs(2);
-/// How often a call that is cut off before it was answered is made again, and after how long.
-const AGAIN: (u32, Duration) = (5, Duration::from_millis(100));
-/// How long to let callers wait when the system has no descriptors for them.
-const PAUSE: Duration = Duration::from_millis(50);
-/// Addresses of strangers that were told of.
-const STRANGERS: usize = 64;
+/// Time in which a caller must prove that it belongs to the job.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(900);
+/// Maximum number of handshakes of callers at a time.
+const MAX_INBOUND: usize = 128;
+/// Maximum number of callers accepted in a row, before other work continues.
+const MAX_ACCEPTS: usize = 64;
+/// Time for each of a peer's addresses except the last one, which gets the rest of the connect timeout.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of repeated attempts after the other end closed the connection during the handshake.
+const MAX_RETRIES: u32 = 5;
+/// Time before such a repeated attempt.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Time without accepting after the system has run out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Maximum number of addresses that a warning is given for.
+const MAX_WARNED_ADDRESSES: usize = 64;
 
-/// Settings shared by all attempts of an endpoint.
+/// Settings of an endpoint's connections.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct ConnectorConfig {
     pub(super) secret: Secret,
     pub(super) security: Security,
     pub(super) buffer_bytes: Option<usize>,
@@ -57,94 +60,94 @@ pub(super) struct Rules {
     pub(super) peer_timeout: Duration,
 }
 
-/// A call of ours, and what to do when it fails.
+/// The connections that this end makes: one task per connection.
 #[derive(Debug)]
-struct Calling {
+struct OutboundTask {
     key: Key,
-    /// None while it is not made: the other end is to call, or it is made again later.
-    call: Option<Call>,
-    /// Address of the current call, and the addresses left to try.
-    place: Option<SocketAddr>,
-    places: VecDeque<SocketAddr>,
-    /// When to give up on this place, or to call again.
+    /// The current attempt; `None` while the other end connects, or before a repeated attempt.
+    attempt: Option<Outbound>,
+    /// Address of the current attempt, and the addresses left to try.
+    address: Option<SocketAddr>,
+    addresses: VecDeque<SocketAddr>,
+    /// When to give up on this address, or to repeat the attempt.
     until: Instant,
-    /// When to give up.
+    /// When to give up on the connection.
     deadline: Instant,
-    repeats: u32,
-    expected: bool,
+    retries: u32,
+    awaits_peer: bool,
 }
 
-/// The thread's own.
+/// State of the connector's thread.
 pub(super) struct Connector {
-    pub(super) table: Arc<Table>,
-    pub(super) rules: Rules,
+    pub(super) table: Arc<ConnectionTable>,
+    pub(super) config: ConnectorConfig,
     pub(super) listeners: Vec<TcpListener>,
-    /// Introductions of all ranks, by rank.
-    pub(super) everyone: Vec<Introduction>,
+    /// Information about all ranks, by rank.
+    pub(super) peers: Vec<PeerInfo>,
     pub(super) interfaces: Vec<Interface>,
-    confirmations: Vec<Arc<Confirmations>>,
+    match_acks: Vec<Arc<MatchAcks>>,
     pub(super) on_warning: WarningHandler,
-    calls: Vec<Calling>,
-    /// With when they must be through; the oldest first.
-    visits: VecDeque<(Visit, Instant)>,
-    strangers: HashSet<IpAddr>,
-    /// No caller is taken in before.
-    paused: Option<Instant>,
+    outbound: Vec<OutboundTask>,
+    /// Handshakes of callers with their deadlines, the oldest first.
+    inbound: VecDeque<(Inbound, Instant)>,
+    warned_addresses: HashSet<IpAddr>,
+    /// Time until which no caller is accepted.
+    paused_until: Option<Instant>,
 }
 
 impl Connector {
     pub(super) fn new(
-        table: Arc<Table>,
-        confirmations: Vec<Arc<Confirmations>>,
-        rules: Rules,
+        table: Arc<ConnectionTable>,
+        match_acks: Vec<Arc<MatchAcks>>,
+        config: ConnectorConfig,
         listeners: Vec<TcpListener>,
-        everyone: Vec<Introduction>,
+        peers: Vec<PeerInfo>,
         interfaces: Vec<Interface>,
         on_warning: WarningHandler,
     ) -> Connector {
         Connector {
             table,
-            rules,
+            config,
             listeners,
-            everyone,
+            peers,
             interfaces,
-            confirmations,
+            match_acks,
             on_warning,
-            calls: Vec::new(),
-            visits: VecDeque::new(),
-            strangers: HashSet::new(),
-            paused: None,
+            outbound: Vec::new(),
+            inbound: VecDeque::new(),
+            warned_addresses: HashSet::new(),
+            paused_until: None,
         }
     }
 
-    /// Makes connections until the table says that it is to end.
+    /// Makes connections until the table tells the thread to end.
     pub(super) fn run(mut self) {
-        while !self.table.ending.load(Acquire) {
+        while !self.table.is_stopping.load(Acquire) {
             self.sleep();
-            self.table.work.quiet();
-            for key in self.table.calls() {
-                self.begin(key);
+            self.table.connector_waker.clear();
+            for key in self.table.take_requests() {
+                self.start_outbound(key);
             }
             self.accept();
-            self.look_after_visits();
-            self.look_after_calls();
+            self.progress_inbound();
+            self.progress_outbound();
         }
     }
 
-    /// Sleeps until there is something to do.
+    /// Sleeps until a socket is ready, a deadline has come, or the table wakes the thread.
     fn sleep(&self) {
         let now = Instant::now();
-        let paused = self.paused.filter(|until| *until > now);
-        let mut fds = vec![PollFd::from_borrowed_fd(self.table.work.fd(), PollFlags::IN)];
-        let listening = self.listeners.iter().filter(|_| paused.is_none());
+        let paused_until = self.paused_until.filter(|until| *until > now);
+        let mut fds = vec![PollFd::from_borrowed_fd(self.table.connector_waker.fd(), PollFlags::IN)];
+        let listening = self.listeners.iter().filter(|_| paused_until.is_none());
         fds.extend(listening.map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
-        fds.extend(self.visits.iter().map(|(v, _)| PollFd::from_borrowed_fd(v.fd(), v.interest())));
-        let calls = self.calls.iter().filter_map(|calling| calling.call.as_ref());
-        fds.extend(calls.map(|call| PollFd::from_borrowed_fd(call.fd(), call.interest())));
-        let visits = self.visits.iter().map(|(_, until)| *until);
-        let next = visits.chain(self.calls.iter().map(|calling| calling.until)).chain(paused).min();
+        fds.extend(self.inbound.iter().map(|(v, _)| PollFd::from_borrowed_fd(v.fd(), v.interest())));
+        let outbound = self.outbound.iter().filter_map(|task| task.attempt.as_ref());
+        fds.extend(outbound.map(|attempt| PollFd::from_borrowed_fd(attempt.fd(), attempt.interest())));
+        let inbound = self.inbound.iter().map(|(_, until)| *until);
+        let next = inbound.chain(self.outbound.iter().map(|task| task.until)).chain(paused_until).min();
         let time = next.map(|next| {
-            // Not a moment too early, or there would be nothing to do.
+            // Rounds up: a sleep that ends before the deadline would be repeated at once.
             let left = next.saturating_duration_since(now) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() }
         });
@@ -152,27 +155,27 @@ impl Connector {
     }
 
     fn accept(&mut self) {
-        if self.paused.is_some_and(|until| until > Instant::now()) {
+        if self.paused_until.is_some_and(|until| until > Instant::now()) {
             return;
         }
-        self.paused = None;
+        self.paused_until = None;
         for at in 0..self.listeners.len() {
-            for _ in 0..ACCEPTS {
+            for _ in 0..MAX_ACCEPTS {
                 match self.listeners[at].accept() {
                     Ok((stream, from)) => {
-                        let hello = called_hello(self.table.rank, self.instance_of(self.table.rank));
-                        let begun = tune(
+                        let hello = responder_hello(self.table.rank, self.instance_of(self.table.rank));
+                        let begun = configure(
                             &stream,
-                            self.rules.buffer_bytes,
-                            self.rules.peer_timeout,
+                            self.config.buffer_bytes,
+                            self.config.peer_timeout,
                             is_within_host(&stream),
                         )
                         .map_err(SecureError::from)
-                        .and_then(|()| Handshake::responder(&self.rules.secret, Purpose::Data, &hello));
+                        .and_then(|()| Handshake::responder(&self.config.secret, Purpose::Data, &hello));
                         match begun {
                             Ok(handshake) => {
-                                let visit = Visit::begin(stream, from, handshake);
-                                self.visits.push_back((visit, Instant::now() + VISIT));
+                                let caller = Inbound::begin(stream, from, handshake);
+                                self.inbound.push_back((caller, Instant::now() + HANDSHAKE_TIMEOUT));
                             }
                             Err(error) => self.refuse(from, &error),
                         }
@@ -180,200 +183,200 @@ impl Connector {
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                     Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(_) => {
-                        // Out of descriptors: the oldest callers make room.
-                        self.paused = Some(Instant::now() + PAUSE);
+                        // Out of descriptors: the oldest callers are dropped to free some.
+                        self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
                         break;
                     }
                 }
             }
         }
-        let most = if self.paused.is_some() { self.visits.len() / 2 } else { VISITS_MOST };
-        while self.visits.len() > most {
-            if let Some((visit, _)) = self.visits.pop_front() {
-                self.refuse(visit.from, &SecureError::Late);
+        let max = if self.paused_until.is_some() { self.inbound.len() / 2 } else { MAX_INBOUND };
+        while self.inbound.len() > max {
+            if let Some((caller, _)) = self.inbound.pop_front() {
+                self.refuse(caller.from, &SecureError::Late);
             }
         }
     }
 
     fn instance_of(&self, rank: u32) -> u64 {
-        self.everyone[rank as usize].instance
+        self.peers[rank as usize].instance
     }
 
-    fn look_after_visits(&mut self) {
+    fn progress_inbound(&mut self) {
         let now = Instant::now();
-        for (mut visit, until) in std::mem::take(&mut self.visits) {
-            match visit.progress() {
-                Ok(Some(session)) => self.let_in(visit, session),
-                Ok(None) if now < until => self.visits.push_back((visit, until)),
-                Ok(None) => self.refuse(visit.from, &SecureError::Late),
-                Err(error) => self.refuse(visit.from, &error),
+        for (mut caller, until) in std::mem::take(&mut self.inbound) {
+            match caller.progress() {
+                Ok(Some(session)) => self.admit(caller, session),
+                Ok(None) if now < until => self.inbound.push_back((caller, until)),
+                Ok(None) => self.refuse(caller.from, &SecureError::Late),
+                Err(error) => self.refuse(caller.from, &error),
             }
         }
     }
 
-    /// One of ours has called.
-    fn let_in(&mut self, visit: Visit, session: Session) {
-        let hello = CallerHello::decode(session.hello()).filter(|hello| {
-            let is_known = self.table.knows(Visit::key_of(hello)) && hello.to == self.table.rank;
+    /// Offers an authenticated caller's connection to the table.
+    fn admit(&mut self, caller: Inbound, session: Session) {
+        let hello = InitiatorHello::decode(session.hello()).filter(|hello| {
+            let is_known = self.table.is_valid(Inbound::key_of(hello)) && hello.to == self.table.rank;
             is_known && hello.instances == [self.instance_of(hello.from), self.instance_of(hello.to)]
         });
         let Some(hello) = hello else {
             let error = SecureError::Malformed("it belongs to another communicator");
-            return self.refuse(visit.from, &error);
+            return self.refuse(caller.from, &error);
         };
-        let encrypted = self.rules.security == Security::Encrypt;
-        // A caller that is gone already calls again, or its link says that it is lost.
-        let key = Visit::key_of(&hello);
-        let _ = self.table.called(key, |verdict| visit.answer(session, verdict, encrypted));
-        self.flush_confirmations(key);
+        let encrypted = self.config.security == Security::Encrypt;
+        // An error here means that the caller is gone. It connects again, or its link reports the loss.
+        let key = Inbound::key_of(&hello);
+        let _ = self.table.accept(key, |verdict| caller.answer(session, verdict, encrypted));
+        self.flush_match_acks(key);
     }
 
-    /// Sends pending confirmations if the connection that carries them has just become ready.
-    fn flush_confirmations(&self, key: Key) {
+    /// Sends pending match acknowledgements if the connection that carries them has just become ready.
+    fn flush_match_acks(&self, key: Key) {
         if key.lane == self.table.lanes && self.table.is_ready(key.peer, key.lane).is_ok_and(|ready| ready) {
-            self.confirmations[key.peer as usize].flush(&self.table);
+            self.match_acks[key.peer as usize].flush(&self.table);
         }
     }
 
-    /// Counts who was not let in, and tells of it once per address.
+    /// Counts a refused caller, and warns about it once per address.
     #[cold]
     fn refuse(&mut self, from: SocketAddr, error: &SecureError) {
         self.table.refused.fetch_add(1, Relaxed);
-        if self.strangers.len() < STRANGERS && self.strangers.insert(from.ip()) {
+        if self.warned_addresses.len() < MAX_WARNED_ADDRESSES && self.warned_addresses.insert(from.ip()) {
             self.on_warning.warn(&format!("a connection from {from} was refused: {error}"));
         }
     }
 
-    /// Begins a call.
-    fn begin(&mut self, key: Key) {
+    /// Starts to make a connection.
+    fn start_outbound(&mut self, key: Key) {
         let listening: Vec<SocketAddr> =
             self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let theirs = &self.everyone[key.peer as usize].places;
-        let places = in_order(theirs, &self.interfaces, &listening).into();
-        let deadline = Instant::now() + self.rules.connect_timeout;
-        let mut calling = Calling {
+        let theirs = &self.peers[key.peer as usize].listen_addresses;
+        let addresses = order_addresses(theirs, &self.interfaces, &listening).into();
+        let deadline = Instant::now() + self.config.connect_timeout;
+        let mut task = OutboundTask {
             key,
-            call: None,
-            place: None,
-            places,
+            attempt: None,
+            address: None,
+            addresses,
             until: deadline,
             deadline,
-            repeats: 0,
-            expected: false,
+            retries: 0,
+            awaits_peer: false,
         };
-        if let Err(why) = self.call_next(&mut calling) {
-            self.table.failed(key, why);
+        if let Err(why) = self.try_next_address(&mut task) {
+            self.table.fail(key, why);
         } else {
-            self.calls.push(calling);
+            self.outbound.push(task);
         }
     }
 
-    /// Calls the next of a peer's addresses.
-    fn call_next(&self, calling: &mut Calling) -> Result<(), String> {
-        let mut last = String::from("it has no address that we can call");
-        while let Some(place) = calling.places.pop_front() {
-            match self.call(calling.key, place) {
-                Ok(call) => {
-                    calling.call = Some(call);
-                    calling.place = Some(place);
-                    let most = Instant::now() + PLACE;
-                    calling.until =
-                        if calling.places.is_empty() { calling.deadline } else { most.min(calling.deadline) };
+    /// Starts an attempt at the next of a peer's addresses.
+    fn try_next_address(&self, task: &mut OutboundTask) -> Result<(), String> {
+        let mut last = String::from("it has no address to connect to");
+        while let Some(address) = task.addresses.pop_front() {
+            match self.connect_to(task.key, address) {
+                Ok(attempt) => {
+                    task.attempt = Some(attempt);
+                    task.address = Some(address);
+                    let next = Instant::now() + ADDRESS_TIMEOUT;
+                    task.until =
+                        if task.addresses.is_empty() { task.deadline } else { next.min(task.deadline) };
                     return Ok(());
                 }
-                Err(error) => last = format!("connecting to {place}: {error}"),
+                Err(error) => last = format!("connecting to {address}: {error}"),
             }
         }
         Err(last)
     }
 
-    fn call(&self, key: Key, place: SocketAddr) -> Result<Call, SecureError> {
+    fn connect_to(&self, key: Key, address: SocketAddr) -> Result<Outbound, SecureError> {
         let instances = [self.instance_of(self.table.rank), self.instance_of(key.peer)];
-        let hello = CallerHello {
+        let hello = InitiatorHello {
             from: self.table.rank,
             to: key.peer,
             instances,
             lane: key.lane,
             stripe: key.stripe,
         };
-        let handshake = Handshake::initiator(&self.rules.secret, Purpose::Data, &hello.encode())?;
+        let handshake = Handshake::initiator(&self.config.secret, Purpose::Data, &hello.encode())?;
         let from = self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).find(|own| {
-            own.is_ipv4() == place.is_ipv4() && own.ip().is_loopback() == place.ip().is_loopback()
+            own.is_ipv4() == address.is_ipv4() && own.ip().is_loopback() == address.ip().is_loopback()
         });
-        let expects = called_hello(key.peer, instances[1]);
+        let expected_hello = responder_hello(key.peer, instances[1]);
         let from = from.map(|own| own.ip()).filter(|own| !is_link_local(*own));
-        Ok(Call::begin(place, from, self.rules.buffer_bytes, handshake, expects)?)
+        Ok(Outbound::begin(address, from, self.config.buffer_bytes, handshake, expected_hello)?)
     }
 
-    fn look_after_calls(&mut self) {
-        for calling in std::mem::take(&mut self.calls) {
-            let key = calling.key;
-            // A call under way is completed even if the other end's call has succeeded first: the called end
-            // would count an aborted one as a foreign connection.
-            if calling.call.is_none() && !self.table.is_open(key) {
+    fn progress_outbound(&mut self) {
+        for task in std::mem::take(&mut self.outbound) {
+            let key = task.key;
+            // An attempt in progress is completed even if the other end's attempt has succeeded first: the
+            // responder would count an aborted attempt as a foreign connection.
+            if task.attempt.is_none() && !self.table.is_pending(key) {
                 continue;
             }
-            match self.go_on(calling) {
-                Ok(Some(calling)) => self.calls.push(calling),
+            match self.advance(task) {
+                Ok(Some(task)) => self.outbound.push(task),
                 Ok(None) => {}
-                Err(why) => self.table.failed(key, why),
+                Err(why) => self.table.fail(key, why),
             }
         }
     }
 
-    /// Goes on with a call; `None` when it is through.
-    fn go_on(&self, mut calling: Calling) -> Result<Option<Calling>, String> {
+    /// Advances a task; returns `None` once it is done.
+    fn advance(&self, mut task: OutboundTask) -> Result<Option<OutboundTask>, String> {
         let now = Instant::now();
-        let Some(mut call) = calling.call.take() else {
-            if now < calling.until {
-                return Ok(Some(calling));
+        let Some(mut attempt) = task.attempt.take() else {
+            if now < task.until {
+                return Ok(Some(task));
             }
-            if calling.expected || now >= calling.deadline {
-                return Err(self.nobody(&calling));
+            if task.awaits_peer || now >= task.deadline {
+                return Err(self.no_answer(&task));
             }
-            calling.places.extend(calling.place);
-            self.call_next(&mut calling)?;
-            return Ok(Some(calling));
+            task.addresses.extend(task.address);
+            self.try_next_address(&mut task)?;
+            return Ok(Some(task));
         };
-        match call.progress() {
+        match attempt.progress() {
             Ok(Some(verdict)) => {
-                let connection = call.into_connection(self.rules.security == Security::Encrypt);
+                let connection = attempt.into_connection(self.config.security == Security::Encrypt);
                 if let Err(error) = self.prepare(&connection) {
                     return Err(format!("preparing the connection: {error}"));
                 }
-                calling.expected = self.table.answered(calling.key, verdict, connection);
-                self.flush_confirmations(calling.key);
-                calling.until = calling.deadline;
-                Ok(calling.expected.then_some(calling))
+                task.awaits_peer = self.table.record_verdict(task.key, verdict, connection);
+                self.flush_match_acks(task.key);
+                task.until = task.deadline;
+                Ok(task.awaits_peer.then_some(task))
             }
-            Ok(None) if now < calling.until => {
-                calling.call = Some(call);
-                Ok(Some(calling))
+            Ok(None) if now < task.until => {
+                task.attempt = Some(attempt);
+                Ok(Some(task))
             }
-            Ok(None) if calling.places.is_empty() => Err(self.nobody(&calling)),
-            Err(SecureError::Closed) if calling.repeats < AGAIN.0 && now < calling.deadline => {
-                calling.repeats += 1;
-                calling.until = now + AGAIN.1;
-                Ok(Some(calling))
+            Ok(None) if task.addresses.is_empty() => Err(self.no_answer(&task)),
+            Err(SecureError::Closed) if task.retries < MAX_RETRIES && now < task.deadline => {
+                task.retries += 1;
+                task.until = now + RETRY_DELAY;
+                Ok(Some(task))
             }
-            Err(error) if calling.places.is_empty() => {
-                Err(calling.place.map_or_else(String::new, |place| format!("connecting to {place}: {error}")))
-            }
-            Ok(None) | Err(_) => self.call_next(&mut calling).map(|()| Some(calling)),
+            Err(error) if task.addresses.is_empty() => Err(task
+                .address
+                .map_or_else(String::new, |address| format!("connecting to {address}: {error}"))),
+            Ok(None) | Err(_) => self.try_next_address(&mut task).map(|()| Some(task)),
         }
     }
 
     fn prepare(&self, connection: &Connection) -> io::Result<()> {
         let stream = &connection.stream;
-        tune(stream, self.rules.buffer_bytes, self.rules.peer_timeout, is_within_host(stream))
+        configure(stream, self.config.buffer_bytes, self.config.peer_timeout, is_within_host(stream))
     }
 
-    fn nobody(&self, calling: &Calling) -> String {
-        let place = calling.place.map_or_else(|| "its address".to_owned(), |place| place.to_string());
+    fn no_answer(&self, task: &OutboundTask) -> String {
+        let address = task.address.map_or_else(|| "its address".to_owned(), |address| address.to_string());
         format!(
-            "no answer from {place} within {:.1} s; is a firewall in between, or another interface needed \
+            "no answer from {address} within {:.1} s; is a firewall in between, or another interface needed \
              (TBCCL_INTERFACE)?",
-            self.rules.connect_timeout.as_secs_f64()
+            self.config.connect_timeout.as_secs_f64()
         )
     }
 }

@@ -8,15 +8,15 @@
 
 use super::{
     Security, TcpConfig,
-    addresses::{in_order, interfaces, listen, local_address_towards, path_of},
-    confirm::Confirmations,
-    connector::{Connector, Rules},
-    introduction::{Introduction, unpack},
+    addresses::{interface_of, interfaces, listen, local_address_towards, order_addresses},
+    connection_table::ConnectionTable,
+    connector::{Connector, ConnectorConfig},
     link::TcpLink,
+    match_acks::MatchAcks,
+    peer_info::{PeerInfo, decode_all},
     sleeper::SocketSleeper,
-    table::Table,
     warning::WarningHandler,
-    wire::Parts,
+    wire::Striping,
 };
 use crate::{
     Link, Sleeper, TransportError,
@@ -50,13 +50,13 @@ const SOCKETS_BETWEEN_HOSTS: u32 = 2;
 /// Progress of set-up.
 #[derive(Debug)]
 enum Stage {
-    /// Nothing. The secret is the one that we hand out, if so.
+    /// Nothing is sent. The secret is the one that this rank sends to the others, if it does.
     Opened(Vec<TcpListener>, Option<Secret>),
-    Introduced(Vec<TcpListener>),
+    InfoSent(Vec<TcpListener>),
     Connected,
 }
 
-/// One rank's end of the TCP transport.
+/// One rank's endpoint of the TCP driver.
 #[derive(Debug)]
 pub struct TcpEndpoint {
     rank: u32,
@@ -64,12 +64,12 @@ pub struct TcpEndpoint {
     on_warning: WarningHandler,
     instance: u64,
     stage: Stage,
-    everyone: Vec<Introduction>,
-    listening: Vec<SocketAddr>,
-    /// Once everyone is known.
-    table: Option<Arc<Table>>,
-    /// By peer.
-    confirmations: Vec<Arc<Confirmations>>,
+    peers: Vec<PeerInfo>,
+    listen_addresses: Vec<SocketAddr>,
+    /// Table of connections; present once all ranks have sent their information.
+    table: Option<Arc<ConnectionTable>>,
+    /// Match acknowledgements by peer.
+    match_acks: Vec<Arc<MatchAcks>>,
     connector: Option<JoinHandle<()>>,
     slab: Slab,
 }
@@ -80,8 +80,8 @@ impl TcpEndpoint {
     /// `on_warning` is called for refused connections, once per address.
     ///
     /// # Errors
-    /// When an address can't be listened on, or memory or random bytes can't be obtained; the message names
-    /// the remedy.
+    /// [`TransportError::Wiring`] if an address can't be listened on or random bytes can't be obtained, and
+    /// [`TransportError::Memory`] if memory can't be allocated. The message names the remedy.
     pub fn open(
         config: &TcpConfig,
         rank: u32,
@@ -90,86 +90,87 @@ impl TcpEndpoint {
         let listeners = listen(&config.bind, rank)?;
         for listener in &listeners {
             use rustix::fd::AsFd;
-            super::socket::size(listener.as_fd(), config.buffer_bytes);
+            super::socket::set_buffer_sizes(listener.as_fd(), config.buffer_bytes);
         }
-        let listening = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        // Only its slab is used.
+        let listen_addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        // The arena is needed for its slab only.
         let ring = RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64 };
         let layout = ArenaLayout { ranks: 0, lanes: 0, ring, slab_bytes: config.slab_bytes };
         let slab = Slab::new(&Arena::private(layout)?, None);
         let failed = |what: String| TransportError::Wiring { rank, what };
         let random = Secret::generate().map_err(|error| failed(error.to_string()))?;
         let instance = u64::from_le_bytes(*random.bytes().first_chunk().expect("32 bytes"));
-        let handed_out = (config.secret.is_none() && rank == 0).then(Secret::generate).transpose();
-        let handed_out = handed_out.map_err(|error| failed(error.to_string()))?;
+        let own_secret = (config.secret.is_none() && rank == 0).then(Secret::generate).transpose();
+        let own_secret = own_secret.map_err(|error| failed(error.to_string()))?;
         Ok(TcpEndpoint {
             rank,
             config: config.clone(),
             on_warning,
             instance,
-            stage: Stage::Opened(listeners, handed_out),
-            everyone: Vec::new(),
-            listening,
+            stage: Stage::Opened(listeners, own_secret),
+            peers: Vec::new(),
+            listen_addresses,
             table: None,
-            confirmations: Vec::new(),
+            match_acks: Vec::new(),
             connector: None,
             slab,
         })
     }
 
-    /// Which rank it is.
+    /// Returns the rank of this endpoint.
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Protection of the endpoint's connections.
+    /// Returns the protection of the endpoint's connections.
     #[must_use]
     pub fn security(&self) -> Security {
         self.config.security
     }
 
-    /// Calls from outside that were not let in.
+    /// Returns the number of refused connections.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.table.as_ref().map_or(0, |table| table.refused.load(Relaxed))
     }
 
-    /// Addresses that the endpoint listens on.
+    /// Returns the addresses that the endpoint listens on.
     #[must_use]
     pub fn listen_addresses(&self) -> &[SocketAddr] {
-        &self.listening
+        &self.listen_addresses
     }
 
     fn system(&self, what: &str, error: impl fmt::Display) -> TransportError {
         TransportError::Wiring { rank: self.rank, what: format!("{what}: {error}") }
     }
 
-    fn introduce(&mut self) -> Vec<u8> {
+    fn send_peer_info(&mut self) -> Vec<u8> {
         let stage = std::mem::replace(&mut self.stage, Stage::Connected);
         let Stage::Opened(listeners, secret) = stage else { return Vec::new() };
-        let word = Introduction::new(self.instance, host_identity(), self.listening.clone(), secret.as_ref());
-        self.stage = Stage::Introduced(listeners);
-        word.pack()
+        let info =
+            PeerInfo::new(self.instance, host_identity(), self.listen_addresses.clone(), secret.as_ref());
+        self.stage = Stage::InfoSent(listeners);
+        info.encode()
     }
 
-    /// Starts the connector once all introductions are known, and checks that the next rank is reachable.
-    fn connect(&mut self, heard: &[Vec<u8>], listeners: Vec<TcpListener>) -> Result<(), TransportError> {
-        self.everyone = unpack(heard)?;
+    /// Starts the connector once the information about all ranks has arrived, and checks that the next rank
+    /// is reachable.
+    fn connect(&mut self, messages: &[Vec<u8>], listeners: Vec<TcpListener>) -> Result<(), TransportError> {
+        self.peers = decode_all(messages)?;
         let secret = match &self.config.secret {
             Some(secret) => secret.clone(),
-            None => self.everyone.first().and_then(Introduction::secret).ok_or_else(|| {
-                let what = "it has handed out no secret; set TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks";
+            None => self.peers.first().and_then(PeerInfo::secret).ok_or_else(|| {
+                let what = "it sent no secret; set TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks";
                 TransportError::DeviceDescription { peer: 0, what: what.to_owned() }
             })?,
         };
-        let parts = (0..self.everyone.len()).map(|peer| self.parts_with(peer)).collect();
-        let table = Table::new(self.rank, self.config.lanes, parts, self.config.peer_timeout)
+        let parts = (0..self.peers.len()).map(|peer| self.striping_with(peer)).collect();
+        let table = ConnectionTable::new(self.rank, self.config.lanes, parts, self.config.peer_timeout)
             .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
-        self.confirmations =
-            (0..table.size).map(|peer| Arc::new(Confirmations::new(peer, table.lanes))).collect();
-        let rules = Rules {
+        self.match_acks = (0..table.size).map(|peer| Arc::new(MatchAcks::new(peer, table.lanes))).collect();
+        let config = ConnectorConfig {
             secret,
             security: self.config.security,
             buffer_bytes: self.config.buffer_bytes,
@@ -178,42 +179,42 @@ impl TcpEndpoint {
         };
         let connector = Connector::new(
             Arc::clone(&table),
-            self.confirmations.clone(),
-            rules,
+            self.match_acks.clone(),
+            config,
             listeners,
-            self.everyone.clone(),
+            self.peers.clone(),
             interfaces(),
             self.on_warning.clone(),
         );
         let thread = thread::Builder::new().name("tbccl-tcp".into()).spawn(move || connector.run());
         self.connector = Some(thread.map_err(|error| self.system("starting a thread", error))?);
         self.table = Some(Arc::clone(&table));
-        let next = (self.rank + 1) % self.everyone.len() as u32;
-        if next == self.rank { Ok(()) } else { reach(&table, next) }
+        let next = (self.rank + 1) % self.peers.len() as u32;
+        if next == self.rank { Ok(()) } else { connect_first_lane(&table, next) }
     }
 
-    /// How messages to a peer are cut; the same at both ends.
-    fn parts_with(&self, peer: usize) -> Parts {
-        let within_host = self.everyone[peer].host == self.everyone[self.rank as usize].host;
+    /// Returns the distribution of messages to a peer over connections; the same at both ends.
+    fn striping_with(&self, peer: usize) -> Striping {
+        let within_host = self.peers[peer].host == self.peers[self.rank as usize].host;
         let auto = if within_host { 1 } else { SOCKETS_BETWEEN_HOSTS };
         let sockets = self.config.sockets.unwrap_or(auto).clamp(1, TcpConfig::MAX_SOCKETS);
-        Parts { sockets: sockets as usize, least_bytes: self.config.stripe_bytes.max(64) }
+        Striping { sockets: sockets as usize, min_part_bytes: self.config.stripe_bytes.max(64) }
     }
 }
 
-/// Connects the first lane to a peer, and waits until it is.
-fn reach(table: &Table, peer: u32) -> Result<(), TransportError> {
-    table.want(peer, 0);
+/// Connects the first lane to a peer, and waits until it is connected.
+fn connect_first_lane(table: &ConnectionTable, peer: u32) -> Result<(), TransportError> {
+    table.request(peer, 0);
     while !table.is_ready(peer, 0)? {
-        let mut news = [PollFd::from_borrowed_fd(table.news.fd(), PollFlags::IN)];
+        let mut news = [PollFd::from_borrowed_fd(table.state_waker.fd(), PollFlags::IN)];
         let time = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         let _ = poll(&mut news, Some(&time));
-        table.news.quiet();
+        table.state_waker.clear();
     }
     Ok(())
 }
 
-/// Identity of this host, equal on all of its ranks.
+/// Returns the identity of this host, equal on all of its ranks.
 fn host_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = rustix::system::uname();
@@ -225,14 +226,14 @@ impl Endpoint for TcpEndpoint {
         "tcp"
     }
 
-    fn exchange(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Connected) {
             stage @ Stage::Opened(..) => {
                 self.stage = stage;
-                Ok(Some(self.introduce()))
+                Ok(Some(self.send_peer_info()))
             }
-            Stage::Introduced(listeners) => {
-                self.connect(heard, listeners)?;
+            Stage::InfoSent(listeners) => {
+                self.connect(messages, listeners)?;
                 Ok(Some(Vec::new()))
             }
             Stage::Connected => Ok(None),
@@ -245,8 +246,8 @@ impl Endpoint for TcpEndpoint {
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         assert!(lane < self.config.lanes, "lane {lane} of {}", self.config.lanes);
-        let table = self.table.as_ref().expect("links are made after the conversation");
-        Box::new(TcpLink::new(Arc::clone(table), Arc::clone(&self.confirmations[peer as usize]), peer, lane))
+        let table = self.table.as_ref().expect("links are opened after set-up");
+        Box::new(TcpLink::new(Arc::clone(table), Arc::clone(&self.match_acks[peer as usize]), peer, lane))
     }
 
     fn slab(&self) -> &Slab {
@@ -259,13 +260,13 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
-        let Some(theirs) = self.everyone.get(peer as usize) else { return Vec::new() };
-        let places = in_order(&theirs.places, &interfaces(), &self.listening);
-        let Some(place) = places.first() else { return Vec::new() };
-        let Ok(ours) = local_address_towards(*place) else { return Vec::new() };
-        let (name, gigabits) = path_of(ours);
+        let Some(theirs) = self.peers.get(peer as usize) else { return Vec::new() };
+        let addresses = order_addresses(&theirs.listen_addresses, &interfaces(), &self.listen_addresses);
+        let Some(address) = addresses.first() else { return Vec::new() };
+        let Ok(ours) = local_address_towards(*address) else { return Vec::new() };
+        let (name, gigabits) = interface_of(ours);
         let is_thunderbolt = name.starts_with("thunderbolt");
-        let theirs = place.ip().to_string();
+        let theirs = address.ip().to_string();
         vec![RailInfo { ours: name, theirs, gigabits, is_thunderbolt, is_up: true }]
     }
 
@@ -273,15 +274,15 @@ impl Endpoint for TcpEndpoint {
         let Some(table) = &self.table else { return true };
         let until = Instant::now() + within;
         let sockets = table.sockets();
-        let is_settled = || {
-            let mut confirmations = (0..).zip(&self.confirmations);
-            let is_quiet = confirmations.all(|(peer, words)| is_gone(peer) || words.is_quiet(table));
-            is_quiet && sockets.iter().all(|socket| socket.is_drained())
+        let is_flushed = || {
+            let mut match_acks = (0..).zip(&self.match_acks);
+            let is_flushed = match_acks.all(|(peer, acks)| is_gone(peer) || acks.is_flushed(table));
+            is_flushed && sockets.iter().all(|socket| socket.is_drained())
         };
         loop {
-            match is_settled() {
+            match is_flushed() {
                 false if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
-                is_settled => return is_settled,
+                is_flushed => return is_flushed,
             }
         }
     }
@@ -294,11 +295,11 @@ impl Endpoint for TcpEndpoint {
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         if let Some(table) = &self.table {
-            // Not in `close`: a peer that finds the connection closed reports an error, so it must have been
-            // told the reason before.
-            table.sockets().iter().for_each(|socket| socket.finish());
-            table.ending.store(true, Release);
-            table.work.ring();
+            // Not in `close`: a peer that finds the connection closed reports an error, so it must know the
+            // reason before.
+            table.sockets().iter().for_each(|socket| socket.discard_and_shutdown());
+            table.is_stopping.store(true, Release);
+            table.connector_waker.wake();
         }
         if let Some(connector) = self.connector.take() {
             let _ = connector.join();

@@ -1,82 +1,82 @@
 //! Receives parts of messages from one connection.
 //!
 //! A part goes from the socket straight to its destination or to the reduction buffer. One read fills several
-//! buffers, so the bytes behind the part (the next head, the next small messages) land in a small read-ahead
-//! buffer. The head and payload of an expected message thus take one system call, and the payload is not
+//! buffers, so the bytes behind the part (the next header, the next small messages) go to a small read-ahead
+//! buffer. The header and payload of an expected message thus take one system call, and the payload is not
 //! copied.
 //!
 //! Invariant: an unexpected message is put back in front of the bytes that follow it.
 
 use super::{
-    part::{Expected, Failed, Polled, Progress, Taking},
-    sealed::SealedIncoming,
-    socket::{Came, Source},
-    wire::{CUT_BYTES, HEAD_BYTES, Head},
+    encrypted::EncryptedIncoming,
+    receive::{ExpectedPart, Polled, Progress, RecvError, RecvTarget},
+    socket::{ReadResult, Source},
+    wire::{HEADER_BYTES, Header, PART_ALIGNMENT},
 };
 use crate::memory::{Span, SpanMut};
 
-/// Bytes that are read along with what is expected.
+/// Bytes of the read-ahead buffer.
 const AHEAD_BYTES: usize = 4096;
 
 /// Expected messages up to this many bytes go through the read-ahead buffer, which is cheaper than a
 /// scattered read.
 const SMALL_BYTES: usize = 1024;
 
-/// The most bytes to take in one poll, so that a long message does not keep others waiting.
-const READ_MOST: usize = 1 << 20;
+/// Maximum bytes to read in one poll, so that a long message does not delay others.
+const MAX_READ_BYTES: usize = 1 << 20;
 
 /// The receiving side of a connection.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// Heads and payloads as they are.
+    /// Plain headers and payloads.
     Plain(PlainIncoming),
-    /// In records.
-    Sealed(Box<SealedIncoming>),
+    /// Encrypted records.
+    Encrypted(Box<EncryptedIncoming>),
 }
 
 impl Incoming {
-    /// Takes what has come of the expected part.
+    /// Receives bytes of the expected part, as far as they have arrived.
     #[inline]
     pub(super) fn poll(
         &mut self,
         source: &impl Source,
-        expected: &Expected,
-        taking: &mut Taking<'_>,
-    ) -> Result<Polled, Failed> {
+        expected: &ExpectedPart,
+        target: &mut RecvTarget<'_>,
+    ) -> Result<Polled, RecvError> {
         match self {
-            Incoming::Plain(plain) => plain.poll(source, expected, taking),
-            Incoming::Sealed(sealed) => sealed.poll(source, expected, taking),
+            Incoming::Plain(plain) => plain.poll(source, expected, target),
+            Incoming::Encrypted(encrypted) => encrypted.poll(source, expected, target),
         }
     }
 
-    /// Bytes that were taken of the part under way, and are where they belong.
+    /// Bytes of the current part that are in their destination.
     #[inline]
-    pub(super) fn taken(&self) -> usize {
+    pub(super) fn received(&self) -> usize {
         match self {
-            Incoming::Plain(plain) => plain.progress.got - plain.rest_len,
-            Incoming::Sealed(sealed) => sealed.progress().got,
+            Incoming::Plain(plain) => plain.progress.received - plain.remainder_len,
+            Incoming::Encrypted(encrypted) => encrypted.progress().received,
         }
     }
 
-    /// The head of the next message, if it has been read.
-    pub(super) fn head(&self) -> Option<Head> {
+    /// Returns the header of the next message, if it has been read.
+    pub(super) fn header(&self) -> Option<Header> {
         match self {
-            Incoming::Plain(plain) => plain.next_head(),
-            Incoming::Sealed(sealed) => sealed.next_head(),
+            Incoming::Plain(plain) => plain.next_header(),
+            Incoming::Encrypted(encrypted) => encrypted.next_header(),
         }
     }
 
-    /// The part under way is through.
+    /// Ends the current part, so that the next one can be received.
     #[inline]
     pub(super) fn next(&mut self) {
         match self {
             Incoming::Plain(plain) => plain.progress = Progress::default(),
-            Incoming::Sealed(sealed) => sealed.next(),
+            Incoming::Encrypted(encrypted) => encrypted.next(),
         }
     }
 }
 
-/// Plain heads and payloads.
+/// The receiving side of a plain connection.
 #[derive(Debug)]
 pub(super) struct PlainIncoming {
     progress: Progress,
@@ -85,8 +85,8 @@ pub(super) struct PlainIncoming {
     start: usize,
     end: usize,
     /// Received bytes of a part to be reduced that do not form a whole element yet.
-    rest: [u8; CUT_BYTES],
-    rest_len: usize,
+    remainder: [u8; PART_ALIGNMENT],
+    remainder_len: usize,
 }
 
 impl PlainIncoming {
@@ -96,101 +96,102 @@ impl PlainIncoming {
             ahead: vec![0; AHEAD_BYTES],
             start: 0,
             end: 0,
-            rest: [0; CUT_BYTES],
-            rest_len: 0,
+            remainder: [0; PART_ALIGNMENT],
+            remainder_len: 0,
         }
     }
 
-    fn next_head(&self) -> Option<Head> {
-        let waiting = || self.ahead[self.start..self.end].first_chunk().and_then(Head::decode);
-        self.progress.head.or_else(waiting)
+    fn next_header(&self) -> Option<Header> {
+        let waiting = || self.ahead[self.start..self.end].first_chunk().and_then(Header::decode);
+        self.progress.header.or_else(waiting)
     }
 
     #[inline]
     fn poll(
         &mut self,
         source: &impl Source,
-        expected: &Expected,
-        taking: &mut Taking<'_>,
-    ) -> Result<Polled, Failed> {
+        expected: &ExpectedPart,
+        target: &mut RecvTarget<'_>,
+    ) -> Result<Polled, RecvError> {
         let mut read = false;
-        if self.progress.head.is_none() {
-            if self.end - self.start < HEAD_BYTES {
-                read = self.read_head(source, expected, taking)?;
+        if self.progress.header.is_none() {
+            if self.end - self.start < HEADER_BYTES {
+                read = self.read_header(source, expected, target)?;
                 if !read {
-                    return Ok(Polled::Nothing);
+                    return Ok(Polled::Idle);
                 }
             }
-            if self.progress.head.is_none() && !self.take_head()? {
-                return Ok(Polled::Some);
+            if self.progress.header.is_none() && !self.parse_header()? {
+                return Ok(Polled::Advanced);
             }
         }
         self.progress.check(expected)?;
         if expected.len <= SMALL_BYTES && self.end - self.start < expected.len {
-            return self.wait_for_small(source, expected, taking, read);
+            return self.wait_for_small(source, expected, target, read);
         }
-        let before = self.progress.got;
-        self.take_ahead(expected, taking);
-        // One system call per poll: more has hardly come meanwhile.
-        if self.progress.got < expected.len && !read {
-            read = self.read_body(source, expected, taking)?;
+        let before = self.progress.received;
+        self.consume_ahead(expected, target);
+        // One system call per poll: hardly more has arrived since.
+        if self.progress.received < expected.len && !read {
+            read = self.read_body(source, expected, target)?;
         }
-        Ok(match self.progress.got == expected.len {
-            true => Polled::All,
-            false if read || self.progress.got > before => Polled::Some,
-            false => Polled::Nothing,
+        Ok(match self.progress.received == expected.len {
+            true => Polled::Complete,
+            false if read || self.progress.received > before => Polled::Advanced,
+            false => Polled::Idle,
         })
     }
 
-    /// A small message is taken as a whole: until then its bytes wait among those that were read ahead.
+    /// Waits until a small message is in the read-ahead buffer as a whole, then delivers it.
     fn wait_for_small(
         &mut self,
         source: &impl Source,
-        expected: &Expected,
-        taking: &mut Taking<'_>,
+        expected: &ExpectedPart,
+        target: &mut RecvTarget<'_>,
         read: bool,
-    ) -> Result<Polled, Failed> {
+    ) -> Result<Polled, RecvError> {
         if read || !self.read_ahead(source)? {
-            return Ok(if read { Polled::Some } else { Polled::Nothing });
+            return Ok(if read { Polled::Advanced } else { Polled::Idle });
         }
         if self.end - self.start < expected.len {
-            return Ok(Polled::Some);
+            return Ok(Polled::Advanced);
         }
-        self.take_ahead(expected, taking);
-        Ok(Polled::All)
+        self.consume_ahead(expected, target);
+        Ok(Polled::Complete)
     }
 
-    /// The head of the next message from what was read ahead, if it is all there.
-    fn take_head(&mut self) -> Result<bool, Failed> {
-        let Some(bytes) = self.ahead[self.start..self.end].first_chunk::<HEAD_BYTES>() else {
+    /// Parses the header of the next message in the read-ahead buffer; returns false if it is incomplete.
+    fn parse_header(&mut self) -> Result<bool, RecvError> {
+        let Some(bytes) = self.ahead[self.start..self.end].first_chunk::<HEADER_BYTES>() else {
             return Ok(false);
         };
-        let head = Head::decode(bytes).ok_or(Failed::Broken("what is no head of a message"))?;
-        self.start += HEAD_BYTES;
-        self.progress = Progress { head: Some(head), got: 0 };
+        let header =
+            Header::decode(bytes).ok_or(RecvError::Protocol("bytes that are not a message header"))?;
+        self.start += HEADER_BYTES;
+        self.progress = Progress { header: Some(header), received: 0 };
         Ok(true)
     }
 
-    /// Reads a head, at least; false when nothing has come.
-    fn read_head(
+    /// Reads at least the next header; returns false if nothing has arrived.
+    fn read_header(
         &mut self,
         source: &impl Source,
-        expected: &Expected,
-        taking: &mut Taking<'_>,
-    ) -> Result<bool, Failed> {
+        expected: &ExpectedPart,
+        target: &mut RecvTarget<'_>,
+    ) -> Result<bool, RecvError> {
         if self.start < self.end || expected.len <= SMALL_BYTES || self.ahead.len() > AHEAD_BYTES {
             return self.read_ahead(source);
         }
-        match taking.sink.destination() {
+        match target.sink.destination() {
             Some(destination) => {
-                self.read_as_expected(source, expected, destination.sub(expected.base, expected.len))
+                self.read_scattered(source, expected, destination.sub(expected.base, expected.len))
             }
             None => {
-                let memory = taking.fold.memory();
-                let target = memory.sub(0, memory.len().min(expected.len));
-                let read = self.read_as_expected(source, expected, target)?;
-                if self.progress.check(expected).is_ok() && self.progress.got > 0 {
-                    self.hand_over(expected, self.progress.got, taking);
+                let memory = target.reduce_buffer.memory();
+                let payload = memory.sub(0, memory.len().min(expected.len));
+                let read = self.read_scattered(source, expected, payload)?;
+                if self.progress.check(expected).is_ok() && self.progress.received > 0 {
+                    self.deliver(expected, self.progress.received, target);
                 }
                 Ok(read)
             }
@@ -198,133 +199,136 @@ impl PlainIncoming {
     }
 
     /// Reads the next bytes into the read-ahead buffer.
-    fn read_ahead(&mut self, source: &impl Source) -> Result<bool, Failed> {
+    fn read_ahead(&mut self, source: &impl Source) -> Result<bool, RecvError> {
         self.ahead.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         if self.ahead.len() > AHEAD_BYTES && self.end <= AHEAD_BYTES / 2 {
             self.ahead.truncate(AHEAD_BYTES);
         }
         match source.recv([SpanMut::from(&mut self.ahead[self.end..])])? {
-            Came::Nothing => Ok(false),
-            Came::End => Err(Failed::Ended),
-            Came::Bytes(bytes) => {
+            ReadResult::WouldBlock => Ok(false),
+            ReadResult::Eof => Err(RecvError::Ended),
+            ReadResult::Bytes(bytes) => {
                 self.end += bytes;
                 Ok(true)
             }
         }
     }
 
-    /// Reads a head, the expected payload and the bytes behind it, each into its own buffer.
+    /// Reads a header, the expected payload and the bytes behind it, each into its own buffer.
     ///
-    /// If the head is not the expected one, the payload is put in front of the bytes behind it. The
+    /// If the header is not the expected one, the payload is put in front of the bytes behind it. The
     /// read-ahead buffer must be empty.
-    fn read_as_expected(
+    fn read_scattered(
         &mut self,
         source: &impl Source,
-        expected: &Expected,
-        target: SpanMut<'_>,
-    ) -> Result<bool, Failed> {
-        let target = target.sub(0, target.len().min(READ_MOST));
-        let mut head = [0; HEAD_BYTES];
+        expected: &ExpectedPart,
+        payload: SpanMut<'_>,
+    ) -> Result<bool, RecvError> {
+        let payload = payload.sub(0, payload.len().min(MAX_READ_BYTES));
+        let mut header = [0; HEADER_BYTES];
         (self.start, self.end) = (0, 0);
-        let ahead = if target.len() == expected.len { self.ahead.len() } else { 0 };
-        let parts = [SpanMut::from(&mut head[..]), target, SpanMut::from(&mut self.ahead[..ahead])];
-        let came = match source.recv(parts)? {
-            Came::Nothing => return Ok(false),
-            Came::End => return Err(Failed::Ended),
-            Came::Bytes(came) => came,
+        let ahead = if payload.len() == expected.len { self.ahead.len() } else { 0 };
+        let parts = [SpanMut::from(&mut header[..]), payload, SpanMut::from(&mut self.ahead[..ahead])];
+        let received = match source.recv(parts)? {
+            ReadResult::WouldBlock => return Ok(false),
+            ReadResult::Eof => return Err(RecvError::Ended),
+            ReadResult::Bytes(received) => received,
         };
-        if came < HEAD_BYTES {
-            self.ahead[..came].copy_from_slice(&head[..came]);
-            self.end = came;
+        if received < HEADER_BYTES {
+            self.ahead[..received].copy_from_slice(&header[..received]);
+            self.end = received;
             return Ok(true);
         }
-        let head = Head::decode(&head).ok_or(Failed::Broken("what is no head of a message"))?;
-        self.progress = Progress { head: Some(head), got: 0 };
-        let landed = (came - HEAD_BYTES).min(target.len());
-        let behind = came - HEAD_BYTES - landed;
+        let header =
+            Header::decode(&header).ok_or(RecvError::Protocol("bytes that are not a message header"))?;
+        self.progress = Progress { header: Some(header), received: 0 };
+        let in_place = (received - HEADER_BYTES).min(payload.len());
+        let behind = received - HEADER_BYTES - in_place;
         if self.progress.check(expected).is_ok() {
-            self.progress.got = landed;
+            self.progress.received = in_place;
             self.end = behind;
         } else {
-            self.put_back(target.sub(0, landed), behind);
+            self.put_back(payload.sub(0, in_place), behind);
         }
         Ok(true)
     }
 
-    /// Puts bytes in front of the first `behind` that were read ahead.
+    /// Puts bytes in front of the first `behind` bytes of the read-ahead buffer.
     #[cold]
-    fn put_back(&mut self, landed: SpanMut<'_>, behind: usize) {
-        let mut all = vec![0; (landed.len() + behind).max(AHEAD_BYTES)];
-        SpanMut::from(&mut all[..landed.len()]).copy_from(landed.as_span());
-        all[landed.len()..landed.len() + behind].copy_from_slice(&self.ahead[..behind]);
+    fn put_back(&mut self, in_place: SpanMut<'_>, behind: usize) {
+        let mut all = vec![0; (in_place.len() + behind).max(AHEAD_BYTES)];
+        SpanMut::from(&mut all[..in_place.len()]).copy_from(in_place.as_span());
+        all[in_place.len()..in_place.len() + behind].copy_from_slice(&self.ahead[..behind]);
         self.ahead = all;
-        (self.start, self.end) = (0, landed.len() + behind);
+        (self.start, self.end) = (0, in_place.len() + behind);
     }
 
-    /// Takes what was read ahead of the part under way.
+    /// Delivers bytes of the current part from the read-ahead buffer.
     #[inline]
-    fn take_ahead(&mut self, expected: &Expected, taking: &mut Taking<'_>) {
-        let len = (self.end - self.start).min(expected.len - self.progress.got);
+    fn consume_ahead(&mut self, expected: &ExpectedPart, target: &mut RecvTarget<'_>) {
+        let len = (self.end - self.start).min(expected.len - self.progress.received);
         if len == 0 {
             return;
         }
-        if let Some(destination) = taking.sink.destination() {
+        if let Some(destination) = target.sink.destination() {
             let bytes = &self.ahead[self.start..self.start + len];
-            destination.sub(expected.base + self.progress.got, len).copy_from(Span::from(bytes));
-            *taking.copied += len as u64;
-            self.progress.got += len;
+            destination.sub(expected.base + self.progress.received, len).copy_from(Span::from(bytes));
+            *target.copied += len as u64;
+            self.progress.received += len;
             self.start += len;
             return;
         }
         let mut left = len;
         while left > 0 {
-            let memory = taking.fold.memory();
-            let room = memory.len() - self.rest_len;
+            let memory = target.reduce_buffer.memory();
+            let room = memory.len() - self.remainder_len;
             let now = left.min(room);
             let bytes = &self.ahead[self.start..self.start + now];
-            memory.sub(self.rest_len, now).copy_from(Span::from(bytes));
+            memory.sub(self.remainder_len, now).copy_from(Span::from(bytes));
             self.start += now;
-            self.progress.got += now;
-            self.hand_over(expected, now, taking);
+            self.progress.received += now;
+            self.deliver(expected, now, target);
             left -= now;
         }
     }
 
-    /// Reads the part under way to where it belongs.
+    /// Reads bytes of the current part straight to the destination or the reduction buffer.
     #[inline]
     fn read_body(
         &mut self,
         source: &impl Source,
-        expected: &Expected,
-        taking: &mut Taking<'_>,
-    ) -> Result<bool, Failed> {
+        expected: &ExpectedPart,
+        target: &mut RecvTarget<'_>,
+    ) -> Result<bool, RecvError> {
         debug_assert_eq!(self.start, self.end, "what was read ahead comes first");
         (self.start, self.end) = (0, 0);
-        let left = expected.len - self.progress.got;
-        let destination = taking.sink.destination();
-        let target = match destination {
-            Some(destination) => destination.sub(expected.base + self.progress.got, left.min(READ_MOST)),
+        let left = expected.len - self.progress.received;
+        let destination = target.sink.destination();
+        let payload = match destination {
+            Some(destination) => {
+                destination.sub(expected.base + self.progress.received, left.min(MAX_READ_BYTES))
+            }
             None => {
-                let memory = taking.fold.memory();
-                memory.sub(self.rest_len, left.min(memory.len() - self.rest_len))
+                let memory = target.reduce_buffer.memory();
+                memory.sub(self.remainder_len, left.min(memory.len() - self.remainder_len))
             }
         };
-        let came = if target.len() < left {
-            source.recv([target])?
+        let received = if payload.len() < left {
+            source.recv([payload])?
         } else {
-            source.recv([target, SpanMut::from(&mut self.ahead[..])])?
+            source.recv([payload, SpanMut::from(&mut self.ahead[..])])?
         };
-        let came = match came {
-            Came::Nothing => return Ok(false),
-            Came::End => return Err(Failed::Ended),
-            Came::Bytes(came) => came,
+        let received = match received {
+            ReadResult::WouldBlock => return Ok(false),
+            ReadResult::Eof => return Err(RecvError::Ended),
+            ReadResult::Bytes(received) => received,
         };
-        let landed = came.min(target.len());
-        self.end = came - landed;
-        self.progress.got += landed;
+        let in_place = received.min(payload.len());
+        self.end = received - in_place;
+        self.progress.received += in_place;
         if destination.is_none() {
-            self.hand_over(expected, landed, taking);
+            self.deliver(expected, in_place, target);
         }
         Ok(true)
     }
@@ -333,16 +337,21 @@ impl PlainIncoming {
     /// at the end.
     ///
     /// The fresh bytes lie in the reduction buffer, behind room for the remainder.
-    fn hand_over(&mut self, expected: &Expected, fresh: usize, taking: &mut Taking<'_>) {
-        let memory = taking.fold.memory();
-        memory.sub(0, self.rest_len).copy_from(Span::from(&self.rest[..self.rest_len]));
-        let held = self.rest_len + fresh;
-        let whole = if self.progress.got == expected.len { held } else { held / CUT_BYTES * CUT_BYTES };
-        let offset = expected.base + self.progress.got - held;
+    fn deliver(&mut self, expected: &ExpectedPart, fresh: usize, target: &mut RecvTarget<'_>) {
+        let memory = target.reduce_buffer.memory();
+        memory.sub(0, self.remainder_len).copy_from(Span::from(&self.remainder[..self.remainder_len]));
+        let held = self.remainder_len + fresh;
+        let whole = if self.progress.received == expected.len {
+            held
+        } else {
+            held / PART_ALIGNMENT * PART_ALIGNMENT
+        };
+        let offset = expected.base + self.progress.received - held;
         if whole > 0 {
-            taking.sink.write(offset, memory.sub(0, whole).as_span());
+            target.sink.write(offset, memory.sub(0, whole).as_span());
         }
-        self.rest_len = held - whole;
-        SpanMut::from(&mut self.rest[..self.rest_len]).copy_from(memory.sub(whole, self.rest_len).as_span());
+        self.remainder_len = held - whole;
+        SpanMut::from(&mut self.remainder[..self.remainder_len])
+            .copy_from(memory.sub(whole, self.remainder_len).as_span());
     }
 }

@@ -1,13 +1,13 @@
-//! Connections as a link.
+//! A link over the connections of one lane.
 
 use super::{
-    channel::{Channel, channel, lost},
-    confirm::Confirmations,
-    outgoing::FED_BYTES,
-    part::{Expected, Fold, Polled, Taking},
-    table::Table,
-    vital::Patience,
-    wire::{Head, MESSAGE_MOST, Parts},
+    channel::{Channel, connection_error, open_channel},
+    connection_table::ConnectionTable,
+    liveness::LivenessCheck,
+    match_acks::MatchAcks,
+    outgoing::SEND_GRANULARITY,
+    receive::{ExpectedPart, Polled, RecvTarget, ReduceBuffer},
+    wire::{Header, MAX_MESSAGE_BYTES, Striping},
 };
 use crate::{
     Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
@@ -15,57 +15,62 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A lane to a peer.
+/// Link on one lane to a peer.
 #[derive(Debug)]
 pub(super) struct TcpLink {
-    table: Arc<Table>,
-    confirmations: Arc<Confirmations>,
+    table: Arc<ConnectionTable>,
+    match_acks: Arc<MatchAcks>,
     peer: u32,
     lane: u8,
     capabilities: Capabilities,
     counters: Counters,
-    parts: Parts,
+    striping: Striping,
     /// Whether the connector has been asked to connect.
-    asked: bool,
-    /// None before there is a connection.
+    requested: bool,
+    /// The lane's connections; empty before they are made.
     channels: Vec<Channel>,
-    /// A message is being sent; its parts are begun.
+    /// Whether a message is being sent, so that its parts have started.
     sending: bool,
-    /// Messages that asked to be confirmed.
-    confirmable: u64,
-    /// The parts that have come of the message that is being received, as bits.
+    /// Number of messages that asked for a match acknowledgement.
+    ack_requests: u64,
+    /// Bit set of the complete parts of the current incoming message.
     received: u32,
-    fold: Fold,
-    send_patience: Patience,
-    recv_patience: Patience,
+    reduce_buffer: ReduceBuffer,
+    send_liveness: LivenessCheck,
+    recv_liveness: LivenessCheck,
 }
 
 impl TcpLink {
-    pub(super) fn new(table: Arc<Table>, confirmations: Arc<Confirmations>, peer: u32, lane: u8) -> TcpLink {
+    pub(super) fn new(
+        table: Arc<ConnectionTable>,
+        match_acks: Arc<MatchAcks>,
+        peer: u32,
+        lane: u8,
+    ) -> TcpLink {
         let capabilities = Capabilities {
             driver: "tcp",
             inline_bytes: 0,
-            piece_bytes: super::outgoing::WRITE_MOST,
+            piece_bytes: super::outgoing::MAX_WRITE_BYTES,
             direct: false,
             pull: false,
             announced: false,
         };
         TcpLink {
-            parts: table.parts(peer),
+            striping: table.striping(peer),
             table,
-            confirmations,
+            match_acks,
             peer,
             lane,
             capabilities,
             counters: Counters::default(),
-            asked: false,
+            requested: false,
             channels: Vec::new(),
             sending: false,
-            confirmable: 0,
+            ack_requests: 0,
             received: 0,
-            fold: Fold::default(),
-            send_patience: Patience::default(),
-            recv_patience: Patience::default(),
+            reduce_buffer: ReduceBuffer::default(),
+            send_liveness: LivenessCheck::default(),
+            recv_liveness: LivenessCheck::default(),
         }
     }
 
@@ -78,62 +83,62 @@ impl TcpLink {
     #[cold]
     fn connect(&mut self) -> Result<bool, TransportError> {
         if let Some(connections) = self.table.take(self.peer, self.lane)? {
-            self.channels = connections.into_iter().map(|one| channel(&self.table, one)).collect();
-        } else if !self.asked {
-            self.asked = true;
-            self.table.want(self.peer, self.lane);
+            self.channels = connections.into_iter().map(|one| open_channel(&self.table, one)).collect();
+        } else if !self.requested {
+            self.requested = true;
+            self.table.request(self.peer, self.lane);
         }
         Ok(!self.channels.is_empty())
     }
 
     fn begin(&mut self, state: &SendState, len: usize) -> Result<(), TransportError> {
-        if len as u64 > MESSAGE_MOST {
-            let what = "a message to send that is longer than any can be";
+        if len as u64 > MAX_MESSAGE_BYTES {
+            let what = "a message longer than 2^48 - 1 bytes";
             return Err(TransportError::Protocol { peer: self.peer, what });
         }
-        for part in 0..self.parts.count(len) {
-            let head = Head {
+        for part in 0..self.striping.count(len) {
+            let header = Header {
                 digest: state.digest,
                 len: len as u64,
                 part: part as u8,
-                confirm: state.match_ack && part == 0,
+                match_ack: state.match_ack && part == 0,
             };
-            self.channels[part].outgoing.begin(&head, self.parts.range(len, part).1);
+            self.channels[part].outgoing.begin(&header, self.striping.range(len, part).1);
         }
         self.sending = true;
         Ok(())
     }
 
-    /// A message that was sent and waits to be confirmed.
+    /// Checks whether a sent message was matched.
     #[cold]
-    fn poll_confirmation(&mut self, number: u64) -> Result<SendProgress, TransportError> {
-        if self.confirmations.has_matched(&self.table, self.lane, number)? {
+    fn poll_match_ack(&mut self, number: u64) -> Result<SendProgress, TransportError> {
+        if self.match_acks.is_matched(&self.table, self.lane, number)? {
             return Ok(SendProgress::Complete);
         }
-        self.look_after(Direction::Out)?;
+        self.check_liveness(Direction::Out)?;
         Ok(SendProgress::Posted)
     }
 
-    /// After a poll that has found nothing: is the other end still there?
+    /// Checks now and then, after an empty poll, whether the peer's host still answers.
     #[inline]
-    fn look_after(&mut self, direction: Direction) -> Result<(), TransportError> {
-        let patience = match direction {
-            Direction::Out => &mut self.send_patience,
-            Direction::In => &mut self.recv_patience,
+    fn check_liveness(&mut self, direction: Direction) -> Result<(), TransportError> {
+        let liveness = match direction {
+            Direction::Out => &mut self.send_liveness,
+            Direction::In => &mut self.recv_liveness,
         };
-        if !patience.is_over() {
+        if !liveness.is_due() {
             return Ok(());
         }
         for channel in &self.channels {
-            if let Some(what) = patience.look(channel.socket.fd(), self.table.peer_timeout) {
+            if let Some(what) = liveness.check(channel.socket.fd(), self.table.peer_timeout) {
                 return Err(TransportError::Lost { peer: self.peer, what });
             }
         }
-        self.confirmations.flush(&self.table);
+        self.match_acks.flush(&self.table);
         Ok(())
     }
 
-    /// Takes what has come of a part of the message that is expected.
+    /// Receives bytes of one part of the expected message.
     #[inline]
     fn poll_part(
         &mut self,
@@ -141,44 +146,52 @@ impl TcpLink {
         state: &RecvState,
         sink: &mut dyn Sink,
     ) -> Result<Polled, TransportError> {
-        let (base, len) = self.parts.range(state.len, part);
-        let expected = Expected { digest: state.digest, total: state.len, part: part as u8, base, len };
-        let mut taking = Taking { sink, fold: &mut self.fold, copied: &mut self.counters.copied_bytes };
+        let (base, len) = self.striping.range(state.len, part);
+        let expected = ExpectedPart { digest: state.digest, total: state.len, part: part as u8, base, len };
+        let mut target = RecvTarget {
+            sink,
+            reduce_buffer: &mut self.reduce_buffer,
+            copied: &mut self.counters.copied_bytes,
+        };
         let Channel { socket, incoming, .. } = &mut self.channels[part];
-        incoming.poll(&**socket, &expected, &mut taking).map_err(|failed| failed.of(self.peer))
+        incoming
+            .poll(&**socket, &expected, &mut target)
+            .map_err(|failed| failed.into_transport_error(self.peer))
     }
 
     /// Contiguous bytes received of the current message: complete parts, and the bytes of the next one.
-    fn taken(&self, count: usize) -> usize {
-        let mut taken = 0;
+    fn received_prefix(&self, count: usize) -> usize {
+        let mut bytes = 0;
         for (part, channel) in self.channels[..count].iter().enumerate() {
-            taken += channel.incoming.taken();
+            bytes += channel.incoming.received();
             if self.received & 1 << part == 0 {
                 break;
             }
         }
-        taken
+        bytes
     }
 
-    /// The message has come.
+    /// Ends the current incoming message, and acknowledges the match if the sender asks for it.
     #[inline]
     fn finish_message(&mut self, count: usize, len: usize) {
-        let confirm = self.channels[0].incoming.head().is_some_and(|head| head.confirm);
+        let match_ack = self.channels[0].incoming.header().is_some_and(|header| header.match_ack);
         self.channels[..count].iter_mut().for_each(|channel| channel.incoming.next());
         self.received = 0;
         self.counters.received_messages += 1;
         self.counters.moved_bytes += len as u64;
-        if confirm {
-            self.confirmations.matched(&self.table, self.lane);
+        if match_ack {
+            self.match_acks.record_match(&self.table, self.lane);
         }
     }
 }
 
-/// Bytes that may be sent of a part of `len` bytes at `base` when `ready` bytes of the message are available.
+/// Returns how many bytes of a part may be sent when `ready` bytes of the message are available.
+///
+/// The part has `len` bytes and begins at `base`.
 #[inline]
-fn fed(base: usize, len: usize, ready: usize) -> usize {
-    let there = ready.saturating_sub(base).min(len);
-    if there < len { there / FED_BYTES * FED_BYTES } else { len }
+fn sendable(base: usize, len: usize, ready: usize) -> usize {
+    let available = ready.saturating_sub(base).min(len);
+    if available < len { available / SEND_GRANULARITY * SEND_GRANULARITY } else { len }
 }
 
 #[derive(Clone, Copy)]
@@ -209,7 +222,7 @@ impl Link for TcpLink {
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
         if let Some(number) = state.awaits {
-            return self.poll_confirmation(number);
+            return self.poll_match_ack(number);
         }
         if !self.is_connected()? {
             return Ok(SendProgress::Idle);
@@ -217,35 +230,36 @@ impl Link for TcpLink {
         if !self.sending {
             self.begin(state, src.len())?;
         }
-        let count = self.parts.count(src.len());
+        let count = self.striping.count(src.len());
         let (mut moved, mut through) = (false, true);
         for (part, channel) in self.channels[..count].iter_mut().enumerate() {
-            if channel.outgoing.is_through() {
+            if channel.outgoing.is_complete() {
                 continue;
             }
-            let (base, len) = self.parts.range(src.len(), part);
-            let written = channel.outgoing.write(&channel.socket, src.sub(base, len), fed(base, len, ready));
-            moved |= written.map_err(|error| lost(self.peer, &error))?;
-            through &= channel.outgoing.is_through();
+            let (base, len) = self.striping.range(src.len(), part);
+            let written =
+                channel.outgoing.write(&channel.socket, src.sub(base, len), sendable(base, len, ready));
+            moved |= written.map_err(|error| connection_error(self.peer, &error))?;
+            through &= channel.outgoing.is_complete();
             self.counters.copied_bytes += channel.outgoing.take_copied();
         }
         if through {
             self.sending = false;
-            self.send_patience.reset();
+            self.send_liveness.reset();
             self.counters.sent_messages += 1;
             if !state.match_ack {
                 return Ok(SendProgress::Complete);
             }
-            self.confirmable += 1;
-            state.awaits = Some(self.confirmable);
+            self.ack_requests += 1;
+            state.awaits = Some(self.ack_requests);
             return Ok(SendProgress::Posted);
         }
         if moved {
-            self.send_patience.reset();
+            self.send_liveness.reset();
             return Ok(SendProgress::Advanced);
         }
         self.sending = self.channels[..count].iter().any(|channel| channel.outgoing.has_begun());
-        self.look_after(Direction::Out)?;
+        self.check_liveness(Direction::Out)?;
         Ok(SendProgress::Idle)
     }
 
@@ -258,21 +272,21 @@ impl Link for TcpLink {
         if !self.is_connected()? {
             return Ok(RecvProgress::Idle);
         }
-        let count = self.parts.count(state.len);
+        let count = self.striping.count(state.len);
         let (all, mut moved) = ((1u32 << count) - 1, false);
         for part in 0..count {
             if self.received & 1 << part != 0 {
                 continue;
             }
-            // The first connection's head decides whether the message is the expected one; the others wait
-            // for it.
-            if part > 0 && self.channels[0].incoming.head().is_none() {
+            // The header on the first connection decides whether the message is the expected one; the other
+            // connections wait for it.
+            if part > 0 && self.channels[0].incoming.header().is_none() {
                 break;
             }
             match self.poll_part(part, state, sink)? {
-                Polled::Nothing => {}
-                Polled::Some => moved = true,
-                Polled::All => {
+                Polled::Idle => {}
+                Polled::Advanced => moved = true,
+                Polled::Complete => {
                     self.received |= 1 << part;
                     moved = true;
                 }
@@ -280,20 +294,20 @@ impl Link for TcpLink {
         }
         if self.received == all {
             self.finish_message(count, state.len);
-            self.recv_patience.reset();
+            self.recv_liveness.reset();
             state.received = state.len;
             return Ok(RecvProgress::Complete);
         }
         if moved {
-            self.recv_patience.reset();
-            state.received = self.taken(count);
+            self.recv_liveness.reset();
+            state.received = self.received_prefix(count);
             return Ok(RecvProgress::Advanced);
         }
-        self.look_after(Direction::In)?;
+        self.check_liveness(Direction::In)?;
         Ok(RecvProgress::Idle)
     }
 
     fn peek_digest(&self) -> Option<u64> {
-        self.channels.first().and_then(|channel| channel.incoming.head()).map(|head| head.digest)
+        self.channels.first().and_then(|channel| channel.incoming.header()).map(|header| header.digest)
     }
 }

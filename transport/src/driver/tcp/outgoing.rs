@@ -1,92 +1,92 @@
-//! Sending parts of messages on one connection.
+//! Sends parts of messages on one connection.
 
 use super::{
-    sealed::SealedOutgoing,
-    socket::{GATHERED_MOST, Socket},
-    wire::{HEAD_BYTES, Head},
+    encrypted::EncryptedOutgoing,
+    socket::{MAX_COALESCED_BYTES, Socket},
+    wire::{HEADER_BYTES, Header},
 };
 use crate::memory::Span;
 use std::io;
 
-/// The most bytes to write in one poll, so that a long message does not keep others waiting.
-pub(super) const WRITE_MOST: usize = 1 << 20;
+/// Maximum bytes to write in one poll, so that a long message does not delay others.
+pub(super) const MAX_WRITE_BYTES: usize = 1 << 20;
 
 /// Granularity at which an incomplete part is sent: the payload of an encrypted record, and enough to be
 /// worth a system call.
-pub(super) const FED_BYTES: usize = super::sealed::RECORD_BYTES;
+pub(super) const SEND_GRANULARITY: usize = super::encrypted::RECORD_BYTES;
 
 /// The sending side of a connection.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// Heads and payloads as they are.
+    /// Plain headers and payloads.
     Plain(PlainOutgoing),
-    /// In records.
-    Sealed(Box<SealedOutgoing>),
+    /// Encrypted records.
+    Encrypted(Box<EncryptedOutgoing>),
 }
 
 impl Outgoing {
-    /// Begins a part. The one before it is through.
+    /// Starts a part of `len` bytes. The previous one must be complete.
     #[inline]
-    pub(super) fn begin(&mut self, head: &Head, len: usize) {
+    pub(super) fn begin(&mut self, header: &Header, len: usize) {
         match self {
-            Outgoing::Plain(plain) => plain.begin(head, len),
-            Outgoing::Sealed(sealed) => sealed.begin(head, len),
+            Outgoing::Plain(plain) => plain.begin(header, len),
+            Outgoing::Encrypted(encrypted) => encrypted.begin(header, len),
         }
     }
 
     /// Whether the part is fully written, so that its memory is free.
     #[inline]
-    pub(super) fn is_through(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         match self {
-            Outgoing::Plain(plain) => plain.sent == HEAD_BYTES + plain.len,
-            Outgoing::Sealed(sealed) => sealed.is_through(),
+            Outgoing::Plain(plain) => plain.sent == HEADER_BYTES + plain.len,
+            Outgoing::Encrypted(encrypted) => encrypted.is_complete(),
         }
     }
 
-    /// Whether part of it has been written, so that no other part may take its place.
+    /// Whether some of the part has been written, so that no other part may replace it.
     pub(super) fn has_begun(&self) -> bool {
         match self {
             Outgoing::Plain(plain) => plain.sent > 0,
-            Outgoing::Sealed(sealed) => sealed.has_begun(),
+            Outgoing::Encrypted(encrypted) => encrypted.has_begun(),
         }
     }
 
     /// Writes as much as the socket has room for. Returns whether any bytes moved.
     ///
     /// `part` is the whole payload of the part. Its first `ready` bytes are available: all, or a multiple of
-    /// [`FED_BYTES`].
+    /// [`SEND_GRANULARITY`].
     #[inline]
     pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         match self {
             Outgoing::Plain(plain) => plain.write(socket, part, ready),
-            Outgoing::Sealed(sealed) => sealed.write(socket, part, ready),
+            Outgoing::Encrypted(encrypted) => encrypted.write(socket, part, ready),
         }
     }
 
-    /// Bytes of payload that were copied on the way, since the last question.
+    /// Returns the payload bytes that were copied since the last call.
     #[inline]
     pub(super) fn take_copied(&mut self) -> u64 {
         match self {
             Outgoing::Plain(plain) => std::mem::take(&mut plain.copied),
-            Outgoing::Sealed(sealed) => sealed.take_copied(),
+            Outgoing::Encrypted(encrypted) => encrypted.take_copied(),
         }
     }
 }
 
-/// A part on its way.
+/// The sending side of a plain connection.
 #[derive(Debug, Default)]
 pub(super) struct PlainOutgoing {
-    head: [u8; HEAD_BYTES],
+    header: [u8; HEADER_BYTES],
     /// Bytes of the part's payload.
     len: usize,
-    /// Bytes of head and payload that the system has taken.
+    /// Bytes of header and payload that the system has accepted.
     sent: usize,
     copied: u64,
 }
 
 impl PlainOutgoing {
-    fn begin(&mut self, head: &Head, len: usize) {
-        self.head = head.encode();
+    fn begin(&mut self, header: &Header, len: usize) {
+        self.header = header.encode();
         self.len = len;
         self.sent = 0;
     }
@@ -94,17 +94,17 @@ impl PlainOutgoing {
     #[inline]
     fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         debug_assert_eq!(part.len(), self.len, "the same part");
-        let head = &self.head[self.sent.min(HEAD_BYTES)..];
-        let done = self.sent.saturating_sub(HEAD_BYTES);
-        // A head does not go alone.
+        let header = &self.header[self.sent.min(HEADER_BYTES)..];
+        let done = self.sent.saturating_sub(HEADER_BYTES);
+        // A header is not sent without payload.
         if ready < self.len && ready <= done {
             return Ok(false);
         }
-        let body = part.sub(done, (ready - done).min(WRITE_MOST));
-        let (heads, gathered) = (head.len(), head.len() + body.len());
-        let sent = socket.send(head, body)?;
-        if heads > 0 && gathered <= GATHERED_MOST {
-            self.copied += sent.saturating_sub(heads) as u64;
+        let body = part.sub(done, (ready - done).min(MAX_WRITE_BYTES));
+        let (headers, gathered) = (header.len(), header.len() + body.len());
+        let sent = socket.send(header, body)?;
+        if headers > 0 && gathered <= MAX_COALESCED_BYTES {
+            self.copied += sent.saturating_sub(headers) as u64;
         }
         self.sent += sent;
         Ok(sent > 0)

@@ -1,10 +1,10 @@
 //! Nonblocking system calls on a connected socket.
 //!
 //! # Safety
-//! The kernel reads and writes within spans whose owners lend them for the duration of the call. It checks
+//! The kernel reads and writes within spans whose owners provide them for the duration of the call. It checks
 //! addresses itself.
 
-use super::wire::HEAD_BYTES;
+use super::wire::HEADER_BYTES;
 use crate::memory::{Span, SpanMut};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -18,15 +18,15 @@ use std::{
     time::Duration,
 };
 
-/// Maximum bytes of head and payload that are copied side by side: up to here, a copy is cheaper than a
+/// Maximum bytes of header and payload that are copied into one buffer: up to here, a copy is cheaper than a
 /// gather list.
-pub(super) const GATHERED_MOST: usize = 1024;
+pub(super) const MAX_COALESCED_BYTES: usize = 1024;
 
-/// The most that is thrown away of what lies unread in a connection that is closed.
-const THROWN_AWAY_MOST: usize = 64 << 20;
+/// Maximum unread bytes that are discarded when a connection is closed.
+const MAX_DISCARDED_BYTES: usize = 64 << 20;
 
-/// The probing of connections on which nothing is sent: after a second, and every second.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Time before the first keep-alive probe of an idle connection, and between two probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Unanswered probes after which the system ends a connection, in addition to the seconds of the peer
 /// timeout.
 const PROBES: u32 = 2;
@@ -36,57 +36,57 @@ const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 /// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum ReadResult {
     /// Number of bytes read, at least one.
     Bytes(usize),
-    /// Nothing yet.
-    Nothing,
-    /// The other end sends no more.
-    End,
+    /// Nothing has arrived.
+    WouldBlock,
+    /// The other end has shut down sending.
+    Eof,
 }
 
 /// Source of received bytes: a socket, or the harness of tests and fuzzing.
 pub(super) trait Source {
-    /// Reads what has come into `parts`, one after the other; at least one of them has room.
-    fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<Came>;
+    /// Reads the available bytes into `parts`, one after the other; at least one of them has room.
+    fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<ReadResult>;
 }
 
-/// A connected socket, and what its link is waiting for on it.
+/// A connected socket, and the readiness that its link waits for.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
-    /// The link's latest read has found nothing.
-    pub(super) reads: AtomicBool,
-    /// The link's latest write has found no room.
-    pub(super) writes: AtomicBool,
+    /// Whether the link's latest read found nothing.
+    pub(super) wants_read: AtomicBool,
+    /// Whether the link's latest write found no room.
+    pub(super) wants_write: AtomicBool,
 }
 
 impl Socket {
     pub(super) fn new(stream: TcpStream) -> Socket {
-        Socket { stream, reads: AtomicBool::new(false), writes: AtomicBool::new(false) }
+        Socket { stream, wants_read: AtomicBool::new(false), wants_write: AtomicBool::new(false) }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// Writes what there is room for of `head` and `body`, in this order; 0 when there is none.
+    /// Writes `header` and then `body`, as far as the socket has room. Returns the number of bytes written.
     #[inline]
-    pub(super) fn send(&self, head: &[u8], body: Span<'_>) -> io::Result<usize> {
-        debug_assert!(head.len() <= HEAD_BYTES, "a head is short");
-        if head.is_empty() {
+    pub(super) fn send(&self, header: &[u8], body: Span<'_>) -> io::Result<usize> {
+        debug_assert!(header.len() <= HEADER_BYTES, "at most one header");
+        if header.is_empty() {
             return self.send_span(body);
         }
-        if head.len() + body.len() <= GATHERED_MOST {
-            let mut bytes = [0; GATHERED_MOST];
-            bytes[..head.len()].copy_from_slice(head);
-            let (_, rest) = bytes.split_at_mut(head.len());
+        if header.len() + body.len() <= MAX_COALESCED_BYTES {
+            let mut bytes = [0; MAX_COALESCED_BYTES];
+            bytes[..header.len()].copy_from_slice(header);
+            let (_, rest) = bytes.split_at_mut(header.len());
             SpanMut::from(&mut rest[..body.len()]).copy_from(body);
-            return self.send_span(Span::from(&bytes[..head.len() + body.len()]));
+            return self.send_span(Span::from(&bytes[..header.len() + body.len()]));
         }
-        let mut parts = [io_vector(head.as_ptr(), head.len()), io_vector(body.as_ptr(), body.len())];
+        let mut parts = [io_vector(header.as_ptr(), header.len()), io_vector(body.as_ptr(), body.len())];
         let message = message_of(&mut parts);
-        // SAFETY: `message` names two parts of memory that are readable during the call: a slice, and a span.
+        // SAFETY: `message` names two parts of memory that are readable during the call: a slice and a span.
         self.sent(unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, FLAGS) })
     }
 
@@ -100,17 +100,17 @@ impl Socket {
     fn sent(&self, result: isize) -> io::Result<usize> {
         match usize::try_from(result) {
             Ok(sent) => {
-                if self.writes.load(Relaxed) {
-                    self.writes.store(false, Relaxed);
+                if self.wants_write.load(Relaxed) {
+                    self.wants_write.store(false, Relaxed);
                 }
                 Ok(sent)
             }
             Err(_) => {
                 let error = io::Error::last_os_error();
-                if !is_patience(&error) {
+                if !is_would_block(&error) {
                     return Err(error);
                 }
-                self.writes.store(true, Relaxed);
+                self.wants_write.store(true, Relaxed);
                 Ok(0)
             }
         }
@@ -118,11 +118,11 @@ impl Socket {
 
     /// Discards received bytes and shuts down sending. Closing a socket with unread bytes would reset the
     /// connection and drop bytes that were sent.
-    pub(super) fn finish(&self) {
+    pub(super) fn discard_and_shutdown(&self) {
         let mut bytes = [0; 16 << 10];
-        // A bound, since the peer may keep sending.
-        for _ in 0..THROWN_AWAY_MOST / bytes.len() {
-            if !matches!(self.recv([SpanMut::from(&mut bytes[..])]), Ok(Came::Bytes(_))) {
+        // Bounded, since the peer may keep sending.
+        for _ in 0..MAX_DISCARDED_BYTES / bytes.len() {
+            if !matches!(self.recv([SpanMut::from(&mut bytes[..])]), Ok(ReadResult::Bytes(_))) {
                 break;
             }
         }
@@ -131,12 +131,12 @@ impl Socket {
 
     /// Whether the peer's kernel has acknowledged all sent bytes, or never will.
     pub(super) fn is_drained(&self) -> bool {
-        unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0) || self.is_over()
+        unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0) || self.is_closed()
     }
 
     /// Whether the connection is closed in both directions or broken. Kernels keep counting bytes that they
     /// will never send.
-    fn is_over(&self) -> bool {
+    fn is_closed(&self) -> bool {
         let mut news = [PollFd::from_borrowed_fd(self.fd(), PollFlags::empty())];
         let asked = poll(&mut news, Some(&Timespec::default()));
         asked.is_ok() && news[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
@@ -145,7 +145,7 @@ impl Socket {
 
 impl Source for Socket {
     #[inline]
-    fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<Came> {
+    fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<ReadResult> {
         let fd = self.stream.as_raw_fd();
         let result = if N == 1 {
             // SAFETY: the span's bytes are writable during the call, and the system checks the address.
@@ -157,28 +157,28 @@ impl Source for Socket {
             unsafe { libc::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) }
         };
         match usize::try_from(result) {
-            Ok(0) => Ok(Came::End),
+            Ok(0) => Ok(ReadResult::Eof),
             Ok(came) => {
-                if self.reads.load(Relaxed) {
-                    self.reads.store(false, Relaxed);
+                if self.wants_read.load(Relaxed) {
+                    self.wants_read.store(false, Relaxed);
                 }
-                Ok(Came::Bytes(came))
+                Ok(ReadResult::Bytes(came))
             }
             Err(_) => {
                 let error = io::Error::last_os_error();
-                if !is_patience(&error) {
+                if !is_would_block(&error) {
                     return Err(error);
                 }
-                if !self.reads.load(Relaxed) {
-                    self.reads.store(true, Relaxed);
+                if !self.wants_read.load(Relaxed) {
+                    self.wants_read.store(true, Relaxed);
                 }
-                Ok(Came::Nothing)
+                Ok(ReadResult::WouldBlock)
             }
         }
     }
 }
 
-fn is_patience(error: &io::Error) -> bool {
+fn is_would_block(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
@@ -194,16 +194,16 @@ fn message_of(parts: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// Bytes that were sent and not acknowledged, where the system tells.
+/// Returns the number of sent bytes that are not acknowledged, if the system reports it.
 fn unacknowledged(fd: BorrowedFd<'_>) -> Option<u64> {
     let mut bytes: libc::c_int = 0;
     #[cfg(target_os = "linux")]
-    // SAFETY: the request writes one number, to a variable of ours.
+    // SAFETY: the request writes one number to a local variable.
     let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
     #[cfg(not(target_os = "linux"))]
     let asked = {
         let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the option is one number, written to a variable of ours of that size.
+        // SAFETY: the option is one number, written to a local variable of that size.
         unsafe {
             libc::getsockopt(
                 fd.as_raw_fd(),
@@ -221,7 +221,7 @@ fn unacknowledged(fd: BorrowedFd<'_>) -> Option<u64> {
 ///
 /// Options that the system refuses are skipped. `within_host`: both ends are on this host, where pacing gains
 /// nothing.
-pub(super) fn tune(
+pub(super) fn configure(
     stream: &TcpStream,
     buffer_bytes: Option<usize>,
     peer_timeout: Duration,
@@ -229,26 +229,26 @@ pub(super) fn tune(
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
-    let _ = sockopt::set_tcp_keepidle(stream, PROBE_EVERY);
-    let _ = sockopt::set_tcp_keepintvl(stream, PROBE_EVERY);
+    let _ = sockopt::set_tcp_keepidle(stream, PROBE_INTERVAL);
+    let _ = sockopt::set_tcp_keepintvl(stream, PROBE_INTERVAL);
     let _ = sockopt::set_tcp_keepcnt(stream, PROBES + peer_timeout.as_secs() as u32);
     let _ = sockopt::set_socket_keepalive(stream, true);
     // Not TCP_USER_TIMEOUT: Linux would also end connections to live peers that are slow to read. See
-    // `vital`.
+    // `liveness`.
     #[cfg(target_vendor = "apple")]
-    super::vital::limit_retransmission(stream, peer_timeout);
+    super::liveness::limit_retransmission(stream, peer_timeout);
     #[cfg(target_os = "linux")]
     if within_host {
         let _ = sockopt::set_tcp_congestion(stream, "reno");
     }
     #[cfg(not(target_os = "linux"))]
     let _ = within_host;
-    size(stream.as_fd(), buffer_bytes);
+    set_buffer_sizes(stream.as_fd(), buffer_bytes);
     Ok(())
 }
 
 /// Sets the socket's buffer sizes. They take full effect only if set before the socket connects.
-pub(super) fn size(fd: BorrowedFd<'_>, buffer_bytes: Option<usize>) {
+pub(super) fn set_buffer_sizes(fd: BorrowedFd<'_>, buffer_bytes: Option<usize>) {
     if let Some(bytes) = buffer_bytes {
         let _ = sockopt::set_socket_recv_buffer_size(fd, bytes);
         let _ = sockopt::set_socket_send_buffer_size(fd, bytes);

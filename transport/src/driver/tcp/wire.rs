@@ -1,78 +1,78 @@
-//! Wire format of a connection: heads and payloads, one after the other.
+//! Wire format of a connection: headers and payloads, one after the other.
 //!
 //! ```text
 //! byte  0..8    digest of the operation
 //!       8..14   bytes of the whole message
-//!       14      bits 0..6: number of the part; bit 6: the sender waits for a confirmation
+//!       14      bits 0..6: number of the part; bit 6: the sender waits for a match acknowledgement
 //!       15      marker byte, which detects a stream out of step
 //! ```
 //!
-//! All numbers are little-endian. The part's payload follows the head. Both ends compute the length of the
-//! payload from the length of the message ([`Parts`]).
+//! All numbers are little-endian. The part's payload follows the header. Both ends compute the length of the
+//! payload from the length of the message ([`Striping`]).
 
-/// Bytes of a head.
-pub(super) const HEAD_BYTES: usize = 16;
+/// Bytes of a header.
+pub(super) const HEADER_BYTES: usize = 16;
 
-/// The longest message.
-pub(super) const MESSAGE_MOST: u64 = (1 << 48) - 1;
+/// Maximum bytes of a message.
+pub(super) const MAX_MESSAGE_BYTES: u64 = (1 << 48) - 1;
 
-/// Parts begin at multiples of this many bytes, so that no element is cut.
-pub(super) const CUT_BYTES: usize = 64;
+/// Alignment of parts within a message, in bytes, so that no element is split.
+pub(super) const PART_ALIGNMENT: usize = 64;
 
-const MARK: u8 = 0xc5;
-const CONFIRM: u8 = 0x40;
+const MARKER: u8 = 0xc5;
+const MATCH_ACK: u8 = 0x40;
 
 /// Header of one part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct Header {
     pub(super) digest: u64,
     /// Bytes of the whole message.
     pub(super) len: u64,
     pub(super) part: u8,
-    /// The sender waits until it hears that the message was matched.
-    pub(super) confirm: bool,
+    /// Whether the sender waits for an acknowledgement that the message was matched.
+    pub(super) match_ack: bool,
 }
 
-impl Head {
-    pub(super) fn encode(&self) -> [u8; HEAD_BYTES] {
-        debug_assert!(self.len <= MESSAGE_MOST && self.part < CONFIRM, "{self:?}");
-        let mut bytes = [0; HEAD_BYTES];
+impl Header {
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+        debug_assert!(self.len <= MAX_MESSAGE_BYTES && self.part < MATCH_ACK, "{self:?}");
+        let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&self.digest.to_le_bytes());
         bytes[8..].copy_from_slice(&self.len.to_le_bytes());
-        bytes[14] = self.part | if self.confirm { CONFIRM } else { 0 };
-        bytes[15] = MARK;
+        bytes[14] = self.part | if self.match_ack { MATCH_ACK } else { 0 };
+        bytes[15] = MARKER;
         bytes
     }
 
-    /// `None` when these bytes are no head.
-    pub(super) fn decode(bytes: &[u8; HEAD_BYTES]) -> Option<Head> {
-        if bytes[15] != MARK || bytes[14] & 0x80 != 0 {
+    /// Parses a header; returns `None` if the bytes are not valid.
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        if bytes[15] != MARKER || bytes[14] & 0x80 != 0 {
             return None;
         }
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        Some(Head {
+        Some(Header {
             digest: word(0),
-            len: word(8) & MESSAGE_MOST,
-            part: bytes[14] & (CONFIRM - 1),
-            confirm: bytes[14] & CONFIRM != 0,
+            len: word(8) & MAX_MESSAGE_BYTES,
+            part: bytes[14] & (MATCH_ACK - 1),
+            match_ack: bytes[14] & MATCH_ACK != 0,
         })
     }
 }
 
-/// How messages are cut for the connections of a lane; the same at both ends.
+/// Distribution of messages over the connections of a lane; the same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parts {
-    /// Connections there are.
+pub(super) struct Striping {
+    /// Number of connections.
     pub(super) sockets: usize,
-    /// No part is shorter, except the last one.
-    pub(super) least_bytes: usize,
+    /// Minimum bytes of a part, except for the last one.
+    pub(super) min_part_bytes: usize,
 }
 
-impl Parts {
+impl Striping {
     /// Number of parts of a message of `len` bytes, at least one.
     #[inline]
     pub(super) fn count(&self, len: usize) -> usize {
-        if self.sockets == 1 { 1 } else { (len / self.least_bytes).clamp(1, self.sockets) }
+        if self.sockets == 1 { 1 } else { (len / self.min_part_bytes).clamp(1, self.sockets) }
     }
 
     /// Offset and length of a part in bytes.
@@ -82,7 +82,7 @@ impl Parts {
         if count == 1 {
             return (0, len);
         }
-        let share = (len / count).next_multiple_of(CUT_BYTES);
+        let share = (len / count).next_multiple_of(PART_ALIGNMENT);
         let at = |part: usize| if part == count { len } else { (share * part).min(len) };
         (at(part), at(part + 1) - at(part))
     }
@@ -94,24 +94,24 @@ mod tests {
 
     #[test]
     fn heads_survive_and_other_bytes_are_none() {
-        for head in [
-            Head { digest: 0, len: 0, part: 0, confirm: false },
-            Head { digest: u64::MAX, len: MESSAGE_MOST, part: 63, confirm: true },
-            Head { digest: 1 << 63, len: 1 << 40, part: 15, confirm: false },
+        for header in [
+            Header { digest: 0, len: 0, part: 0, match_ack: false },
+            Header { digest: u64::MAX, len: MAX_MESSAGE_BYTES, part: 63, match_ack: true },
+            Header { digest: 1 << 63, len: 1 << 40, part: 15, match_ack: false },
         ] {
-            assert_eq!(Head::decode(&head.encode()), Some(head));
+            assert_eq!(Header::decode(&header.encode()), Some(header));
         }
-        assert_eq!(Head::decode(&[0; 16]), None);
-        assert_eq!(Head::decode(b"GET / HTTP/1.1\r\n"), None);
-        let mut bytes = Head { digest: 5, len: 5, part: 0, confirm: false }.encode();
+        assert_eq!(Header::decode(&[0; 16]), None);
+        assert_eq!(Header::decode(b"GET / HTTP/1.1\r\n"), None);
+        let mut bytes = Header { digest: 5, len: 5, part: 0, match_ack: false }.encode();
         bytes[14] = 0x80;
-        assert_eq!(Head::decode(&bytes), None);
+        assert_eq!(Header::decode(&bytes), None);
     }
 
     #[test]
     fn parts_cover_a_message_without_gaps_and_cut_no_element() {
         for sockets in [1, 2, 3, 16] {
-            let parts = Parts { sockets, least_bytes: 1024 };
+            let parts = Striping { sockets, min_part_bytes: 1024 };
             for len in (0..5000).chain([16 * 1024, 100_001, (1 << 20) + 63]) {
                 let count = parts.count(len);
                 assert!(count >= 1 && count <= sockets);
@@ -119,7 +119,7 @@ mod tests {
                 for part in 0..count {
                     let (at, bytes) = parts.range(len, part);
                     assert_eq!(at, next, "{len} bytes on {sockets}");
-                    assert!(at % CUT_BYTES == 0 || part == 0);
+                    assert!(at % PART_ALIGNMENT == 0 || part == 0);
                     next = at + bytes;
                 }
                 assert_eq!(next, len, "{len} bytes on {sockets}");

@@ -1,15 +1,15 @@
 //! One connection during set-up, outgoing or incoming.
 //!
 //! ```text
-//! caller                                     called
+//! initiator                                  responder
 //!   | -- connects -------------------------->  |
-//!   | <------- handshake, three messages ----> |   who calls, which connection it is to be
-//!   | <------------------ verdict, sealed ---- |   from then on both may use it
+//!   | <------- handshake, three messages ----> |   identifies the initiator and the connection
+//!   | <--------------- verdict, encrypted ---- |   from then on both may use the connection
 //! ```
 //!
 //! Nothing here blocks: each step runs when the socket is ready. The connector enforces deadlines.
 
-use super::table::{Connection, Key, Verdict};
+use super::connection_table::{Connection, Key, Verdict};
 use crate::secure::{Handshake, Opener, Sealer, SecureError, Session, TAG_BYTES};
 use rustix::{
     event::PollFlags,
@@ -22,21 +22,21 @@ use std::{
     net::{IpAddr, SocketAddr, TcpStream},
 };
 
-/// Bytes of a verdict as it travels.
+/// Bytes of a verdict on the wire.
 const VERDICT_BYTES: usize = 1 + TAG_BYTES;
 
-/// Handshake payload of the caller.
+/// Handshake payload of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CallerHello {
+pub(super) struct InitiatorHello {
     pub(super) from: u32,
     pub(super) to: u32,
-    /// The instances of both, the caller's first.
+    /// Instances of both ends, the initiator's first.
     pub(super) instances: [u64; 2],
     pub(super) lane: u8,
     pub(super) stripe: u8,
 }
 
-impl CallerHello {
+impl InitiatorHello {
     const BYTES: usize = 26;
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -48,11 +48,11 @@ impl CallerHello {
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Option<CallerHello> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<InitiatorHello> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        Some(CallerHello {
+        Some(InitiatorHello {
             from: word(0),
             to: word(4),
             instances: [long(8), long(16)],
@@ -62,20 +62,20 @@ impl CallerHello {
     }
 }
 
-/// Handshake payload of the called end: its rank and its instance.
-pub(super) fn called_hello(rank: u32, instance: u64) -> Vec<u8> {
+/// Encodes the handshake payload of the responder: its rank and its instance.
+pub(super) fn responder_hello(rank: u32, instance: u64) -> Vec<u8> {
     [&rank.to_le_bytes()[..], &instance.to_le_bytes()[..]].concat()
 }
 
-/// A handshake over a socket that does not wait.
+/// A handshake over a nonblocking socket.
 #[derive(Debug)]
-struct Shake {
+struct HandshakeStream {
     stream: TcpStream,
     handshake: Option<Handshake>,
 }
 
-impl Shake {
-    /// Goes as far as it can; the session when all is said.
+impl HandshakeStream {
+    /// Advances the handshake as far as possible. Returns the session once it is complete.
     fn progress(&mut self) -> Result<Option<Session>, SecureError> {
         let Some(handshake) = &mut self.handshake else { return Ok(None) };
         let mut bytes = [0; 1024];
@@ -84,28 +84,28 @@ impl Shake {
                 return self.handshake.take().map(Handshake::finish).transpose();
             }
             if !handshake.outgoing().is_empty() {
-                match waited(self.stream.write(handshake.outgoing()))? {
+                match nonblocking(self.stream.write(handshake.outgoing()))? {
                     None => return Ok(None),
                     Some(written) => handshake.mark_written(written),
                 }
                 continue;
             }
             let wanted = handshake.bytes_wanted().min(bytes.len());
-            match waited(self.stream.read(&mut bytes[..wanted]))? {
+            match nonblocking(self.stream.read(&mut bytes[..wanted]))? {
                 None => return Ok(None),
                 Some(0) => return Err(SecureError::Closed),
-                Some(came) => handshake.receive(&bytes[..came])?,
+                Some(received) => handshake.receive(&bytes[..received])?,
             }
         }
     }
 
     fn interest(&self) -> PollFlags {
-        let writes = self.handshake.as_ref().is_some_and(|handshake| !handshake.outgoing().is_empty());
-        if writes { PollFlags::OUT } else { PollFlags::IN }
+        let wants_write = self.handshake.as_ref().is_some_and(|handshake| !handshake.outgoing().is_empty());
+        if wants_write { PollFlags::OUT } else { PollFlags::IN }
     }
 }
 
-fn waited(done: io::Result<usize>) -> Result<Option<usize>, SecureError> {
+fn nonblocking(done: io::Result<usize>) -> Result<Option<usize>, SecureError> {
     match done {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
@@ -116,116 +116,123 @@ fn waited(done: io::Result<usize>) -> Result<Option<usize>, SecureError> {
     }
 }
 
-/// A call of ours.
+/// A connection that this end makes.
 #[derive(Debug)]
-pub(super) struct Call {
-    shake: Shake,
-    connected: bool,
-    /// Handshake payload that the called end must send.
-    expects: Vec<u8>,
+pub(super) struct Outbound {
+    handshake: HandshakeStream,
+    is_connected: bool,
+    /// Handshake payload that the responder must send.
+    expected_hello: Vec<u8>,
     ciphers: Option<Box<(Sealer, Opener)>>,
     verdict: [u8; VERDICT_BYTES],
-    came: usize,
+    received: usize,
 }
 
-impl Call {
-    /// Begins to connect, from an address of ours if that is wanted.
+impl Outbound {
+    /// Starts to connect, from the local address `from` if it is given.
     pub(super) fn begin(
         to: SocketAddr,
         from: Option<IpAddr>,
         buffer_bytes: Option<usize>,
         handshake: Handshake,
-        expects: Vec<u8>,
-    ) -> io::Result<Call> {
+        expected_hello: Vec<u8>,
+    ) -> io::Result<Outbound> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket: OwnedFd = net::socket(family, SocketType::STREAM, None)?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        super::socket::size(socket.as_fd(), buffer_bytes);
+        super::socket::set_buffer_sizes(socket.as_fd(), buffer_bytes);
         if let Some(from) = from {
-            // If the system does not want it, it chooses.
+            // If the system refuses the address, it chooses one itself.
             let _ = net::bind(&socket, &SocketAddr::new(from, 0));
         }
         match net::connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let shake = Shake { stream: socket.into(), handshake: Some(handshake) };
-        Ok(Call { shake, connected: false, expects, ciphers: None, verdict: [0; VERDICT_BYTES], came: 0 })
+        let handshake = HandshakeStream { stream: socket.into(), handshake: Some(handshake) };
+        Ok(Outbound {
+            handshake,
+            is_connected: false,
+            expected_hello,
+            ciphers: None,
+            verdict: [0; VERDICT_BYTES],
+            received: 0,
+        })
     }
 
-    /// Goes as far as it can.
+    /// Advances the connection as far as possible. Returns the verdict once it has arrived.
     pub(super) fn progress(&mut self) -> Result<Option<Verdict>, SecureError> {
-        if !self.connected {
-            if let Err(errno) = net::sockopt::socket_error(&self.shake.stream).map_err(io::Error::from)? {
+        if !self.is_connected {
+            if let Err(errno) = net::sockopt::socket_error(&self.handshake.stream).map_err(io::Error::from)? {
                 return Err(io::Error::from(errno).into());
             }
-            if self.shake.stream.peer_addr().is_err() {
+            if self.handshake.stream.peer_addr().is_err() {
                 return Ok(None);
             }
-            self.connected = true;
+            self.is_connected = true;
         }
         if self.ciphers.is_none() {
-            let Some(session) = self.shake.progress()? else { return Ok(None) };
-            if session.hello() != self.expects {
-                return Err(SecureError::Malformed("it is not the rank that was called"));
+            let Some(session) = self.handshake.progress()? else { return Ok(None) };
+            if session.hello() != self.expected_hello {
+                return Err(SecureError::Malformed("the other end is not the expected rank"));
             }
             self.ciphers = Some(Box::new(session.into_ciphers()));
         }
-        while self.came < VERDICT_BYTES {
-            match waited(self.shake.stream.read(&mut self.verdict[self.came..]))? {
+        while self.received < VERDICT_BYTES {
+            match nonblocking(self.handshake.stream.read(&mut self.verdict[self.received..]))? {
                 None => return Ok(None),
                 Some(0) => return Err(SecureError::Closed),
-                Some(came) => self.came += came,
+                Some(received) => self.received += received,
             }
         }
         let (byte, tag) = self.verdict.split_at_mut(1);
         let ciphers = self.ciphers.as_mut().expect("after the handshake");
         ciphers.1.open(&[], byte, (&*tag).try_into().expect("the rest of it"))?;
-        Verdict::of(byte[0]).map(Some).ok_or(SecureError::Malformed("a verdict that there is not"))
+        Verdict::from_byte(byte[0]).map(Some).ok_or(SecureError::Malformed("an unknown verdict"))
     }
 
     pub(super) fn interest(&self) -> PollFlags {
-        if self.connected { self.shake.interest() } else { PollFlags::OUT }
+        if self.is_connected { self.handshake.interest() } else { PollFlags::OUT }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.shake.stream.as_fd()
+        self.handshake.stream.as_fd()
     }
 
-    /// The connection, after the verdict.
+    /// Returns the connection; call this after the verdict.
     pub(super) fn into_connection(self, encrypted: bool) -> Connection {
-        Connection { stream: self.shake.stream, ciphers: self.ciphers.filter(|_| encrypted) }
+        Connection { stream: self.handshake.stream, ciphers: self.ciphers.filter(|_| encrypted) }
     }
 }
 
-/// Somebody's call.
+/// A connection that another process makes.
 #[derive(Debug)]
-pub(super) struct Visit {
-    shake: Shake,
+pub(super) struct Inbound {
+    handshake: HandshakeStream,
     pub(super) from: SocketAddr,
 }
 
-impl Visit {
-    pub(super) fn begin(stream: TcpStream, from: SocketAddr, handshake: Handshake) -> Visit {
-        Visit { shake: Shake { stream, handshake: Some(handshake) }, from }
+impl Inbound {
+    pub(super) fn begin(stream: TcpStream, from: SocketAddr, handshake: Handshake) -> Inbound {
+        Inbound { handshake: HandshakeStream { stream, handshake: Some(handshake) }, from }
     }
 
-    /// Advances the handshake as far as possible. Returns the session once the caller has proved that it
+    /// Advances the handshake as far as possible. Returns the session once the initiator has proved that it
     /// knows the secret.
     pub(super) fn progress(&mut self) -> Result<Option<Session>, SecureError> {
-        self.shake.progress()
+        self.handshake.progress()
     }
 
     pub(super) fn interest(&self) -> PollFlags {
-        self.shake.interest()
+        self.handshake.interest()
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.shake.stream.as_fd()
+        self.handshake.stream.as_fd()
     }
 
-    /// Tells the caller what becomes of its call.
+    /// Sends the verdict to the initiator, and returns the connection.
     pub(super) fn answer(
         mut self,
         session: Session,
@@ -237,13 +244,16 @@ impl Visit {
         let (byte, rest) = bytes.split_at_mut(1);
         byte[0] = verdict as u8;
         rest.copy_from_slice(&sealer.seal(&[], byte));
-        // Nothing but the handshake was sent before, so there is room.
-        self.shake.stream.write_all(&bytes)?;
-        Ok(Connection { stream: self.shake.stream, ciphers: encrypted.then(|| Box::new((sealer, opener))) })
+        // Only the handshake was sent before, so the socket has room.
+        self.handshake.stream.write_all(&bytes)?;
+        Ok(Connection {
+            stream: self.handshake.stream,
+            ciphers: encrypted.then(|| Box::new((sealer, opener))),
+        })
     }
 
-    /// The connection that it is to be.
-    pub(super) fn key_of(hello: &CallerHello) -> Key {
+    /// Returns the key of the connection that the initiator asks for.
+    pub(super) fn key_of(hello: &InitiatorHello) -> Key {
         Key { peer: hello.from, lane: hello.lane, stripe: hello.stripe }
     }
 }
@@ -254,15 +264,15 @@ mod tests {
 
     #[test]
     fn hellos_survive_and_others_are_none() {
-        let hello = CallerHello { from: 1, to: 1023, instances: [7, u64::MAX], lane: 2, stripe: 15 };
-        assert_eq!(CallerHello::decode(&hello.encode()), Some(hello));
-        assert_eq!(CallerHello::decode(&hello.encode()[1..]), None);
-        assert_eq!(CallerHello::decode(&[]), None);
+        let hello = InitiatorHello { from: 1, to: 1023, instances: [7, u64::MAX], lane: 2, stripe: 15 };
+        assert_eq!(InitiatorHello::decode(&hello.encode()), Some(hello));
+        assert_eq!(InitiatorHello::decode(&hello.encode()[1..]), None);
+        assert_eq!(InitiatorHello::decode(&[]), None);
     }
 
     #[test]
     fn verdicts_are_three() {
-        let known: Vec<u8> = (0..=255).filter(|byte| Verdict::of(*byte).is_some()).collect();
+        let known: Vec<u8> = (0..=255).filter(|byte| Verdict::from_byte(*byte).is_some()).collect();
         assert_eq!(known, [1, 2, 3]);
     }
 }

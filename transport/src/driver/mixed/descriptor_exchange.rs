@@ -6,7 +6,7 @@
 //! the socket has an abstract name, outside of any file system. Elsewhere it is a file, removed when the
 //! exchange ends.
 
-use super::place::Place;
+use super::location::Location;
 use crate::driver::shm::{receive_descriptor, send_descriptor};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -19,20 +19,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A caller that has not said in this time who it is, is nobody of ours.
-const GREETING: Duration = Duration::from_millis(500);
+/// Time in which a caller must present its token and its rank.
+const CALLER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Listening socket of this rank for the descriptor exchange.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct DescriptorExchange {
     listener: UnixListener,
     socket: String,
     token: [u8; 16],
 }
 
-impl Meeting {
-    /// Listens.
-    pub(super) fn prepare() -> io::Result<Meeting> {
+impl DescriptorExchange {
+    /// Opens the listening socket and chooses the token.
+    pub(super) fn open() -> io::Result<DescriptorExchange> {
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
         let mut token = [0; 16];
@@ -40,7 +40,7 @@ impl Meeting {
         let name: String = random[..16].iter().map(|byte| format!("{byte:02x}")).collect();
         let (listener, socket) = listen(&name)?;
         listener.set_nonblocking(true)?;
-        Ok(Meeting { listener, socket, token })
+        Ok(DescriptorExchange { listener, socket, token })
     }
 
     pub(super) fn socket(&self) -> &str {
@@ -51,48 +51,49 @@ impl Meeting {
         &self.token
     }
 
-    /// Gives all of `neighbours` but ourselves our descriptor; returns theirs, by rank.
+    /// Exchanges descriptors with all of `local_ranks` except this one. Returns the peers' descriptors, by
+    /// rank.
     ///
     /// # Errors
-    /// When one can't be reached or does not come in time.
+    /// The system's error if a peer can't be reached, and `TimedOut` if one does not connect in time.
     pub(super) fn exchange(
         &self,
         rank: u32,
-        neighbours: &[u32],
-        places: &[Place],
+        local_ranks: &[u32],
+        locations: &[Location],
         object: &OwnedFd,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Vec<(u32, OwnedFd)>> {
-        let until = Instant::now() + patience;
-        let mut called = Vec::new();
-        for peer in neighbours.iter().copied().filter(|peer| *peer < rank) {
-            let place = &places[peer as usize];
-            let call = || {
-                let mut stream = connect(&place.socket)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(patience))?;
-                stream.write_all(&place.token)?;
+        let until = Instant::now() + timeout;
+        let mut outgoing = Vec::new();
+        for peer in local_ranks.iter().copied().filter(|peer| *peer < rank) {
+            let location = &locations[peer as usize];
+            let connect_to_peer = || {
+                let mut stream = connect(&location.socket)?;
+                stream.set_read_timeout(Some(timeout))?;
+                stream.set_write_timeout(Some(timeout))?;
+                stream.write_all(&location.token)?;
                 stream.write_all(&rank.to_le_bytes())?;
                 send_descriptor(&stream, object.as_fd())?;
                 Ok(stream)
             };
-            called.push((peer, call().map_err(|error| about(peer, &error))?));
+            outgoing.push((peer, connect_to_peer().map_err(|error| with_rank(peer, &error))?));
         }
-        let mut met = Vec::new();
-        let mut awaited: BTreeSet<u32> = neighbours.iter().copied().filter(|peer| *peer > rank).collect();
+        let mut received = Vec::new();
+        let mut awaited: BTreeSet<u32> = local_ranks.iter().copied().filter(|peer| *peer > rank).collect();
         while let Some(first) = awaited.first().copied() {
-            let stream = self.accept(until).map_err(|error| about(first, &error))?;
-            // Foreign processes and ranks that disconnect do not end the exchange.
-            if let Ok((peer, theirs)) = self.greet(stream, &awaited, object) {
+            let stream = self.accept(until).map_err(|error| with_rank(first, &error))?;
+            // Foreign processes and callers that disconnect do not end the exchange.
+            if let Ok((peer, theirs)) = self.handle_caller(stream, &awaited, object) {
                 awaited.remove(&peer);
-                met.push((peer, theirs));
+                received.push((peer, theirs));
             }
         }
-        for (peer, stream) in called {
-            let theirs = receive_descriptor(&stream).map_err(|errno| about(peer, &errno.into()))?;
-            met.push((peer, theirs));
+        for (peer, stream) in outgoing {
+            let theirs = receive_descriptor(&stream).map_err(|errno| with_rank(peer, &errno.into()))?;
+            received.push((peer, theirs));
         }
-        Ok(met)
+        Ok(received)
     }
 
     fn accept(&self, until: Instant) -> io::Result<UnixStream> {
@@ -104,28 +105,28 @@ impl Meeting {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(io::Error::new(ErrorKind::TimedOut, "it did not come in time"));
+                return Err(io::Error::new(ErrorKind::TimedOut, "it did not connect in time"));
             }
             let limit = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
             let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&limit));
         }
     }
 
-    /// Hears who has come, takes its descriptor and gives it ours.
-    fn greet(
+    /// Checks the caller's token and rank, receives its descriptor and sends this rank's.
+    fn handle_caller(
         &self,
         mut stream: UnixStream,
         awaited: &BTreeSet<u32>,
         object: &OwnedFd,
     ) -> io::Result<(u32, OwnedFd)> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(GREETING))?;
-        stream.set_write_timeout(Some(GREETING))?;
+        stream.set_read_timeout(Some(CALLER_TIMEOUT))?;
+        stream.set_write_timeout(Some(CALLER_TIMEOUT))?;
         let (mut token, mut rank) = ([0; 16], [0; 4]);
         stream.read_exact(&mut token)?;
         stream.read_exact(&mut rank)?;
         let peer = u32::from_le_bytes(rank);
-        // Each bit counts, wherever the first difference is.
+        // Compares all bytes, so that the time does not depend on the first difference.
         let difference = token.iter().zip(&self.token).fold(0, |all, (a, b)| all | (a ^ b));
         if difference != 0 || !awaited.contains(&peer) {
             return Err(ErrorKind::PermissionDenied.into());
@@ -136,7 +137,7 @@ impl Meeting {
     }
 }
 
-fn about(peer: u32, error: &io::Error) -> io::Error {
+fn with_rank(peer: u32, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("rank {peer}: {error}"))
 }
 
@@ -169,7 +170,7 @@ fn connect(socket: &str) -> io::Result<UnixStream> {
 }
 
 #[cfg(not(target_os = "linux"))]
-impl Drop for Meeting {
+impl Drop for DescriptorExchange {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.socket);
     }
@@ -186,23 +187,31 @@ mod tests {
         File::open("/dev/null").expect("it is there").into()
     }
 
-    fn places(meetings: &[Meeting]) -> Vec<Place> {
-        meetings.iter().map(|meeting| Place::of_this_process(meeting.socket(), meeting.token(), "")).collect()
+    fn locations(exchanges: &[DescriptorExchange]) -> Vec<Location> {
+        exchanges
+            .iter()
+            .map(|descriptor_exchange| {
+                Location::of_this_process(descriptor_exchange.socket(), descriptor_exchange.token(), "")
+            })
+            .collect()
     }
 
     #[test]
     fn all_neighbours_meet_and_nobody_else() {
-        let meetings: Vec<Meeting> = (0..5).map(|_| Meeting::prepare().expect("a socket")).collect();
-        let places = places(&meetings);
-        let neighbours = [0, 1, 3, 4];
+        let exchanges: Vec<DescriptorExchange> =
+            (0..5).map(|_| DescriptorExchange::open().expect("a socket")).collect();
+        let locations = locations(&exchanges);
+        let local_ranks = [0, 1, 3, 4];
         thread::scope(|scope| {
-            for rank in neighbours {
-                let (meeting, places) = (&meetings[rank as usize], &places);
+            for rank in local_ranks {
+                let (descriptor_exchange, locations) = (&exchanges[rank as usize], &locations);
                 scope.spawn(move || {
-                    let met = meeting.exchange(rank, &neighbours, places, &object(), PATIENCE).expect("all");
-                    let mut peers: Vec<u32> = met.iter().map(|(peer, _)| *peer).collect();
+                    let received = descriptor_exchange
+                        .exchange(rank, &local_ranks, locations, &object(), PATIENCE)
+                        .expect("all");
+                    let mut peers: Vec<u32> = received.iter().map(|(peer, _)| *peer).collect();
                     peers.sort_unstable();
-                    assert!(peers.iter().eq(neighbours.iter().filter(|peer| **peer != rank)), "{peers:?}");
+                    assert!(peers.iter().eq(local_ranks.iter().filter(|peer| **peer != rank)), "{peers:?}");
                 });
             }
         });
@@ -210,35 +219,37 @@ mod tests {
 
     #[test]
     fn strangers_are_turned_away_and_the_right_one_gets_in() {
-        let meetings: Vec<Meeting> = (0..2).map(|_| Meeting::prepare().expect("a socket")).collect();
-        let places = places(&meetings);
-        let socket = &places[0].socket;
+        let exchanges: Vec<DescriptorExchange> =
+            (0..2).map(|_| DescriptorExchange::open().expect("a socket")).collect();
+        let locations = locations(&exchanges);
+        let socket = &locations[0].socket;
         let silent = connect(socket).expect("it listens");
         let mut wrong = connect(socket).expect("it listens");
         wrong.write_all(&[7; 20]).expect("room");
-        // Knows the token, and says it is a rank that nobody waits for.
+        // Knows the token, but presents a rank that is not expected.
         let mut surplus = connect(socket).expect("it listens");
-        surplus.write_all(&places[0].token).expect("room");
+        surplus.write_all(&locations[0].token).expect("room");
         surplus.write_all(&9u32.to_le_bytes()).expect("room");
         drop(connect(socket).expect("it listens"));
         thread::scope(|scope| {
-            scope.spawn(|| meetings[1].exchange(1, &[0, 1], &places, &object(), PATIENCE).expect("met"));
-            let met = meetings[0].exchange(0, &[0, 1], &places, &object(), PATIENCE).expect("met");
-            assert_eq!(met.len(), 1);
+            scope.spawn(|| exchanges[1].exchange(1, &[0, 1], &locations, &object(), PATIENCE).expect("met"));
+            let received = exchanges[0].exchange(0, &[0, 1], &locations, &object(), PATIENCE).expect("met");
+            assert_eq!(received.len(), 1);
         });
         drop(silent);
     }
 
     #[test]
     fn one_who_does_not_come_is_an_error_that_names_it() {
-        let meetings: Vec<Meeting> = (0..2).map(|_| Meeting::prepare().expect("a socket")).collect();
-        let places = places(&meetings);
+        let exchanges: Vec<DescriptorExchange> =
+            (0..2).map(|_| DescriptorExchange::open().expect("a socket")).collect();
+        let locations = locations(&exchanges);
         let soon = Duration::from_millis(50);
-        let error = meetings[0].exchange(0, &[0, 1], &places, &object(), soon).expect_err("nobody comes");
-        assert!(error.to_string().contains("rank 1: it did not come in time"), "{error}");
-        drop(meetings);
-        let gone = Meeting::prepare().expect("a socket");
-        let error = gone.exchange(1, &[0, 1], &places, &object(), soon).expect_err("nobody is there");
+        let error = exchanges[0].exchange(0, &[0, 1], &locations, &object(), soon).expect_err("nobody comes");
+        assert!(error.to_string().contains("rank 1: it did not connect in time"), "{error}");
+        drop(exchanges);
+        let gone = DescriptorExchange::open().expect("a socket");
+        let error = gone.exchange(1, &[0, 1], &locations, &object(), soon).expect_err("nobody is there");
         assert!(error.to_string().starts_with("rank 0: "), "{error}");
     }
 }

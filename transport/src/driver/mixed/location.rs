@@ -1,0 +1,140 @@
+//! Location of a rank (host, namespace, user), as announced to the other ranks.
+
+use crate::TransportError;
+use serde::{Deserialize, Serialize};
+use std::{fs, io};
+
+/// Location of a rank, and the socket over which ranks of its host send it a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Location {
+    /// Identity of the running system: the boot ID, or a substitute.
+    boot: String,
+    /// Network namespace of the process; abstract sockets belong to one namespace.
+    network: String,
+    user: u32,
+    /// Host name given by the user.
+    host: String,
+    /// Name of the socket of the descriptor exchange.
+    pub(super) socket: String,
+    /// Secret of the descriptor exchange. Only ranks of the job know it, from the job's side channel.
+    pub(super) token: [u8; 16],
+}
+
+impl Location {
+    pub(super) fn of_this_process(socket: &str, token: &[u8; 16], host: &str) -> Location {
+        Location {
+            boot: boot(),
+            network: network(),
+            user: rustix::process::geteuid().as_raw(),
+            host: host.to_owned(),
+            socket: socket.to_owned(),
+            token: *token,
+        }
+    }
+
+    /// Encodes the announcement as JSON.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// Parses the announcement of a rank.
+    pub(super) fn decode(rank: u32, message: &[u8]) -> Result<Location, TransportError> {
+        serde_json::from_slice(message).map_err(|error| TransportError::DeviceDescription {
+            peer: rank,
+            what: format!(
+                "its location message is invalid ({error}); use the same version of tbccl on all hosts"
+            ),
+        })
+    }
+
+    /// Whether both ranks can map one object. A rank on an unidentifiable host shares memory only with
+    /// itself.
+    pub(super) fn shares_memory_with(&self, other: &Location) -> bool {
+        self == other
+            || !self.boot.is_empty()
+                && (&self.boot, &self.network, self.user, &self.host)
+                    == (&other.boot, &other.network, other.user, &other.host)
+    }
+}
+
+/// Returns the host number of each rank: the lowest rank that it shares memory with.
+pub(super) fn hosts(locations: &[Location]) -> Vec<u32> {
+    let first = |location: &Location| locations.iter().position(|other| other.shares_memory_with(location));
+    locations.iter().map(|location| first(location).expect("itself at least") as u32).collect()
+}
+
+/// Returns the error of a rank that can't exchange descriptors with its local peers.
+pub(super) fn sharing_failed(rank: u32, error: &io::Error) -> TransportError {
+    TransportError::Wiring {
+        rank,
+        what: format!(
+            "it can't share memory with the other ranks of its host: {error}; \
+             TBCCL_TRANSPORT=tcp works without"
+        ),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Identity of the running system without Linux's boot ID: the host name and the time at which `/dev` was
+/// created.
+#[cfg(not(target_os = "linux"))]
+fn boot() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let started = fs::metadata("/dev").and_then(|dev| dev.created().or_else(|_| dev.modified()));
+    let since = started.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    since.map_or_else(String::new, |since| format!("{name} {}", since.as_secs()))
+}
+
+fn network() -> String {
+    let link = fs::read_link("/proc/self/ns/net");
+    link.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location(boot: &str, network: &str, user: u32, token: u8) -> Location {
+        let (boot, network) = (boot.to_owned(), network.to_owned());
+        Location { boot, network, user, host: String::new(), socket: "x".into(), token: [token; 16] }
+    }
+
+    #[test]
+    fn memory_is_shared_within_one_start_of_one_host_one_namespace_and_one_user() {
+        let ours = location("b", "n", 1, 1);
+        assert!(ours.shares_memory_with(&location("b", "n", 1, 2)));
+        for other in [location("c", "n", 1, 2), location("b", "m", 1, 2), location("b", "n", 2, 2)] {
+            assert!(!ours.shares_memory_with(&other), "{other:?}");
+        }
+        let unknown = location("", "n", 1, 1);
+        assert!(
+            unknown.shares_memory_with(&unknown) && !unknown.shares_memory_with(&location("", "n", 1, 2))
+        );
+    }
+
+    #[test]
+    fn ranks_of_one_host_have_a_number_in_common_and_different_names_divide_it() {
+        let named = |host: &str, token| Location { host: host.into(), ..location("b", "n", 1, token) };
+        let locations =
+            [named("x", 0), named("y", 1), location("c", "n", 1, 2), named("x", 3), named("y", 4)];
+        assert_eq!(hosts(&locations), [0, 1, 2, 0, 1]);
+        assert_eq!(hosts(&[location("", "n", 1, 0), location("", "n", 1, 1)]), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_told_is_heard() {
+        let ours = location("b", "n", 1, 7);
+        assert_eq!(Location::decode(3, &ours.encode()).expect("ours"), ours);
+        for message in [b"".as_slice(), b"{}", b"\xff", &vec![b'['; 1 << 16]] {
+            assert!(matches!(
+                Location::decode(3, message),
+                Err(TransportError::DeviceDescription { peer: 3, .. })
+            ));
+        }
+    }
+}

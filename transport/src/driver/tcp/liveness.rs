@@ -1,0 +1,99 @@
+//! Detection of dead connections.
+//!
+//! A process that ends closes its sockets, which notifies the other end. A pulled cable notifies nobody: the
+//! kernel retransmits and gets no acknowledgement. Linux's TCP_USER_TIMEOUT also counts the time of a closed
+//! window, so it would end connections to live peers that are slow to read. Instead a waiting link regularly
+//! asks the kernel ([`unanswered_for`]) for how long an acknowledgement has been overdue.
+//!
+//! The system probes an idle connection after a second (`SO_KEEPALIVE`).
+//!
+//! # Safety
+//! The kernel reads an option from a local variable whose size it is given.
+
+use super::super::unanswered_for;
+use rustix::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+/// Time between two checks.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Number of empty polls in a row after which every poll reads the clock.
+const EAGER_POLLS: u32 = 4096;
+
+/// Decides when a waiting link must check its peer, and whether the peer counts as dead.
+#[derive(Debug, Default)]
+pub(super) struct LivenessCheck {
+    empty_polls: u32,
+    /// Time of the last check, or the first clock reading of this wait.
+    last_check: Option<Instant>,
+    /// Time of the first check that found retransmitted bytes unanswered.
+    unanswered_since: Option<Instant>,
+}
+
+impl LivenessCheck {
+    /// Ends the wait, after a poll that made progress.
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        if self.empty_polls != 0 {
+            *self = LivenessCheck::default();
+        }
+    }
+
+    /// Counts an empty poll. Returns whether a [check](LivenessCheck::check) is due.
+    #[inline]
+    pub(super) fn is_due(&mut self) -> bool {
+        self.empty_polls = self.empty_polls.saturating_add(1);
+        if self.empty_polls < EAGER_POLLS && !self.empty_polls.is_multiple_of(64) {
+            return false;
+        }
+        let now = Instant::now();
+        let last_check = *self.last_check.get_or_insert(now);
+        let is_due = now.saturating_duration_since(last_check) >= CHECK_INTERVAL;
+        if is_due {
+            self.last_check = Some(now);
+        }
+        is_due
+    }
+
+    /// Returns why the peer counts as dead, if its kernel has not answered retransmitted bytes for `timeout`.
+    #[cold]
+    pub(super) fn check(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> Option<String> {
+        let now = Instant::now();
+        let Some(overdue) = unanswered_for(socket) else {
+            self.unanswered_since = None;
+            return None;
+        };
+        let unanswered = now.saturating_duration_since(*self.unanswered_since.get_or_insert(now));
+        if overdue < unanswered {
+            self.unanswered_since = Some(now);
+            return None;
+        }
+        (unanswered >= timeout).then(|| {
+            format!(
+                "no answer from its host for {:.1} s; check the cable and the host",
+                overdue.as_secs_f64()
+            )
+        })
+    }
+}
+
+/// Makes the kernel end a connection whose retransmissions stay unanswered for `peer_timeout`.
+///
+/// The time is rounded up to seconds. The time of a closed window does not count.
+#[cfg(target_vendor = "apple")]
+pub(super) fn limit_retransmission(stream: &std::net::TcpStream, peer_timeout: Duration) {
+    use std::os::fd::AsRawFd;
+    /// TCP_RXT_CONNDROPTIME of <netinet/tcp.h>, in seconds.
+    const DROP_TIME: libc::c_int = 0x80;
+    let seconds = peer_timeout.as_secs_f64().ceil() as libc::c_int;
+    // SAFETY: the option is one number, read from a local variable of that size.
+    let _ = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            DROP_TIME,
+            std::ptr::from_ref(&seconds).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}

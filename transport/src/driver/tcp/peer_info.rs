@@ -1,0 +1,117 @@
+//! Information about a rank: one JSON message per rank, exchanged over the job's rendezvous before ranks
+//! connect.
+//!
+//! Input is untrusted: a message of another version, or one that does not parse, is an error that names the
+//! rank.
+
+use crate::{TransportError, secure::Secret};
+use serde::{Deserialize, Serialize};
+use std::{fmt, net::SocketAddr};
+
+/// Version of these messages, and of the protocol of connections.
+const VERSION: u32 = 1;
+/// Maximum bytes of a message.
+const MAX_BYTES: usize = 64 << 10;
+/// Maximum number of addresses of a rank.
+const MAX_ADDRESSES: usize = 64;
+
+/// Information about a rank. Its `Debug` output hides the secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PeerInfo {
+    tbccl_tcp: u32,
+    /// Random number that distinguishes this communicator's connections from those of earlier ones on the
+    /// same addresses.
+    pub(super) instance: u64,
+    /// Equal for ranks of one host.
+    pub(super) host: String,
+    /// Addresses that the rank listens on.
+    #[serde(rename = "places")]
+    pub(super) listen_addresses: Vec<SocketAddr>,
+    /// The job's secret, sent by rank 0 if the job has none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<String>,
+}
+
+impl PeerInfo {
+    pub(super) fn new(
+        instance: u64,
+        host: String,
+        listen_addresses: Vec<SocketAddr>,
+        secret: Option<&Secret>,
+    ) -> PeerInfo {
+        let secret = secret.map(|secret| secret.to_hex().to_string());
+        PeerInfo { tbccl_tcp: VERSION, instance, host, listen_addresses, secret }
+    }
+
+    /// Returns the secret that the rank sent, if it is valid.
+    pub(super) fn secret(&self) -> Option<Secret> {
+        self.secret.as_ref().and_then(|digits| Secret::from_hex(digits).ok())
+    }
+
+    /// Encodes the message as JSON.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and text are valid JSON")
+    }
+}
+
+impl fmt::Debug for PeerInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PeerInfo { host, listen_addresses, .. } = self;
+        f.debug_struct("PeerInfo")
+            .field("host", host)
+            .field("listen_addresses", listen_addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Parses the messages of all ranks, by rank.
+pub(super) fn decode_all(messages: &[Vec<u8>]) -> Result<Vec<PeerInfo>, TransportError> {
+    messages.iter().enumerate().map(|(rank, message)| decode(rank as u32, message)).collect()
+}
+
+fn decode(peer: u32, message: &[u8]) -> Result<PeerInfo, TransportError> {
+    let broken = |what: String| TransportError::DeviceDescription { peer, what };
+    if message.len() > MAX_BYTES {
+        return Err(broken(format!("it is {} bytes long", message.len())));
+    }
+    let parsed =
+        serde_json::from_slice::<serde_json::Value>(message).map_err(|error| broken(error.to_string()))?;
+    let version = parsed.get("tbccl_tcp").and_then(serde_json::Value::as_u64);
+    if version != Some(VERSION.into()) {
+        let theirs = version.map_or("none".to_owned(), |version| version.to_string());
+        return Err(broken(format!("its protocol version is {theirs}, ours is {VERSION}")));
+    }
+    let info: PeerInfo = serde_json::from_value(parsed).map_err(|error| broken(error.to_string()))?;
+    if info.listen_addresses.is_empty() || info.listen_addresses.len() > MAX_ADDRESSES {
+        return Err(broken(format!("it listens on {} addresses", info.listen_addresses.len())));
+    }
+    Ok(info)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_packing_and_others_are_refused() {
+        let secret = Secret::from_bytes([5; 32]);
+        let address = "[::1]:5".parse().expect("an address");
+        let message = PeerInfo::new(7, "h".into(), vec![address], Some(&secret));
+        let encoded = message.encode();
+        let decoded = decode_all(std::slice::from_ref(&encoded)).expect("ours");
+        assert_eq!(decoded, std::slice::from_ref(&message));
+        assert_eq!(message.secret().expect("a secret").to_hex(), secret.to_hex());
+        for (broken, says) in [
+            (b"GET / HTTP/1.1".to_vec(), "rank 0"),
+            (br#"{"tbccl_tcp":99}"#.to_vec(), "version is 99"),
+            (br#"{"tbccl_verbs":1}"#.to_vec(), "version is none"),
+            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
+            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
+            (vec![b' '; MAX_BYTES + 1], "bytes long"),
+        ] {
+            let error = decode_all(&[broken]).expect_err("not ours").to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
