@@ -1,96 +1,108 @@
-"""Operations that move tensors: broadcast, gather, scatter, all-to-all, objects."""
+"""Operations that move data: broadcast, gather, scatter, all-to-all, and collectives of objects."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
 
-from checks.common import FLOATS, INTEGERS, EIGHTS, COMPLEX, MOVED_ALONE, given, rank, same, size, strided
+from checks.common import (
+    COMPLEX,
+    FLOAT8,
+    FLOATS,
+    INTEGERS,
+    MOVE_ONLY,
+    assert_equal,
+    data_of,
+    rank,
+    size,
+    strided,
+)
 
 
 def check_broadcast_of_every_type() -> None:
-    for dtype in (*FLOATS, *INTEGERS, *EIGHTS, *COMPLEX, *MOVED_ALONE, torch.bool):
+    for dtype in (*FLOATS, *INTEGERS, *FLOAT8, *COMPLEX, *MOVE_ONLY, torch.bool):
         for root in (0, size - 1):
-            tensor = given(rank).to(dtype)
+            tensor = data_of(rank).to(dtype)
             dist.broadcast(tensor, root)
-            same(tensor, given(root).to(dtype), (dtype, root))
-    tensor = strided(given(rank))
+            assert_equal(tensor, data_of(root).to(dtype), (dtype, root))
+    tensor = strided(data_of(rank))
     dist.broadcast(tensor, 1)
-    assert torch.equal(tensor, given(1))
+    assert torch.equal(tensor, data_of(1))
 
 
 def check_all_gather() -> None:
-    every = torch.stack([given(each, (2, 3)) for each in range(size)])
+    expected = torch.stack([data_of(each, (2, 3)) for each in range(size)])
     outputs = [torch.empty(2, 3) for _ in range(size)]
-    dist.all_gather(outputs, given(rank, (2, 3)))
-    same(torch.stack(outputs), every)
+    dist.all_gather(outputs, data_of(rank, (2, 3)))
+    assert_equal(torch.stack(outputs), expected)
     outputs = list(torch.empty(size, 2, 3).unbind())
-    dist.all_gather(outputs, given(rank, (2, 3)), async_op=True).wait()
-    same(torch.stack(outputs), every)
+    dist.all_gather(outputs, data_of(rank, (2, 3)), async_op=True).wait()
+    assert_equal(torch.stack(outputs), expected)
     outputs = [strided(torch.zeros(2, 3)) for _ in range(size)]
-    dist.all_gather(outputs, strided(given(rank, (2, 3))))
-    assert torch.equal(torch.stack(outputs), every)
+    dist.all_gather(outputs, strided(data_of(rank, (2, 3))))
+    assert torch.equal(torch.stack(outputs), expected)
     for dtype in (torch.float32, torch.float8_e5m2, torch.complex64, torch.bool):
         output = torch.empty(size, 2, 3, dtype=dtype)
-        dist.all_gather_into_tensor(output, given(rank, (2, 3)).to(dtype))
-        same(output, every.to(dtype), dtype)
-    output[rank] = given(rank, (2, 3)).to(dtype)
+        dist.all_gather_into_tensor(output, data_of(rank, (2, 3)).to(dtype))
+        assert_equal(output, expected.to(dtype), dtype)
+    output[rank] = data_of(rank, (2, 3)).to(dtype)
     dist.all_gather_into_tensor(output, output[rank])
-    same(output, every.to(dtype), "in place")
+    assert_equal(output, expected.to(dtype), "in place")
 
 
 def check_all_gather_of_unequal_lengths() -> None:
     outputs = [torch.empty(each + 1) for each in range(size)]
-    dist.all_gather(outputs, given(rank, (rank + 1,)))
+    dist.all_gather(outputs, data_of(rank, (rank + 1,)))
     for each, output in enumerate(outputs):
-        same(output, given(each, (each + 1,)))
+        assert_equal(output, data_of(each, (each + 1,)))
 
 
 def check_gather_and_scatter() -> None:
-    every = [given(each, (3, 2)) for each in range(size)]
+    contributions = [data_of(each, (3, 2)) for each in range(size)]
     for root in range(size):
         outputs = [torch.empty(3, 2) for _ in range(size)] if rank == root else None
-        dist.gather(given(rank, (3, 2)), outputs, root)
-        for output, expected in zip(outputs or [], every):
-            same(output, expected)
+        dist.gather(data_of(rank, (3, 2)), outputs, root)
+        for output, contribution in zip(outputs or [], contributions):
+            assert_equal(output, contribution)
         output = torch.empty(3, 2)
-        dist.scatter(output, every if rank == root else None, root)
-        same(output, every[rank])
+        dist.scatter(output, contributions if rank == root else None, root)
+        assert_equal(output, contributions[rank])
         output = strided(torch.empty(3, 2))
-        dist.scatter(output, [strided(each) for each in every] if rank == root else None, root)
-        assert torch.equal(output, every[rank])
+        dist.scatter(output, [strided(each) for each in contributions] if rank == root else None, root)
+        assert torch.equal(output, contributions[rank])
     if hasattr(dist, "gather_single"):
         output = torch.empty(size, 3, 2) if rank == 1 else None
-        dist.gather_single(given(rank, (3, 2)), output, 1)
+        dist.gather_single(data_of(rank, (3, 2)), output, 1)
         if rank == 1:
-            same(output, torch.stack(every))
+            assert_equal(output, torch.stack(contributions))
 
 
 def check_all_to_all() -> None:
-    table = lambda of: given(of, (size, 3))  # noqa: E731
+    table = lambda of_rank: data_of(of_rank, (size, 3))  # noqa: E731
     expected = torch.stack([table(each)[rank] for each in range(size)])
     output = torch.empty(size, 3)
     dist.all_to_all_single(output, table(rank))
-    same(output, expected)
+    assert_equal(output, expected)
     outputs = [torch.empty(3) for _ in range(size)]
     dist.all_to_all(outputs, [row.clone() for row in table(rank)])
-    same(torch.stack(outputs), expected)
+    assert_equal(torch.stack(outputs), expected)
     same_tensor = table(rank)
     dist.all_to_all_single(same_tensor, same_tensor)
-    same(same_tensor, expected, "from and to the same memory")
+    assert_equal(same_tensor, expected, "from and to the same memory")
 
 
 def check_all_to_all_of_unequal_lengths() -> None:
     # Rank r sends r + s rows to rank s.
     rows = [rank + each for each in range(size)]
-    given_rows = lambda of: given(of, (sum(of + each for each in range(size)), 2), torch.float64)  # noqa: E731
-    expected = torch.cat([given_rows(each).split([each + other for other in range(size)])[rank] for each in range(size)])
+    row_counts = lambda of_rank: [of_rank + other for other in range(size)]  # noqa: E731
+    rows_of = lambda of_rank: data_of(of_rank, (sum(row_counts(of_rank)), 2), torch.float64)  # noqa: E731
+    expected = torch.cat([rows_of(each).split(row_counts(each))[rank] for each in range(size)])
     output = torch.empty(sum(rows), 2, dtype=torch.float64)
     dist.all_to_all_single(output, given_rows(rank), rows, rows)
-    same(output, expected)
+    assert_equal(output, expected)
     outputs = [torch.empty(count, 2, dtype=torch.float64) for count in rows]
     dist.all_to_all(outputs, list(given_rows(rank).split(rows)))
-    same(torch.cat(outputs), expected)
+    assert_equal(torch.cat(outputs), expected)
 
 
 def check_object_collectives() -> None:
