@@ -55,14 +55,14 @@ def test_a_rank_that_is_killed_is_named_to_the_others_within_3_s(tmp_path: Path)
     assert "@hangs" not in result.expect_success() and "@ended" not in result.output, result.output[-4000:]
     errors, later = result.lines("error"), result.lines("later")
     expected = 0
-    for job in DEATHS:
-        way, ranks, dead, _ = job.split(":")
+    for death in DEATHS:
+        failure, ranks, dead, _ = death.split(":")
         for rank in {*range(int(ranks))} - {int(dead)}:
-            texts = [line[2] for line in errors if line[:2] == [str(rank), way]]
+            texts = [line[2] for line in errors if line[:2] == [str(rank), failure]]
             expected += 1
             pattern = rf"\brank {dead}\b|ranks are those .*\b{dead}\b"
             assert any(re.search(pattern, text) and float(text.split(" ")[0]) < 3 for text in texts), (
-                f"{job}: rank {rank} raised {texts}\n{result.output[-6000:]}"
+                f"{death}: rank {rank} raised {texts}\n{result.output[-6000:]}"
             )
     assert len(errors) == len(later) == expected, result.output[-4000:]
 

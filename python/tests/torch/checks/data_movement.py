@@ -98,10 +98,10 @@ def check_all_to_all_of_unequal_lengths() -> None:
     rows_of = lambda of_rank: data_of(of_rank, (sum(row_counts(of_rank)), 2), torch.float64)  # noqa: E731
     expected = torch.cat([rows_of(each).split(row_counts(each))[rank] for each in range(size)])
     output = torch.empty(sum(rows), 2, dtype=torch.float64)
-    dist.all_to_all_single(output, given_rows(rank), rows, rows)
+    dist.all_to_all_single(output, rows_of(rank), rows, rows)
     assert_equal(output, expected)
     outputs = [torch.empty(count, 2, dtype=torch.float64) for count in rows]
-    dist.all_to_all(outputs, list(given_rows(rank).split(rows)))
+    dist.all_to_all(outputs, list(rows_of(rank).split(rows)))
     assert_equal(torch.cat(outputs), expected)
 
 
