@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import EXAMPLES, HERE, JobResult, job, run, tbccl, forkserver
+from jobs import EXAMPLES, HERE, JobResult, forkserver, job, run, tbccl
 
 
 TRANSPORTS = ("shm", "tcp", "verbs")
