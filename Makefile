@@ -1,19 +1,20 @@
-# Everything a newcomer needs: `make help`. Cargo does the work.
+# Targets for building, testing and installing; `make help` lists them. Cargo does the work.
 
 CARGO ?= cargo
 TBCCL := target/release/tbccl
-# Where `make install` puts what it installs.
+# Folder that `make install` installs into.
 PREFIX ?= /usr/local
-# What `make bench` measures. Override on the command line: make bench OP=all_gather RANKS="2 3"
+# Operation and numbers of ranks of `make bench`. To override: make bench OP=all_gather RANKS="2 3"
 OP ?= all_reduce
 RANKS ?= 2 4
 
-# The software RDMA device is for Linux.
+# The software RDMA device builds only on Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
-.PHONY: help bench simulation agreement test test-rust test-python model lint build wheel install tools test-tools
+.PHONY: help bench simulation agreement test test-rust test-python model lint build wheel install
+.PHONY: tools test-tools
 
-help: ## Say what can be made
+help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 bench: build ## Measure collectives between processes on this machine, every element checked
@@ -24,11 +25,11 @@ bench: build ## Measure collectives between processes on this machine, every ele
 simulation: build ## Make the pictures and tables of docs/simulation.md
 	$(TBCCL) plan simulate --figures docs/img
 
-agreement: build ## Compare simulations with what is measured on slow software devices (Linux)
+agreement: build ## Compare simulations with measurements on slow software devices (Linux)
 	$(CARGO) build --release -p tbccl-cli -p tbccl-softrdma --lib --bins --examples
 	tools/agreement target/release
 
-# Each part even if one before it fails, so that one run tells of all.
+# Runs each part even if one before it failed, so that one run reports all failures.
 test: test-tools ## Run all tests
 	@failed=; for part in test-rust test-python model; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
@@ -38,11 +39,11 @@ test: test-tools ## Run all tests
 test-rust: test-tools ## Test the Rust crates and the C library
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast
 
-# In virtual environments below target/, which are made when they are missing.
+# Runs in virtual environments below target/, which it makes if they are missing.
 test-python: test-tools ## Build the Python package and test it, with numpy, PyTorch and MLX
 	tools/test-python
 
-# Its own target folder, since the flags would have all else built anew.
+# Has a target folder of its own, since its flags would make cargo rebuild everything else.
 model: ## Check queues and locks in shared memory under all interleavings
 	$(if $(SKIP),,RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off timeout 600 \
 	  $(CARGO) test -p tbccl-softrdma --lib --release --target-dir target/loom loom_)
@@ -52,18 +53,19 @@ lint: test-tools ## Check format, lints and documentation
 	$(CARGO) clippy --workspace $(SKIP) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace $(SKIP) --no-deps
 
-build: tools ## Build the command line, optimised
+build: tools ## Build the command line, optimized
 	$(CARGO) build --release
 
-wheel: tools ## Build the Python package, optimised, below target/wheels
-	PATH="$$(tools/python-env plain)/bin:$$PATH" pip wheel -q --no-deps --no-build-isolation --wheel-dir target/wheels .
+wheel: tools ## Build the Python package, optimized, below target/wheels
+	PATH="$$(tools/python-env plain)/bin:$$PATH" \
+	  pip wheel -q --no-deps --no-build-isolation --wheel-dir target/wheels .
 
-install: tools ## Install the command line, the C library and that for MLX below PREFIX
+install: tools ## Install the command line, the C library and the MPI shim for MLX
 	$(CARGO) build --release -p tbccl-cli -p tbccl-ffi -p tbccl-mpi-shim
 	ffi/install.sh target/release "$(PREFIX)" "$(DESTDIR)"
 
-tools: ## Install what is missing to build; does nothing when nothing is
+tools: ## Install missing build tools
 	@tools/install-missing build
 
-test-tools: ## Install what is missing to test
+test-tools: ## Install missing test tools
 	@tools/install-missing test

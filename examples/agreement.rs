@@ -1,5 +1,5 @@
-//! Does a simulation tell how long a collective takes? Run by every rank on a fabric of software devices whose cables have
-//! latency and bandwidth:
+//! Compares simulated with measured times of a collective. Every rank runs it, on a fabric of software
+//! devices whose cables have latency and bandwidth:
 //!
 //! ```sh
 //! cargo build -p tbccl-cli -p tbccl-softrdma --examples --bins --lib
@@ -9,15 +9,16 @@
 //!
 //! `make agreement` does that for every algorithm on two, three and four ranks.
 //!
-//! All ranks are processes of one machine and share its clock, so a call is measured as what a simulation prices: from a
-//! moment that all have agreed on to the moment in which the last rank is done. Each size is measured a number of times, and
-//! the median counts; calls that a rank began late, because the machine was busy, do not. The memory is the library's, so that
-//! nothing is copied on the way.
+//! All ranks are processes of one machine and share its clock. A call is therefore measured as a simulation
+//! prices it: from a start time that all ranks have agreed on, until the last rank is done. Each size is
+//! measured several times, and the median counts. Calls that a rank began late, because the machine was busy,
+//! do not count. The buffers are registered memory, so nothing is copied on the way.
 //!
-//! One number is calibrated on the fabric itself, before anything else: what a message costs a rank beside the cable. It is
-//! what is left of half a round trip of 8 bytes between ranks 0 and 1, the lower quartile of 200, when the cable's latency and bandwidth are taken off. All else is
-//! [`Costs::rdma`](collectives::simulate::Costs::rdma) and the fabric file; words wait behind data, since the software device
-//! serves a cable in the order of posting.
+//! One number is calibrated on the fabric first: the cost of a message to a rank besides the cable. It is the
+//! lower quartile of 200 half round trips of 8 bytes between ranks 0 and 1, minus the latency and bandwidth
+//! of the cable. Everything else comes from [`Costs::rdma`](collectives::simulate::Costs::rdma) and the
+//! fabric file. Control words wait behind data, since the software device serves a cable in the order of
+//! posting.
 
 #![allow(clippy::print_stdout, reason = "an example says what it did")]
 
@@ -32,16 +33,16 @@ use topology::Cluster;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Bytes of the larger side of each operation.
+/// Bytes of the larger of input and output of each operation.
 const SIZES: [u64; 3] = [4 << 10, 256 << 10, 16 << 20];
-/// Calls per size; the first ones don't count.
+/// Calls per size; the first `WARM_UP` calls do not count.
 const RUNS: usize = 14;
 const WARM_UP: usize = 3;
 /// Round trips of the calibration.
 const ROUND_TRIPS: usize = 200;
-/// From the agreement on a beginning to the beginning.
+/// Microseconds between the agreement on a start time and that time.
 const AHEAD_US: u64 = 20_000;
-/// A rank that begins so much later than agreed spoils the measurement.
+/// Microseconds of delay from which a rank's late start invalidates a measurement.
 const LATE_US: f64 = 60.0;
 
 fn main() -> Outcome<()> {
@@ -65,13 +66,13 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Microseconds of the clock that all processes of the machine share.
+/// Returns microseconds of a clock that all processes of the machine share.
 fn now_us() -> f64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 * 1e-3
 }
 
-/// One collective on buffers of the library.
+/// A collective with its registered buffers.
 struct Call {
     collective: Collective,
     /// Elements per block.
@@ -86,7 +87,7 @@ impl Call {
         let count = (bytes / 4) as usize / inputs.max(outputs).max(1) as usize;
         let mut input = comm.alloc(count * inputs as usize)?;
         let mut output = comm.alloc(count * outputs as usize)?;
-        // Pages that were never written are made when they first are, which would be measured.
+        // Writing maps the pages, which would otherwise be measured.
         input.fill(1.0);
         output.fill(0.0);
         Ok(Call { collective, count, input, output })
@@ -108,7 +109,7 @@ impl Call {
     }
 }
 
-/// The costs of a message on this fabric.
+/// Returns the costs of a message on this fabric.
 fn calibrated(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
     let costs = Costs::rdma();
     let mut trips = Vec::new();
@@ -138,7 +139,7 @@ fn calibrated(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
     Ok(Costs { send_us: each, recv_us: each, grant_us: 2.0 * each, words_wait: true, ..costs })
 }
 
-/// Waits until a moment of the shared clock: asleep as long as that is safe.
+/// Waits until a time of the shared clock; sleeps first, then spins for at most 200 microseconds.
 fn wait_until(moment: f64) {
     let asleep = moment - now_us() - 200.0;
     if asleep > 0.0 {
@@ -154,7 +155,7 @@ fn wait_until(moment: f64) {
 struct Times {
     median: f64,
     least: f64,
-    /// Calls that all ranks began in time.
+    /// Number of calls that all ranks began in time.
     kept: usize,
 }
 
@@ -188,7 +189,8 @@ fn measure(comm: &mut Communicator, call: &mut Call) -> Outcome<Times> {
     Ok(Times { median, least: times[0], kept })
 }
 
-/// What a quarter of the numbers does not exceed: a rank that sleeps when its message comes says nothing of what messages cost.
+/// Returns the lower quartile. A rank that sleeps when its message arrives adds time that is no cost of the
+/// message.
 fn quick(numbers: &mut [f64]) -> f64 {
     numbers.sort_unstable_by(f64::total_cmp);
     numbers[numbers.len() / 4]
@@ -199,7 +201,7 @@ fn median(numbers: &mut [f64]) -> f64 {
     (numbers[(numbers.len() - 1) / 2] + numbers[numbers.len() / 2]) / 2.0
 }
 
-/// One line: what was simulated, what was measured, and the ratio.
+/// Returns a line with simulated and measured times, and their ratio.
 fn row(
     comm: &Communicator,
     call: &Call,

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the C library, the library for MLX and the command: install.sh BUILD PREFIX [DESTDIR]. BUILD is cargo's folder of
-# results, as target/release. `make install PREFIX=...` builds and calls this.
+# Installs the C library, the MPI shim for MLX and the command: install.sh BUILD PREFIX [DESTDIR]
+# BUILD is cargo's output folder, as target/release. `make install PREFIX=...` builds and runs this script.
 set -eu
 
 build=${1:?install.sh BUILD PREFIX [DESTDIR]}
@@ -13,14 +13,16 @@ major=${version%%.*}
 rest=${version#*.}
 minor=${rest%%.*}
 
-# Names of the shared library, and the libraries that programs with libtbccl.a link besides.
+# Names of the shared library, and the libraries that programs with libtbccl.a link in addition.
 case $(uname -s) in
 Darwin)
-    built=libtbccl_c.dylib shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib mpi=libtbccl_mpi.dylib
+    built=libtbccl_c.dylib mpi=libtbccl_mpi.dylib
+    shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib
     private="-lSystem -lc -lm -framework CoreFoundation"
     ;;
 *)
-    built=libtbccl_c.so shared=libtbccl.so.$version soname=libtbccl.so.$major plain=libtbccl.so mpi=libtbccl_mpi.so
+    built=libtbccl_c.so mpi=libtbccl_mpi.so
+    shared=libtbccl.so.$version soname=libtbccl.so.$major plain=libtbccl.so
     private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
     ;;
 esac
@@ -39,8 +41,8 @@ install_file() {
     mv "$3.new" "$3"
 }
 
-# As install_file, without symbols and debug information: programs and shared libraries need none, a static library its
-# symbols.
+# As install_file, after stripping. Programs and shared libraries lose symbols and debug information. A static
+# library loses only its debug information, since linkers need its symbols.
 install_stripped() {
     cp "$2" "$3.new"
     chmod u+w "$3.new"

@@ -1,4 +1,4 @@
-/* One process, many threads: each thread is a rank.
+/* Each thread of one process is a rank.
  *
  *   cc 01_threads.c $(pkg-config --cflags --libs tbccl) -lpthread -o 01_threads && ./01_threads */
 #include <pthread.h>

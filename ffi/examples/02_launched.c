@@ -1,4 +1,4 @@
-/* Processes that a launcher has started: each is a rank, and learns which from its environment.
+/* Each process of a launcher is a rank. The environment tells the process which one.
  *
  *   tbccl run -n 4 -- ./02_launched */
 #include <stdio.h>
@@ -21,7 +21,7 @@ int main(void) {
   CHECK(tbcclCommUserRank(comm, &rank));
   CHECK(tbcclCommCount(comm, &size));
 
-  /* Rank 0 tells all others what to do, each does its part, and rank 0 has all of it. */
+  /* Rank 0 broadcasts the job, each rank does its part, and rank 0 gathers the parts. */
   int64_t job = rank == 0 ? 7 : 0;
   CHECK(tbcclBcast(&job, 1, tbcclInt64, 0, comm, NULL));
   int64_t part = job * (rank + 1);

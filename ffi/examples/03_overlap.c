@@ -1,5 +1,5 @@
-/* Calls that go on while the program computes: gradients are summed layer by layer, last layer first, as a training step makes
- * them.
+/* Calls overlap with computation. Gradients are summed layer by layer, last layer first, in the order in
+ * which a training step computes them.
  *
  *   tbccl run -n 2 -- ./03_overlap */
 #include <stdio.h>
@@ -33,13 +33,14 @@ int main(void) {
 
   for (int layer = LAYERS - 1; layer >= 0; --layer) {
     compute(gradients[layer], layer, rank);
-    /* Returns at once; the memory is the call's until it is done. */
-    CHECK(tbcclAllReduce(gradients[layer], gradients[layer], WEIGHTS, tbcclFloat, tbcclSum, comm, &requests[layer]));
+    /* Returns at once. The call uses the memory until it is done. */
+    float* gradient = gradients[layer];
+    CHECK(tbcclAllReduce(gradient, gradient, WEIGHTS, tbcclFloat, tbcclSum, comm, &requests[layer]));
   }
   CHECK(tbcclRequestTest(requests[LAYERS - 1], &done));
   if (rank == 0) printf("after the backward pass the last layer is %s\n", done ? "done" : "on its way");
   for (int layer = 0; layer < LAYERS; ++layer) {
-    /* Every second, time for something else. */
+    /* Returns every second, so that the program could do other work. */
     tbcclResult_t result;
     while ((result = tbcclRequestWait(requests[layer], 1000)) == tbcclInProgress) printf("still waiting\n");
     CHECK(result);

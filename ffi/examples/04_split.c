@@ -1,4 +1,4 @@
-/* Communicators of parts of the ranks: a grid of two rows, with sums along the rows and along the columns.
+/* Communicators of some of the ranks: a grid of two rows, with sums along the rows and along the columns.
  *
  *   tbccl run -n 4 -- ./04_split */
 #include <stdio.h>
@@ -25,7 +25,8 @@ int main(void) {
   CHECK(tbcclCommSplit(world, rank / columns, rank, &row, NULL));
   CHECK(tbcclCommSplit(world, rank % columns, rank, &column, NULL));
 
-  /* The sum along the rows, and of these along the columns: the sum of all, if the grid has no gap. */
+  /* Sums along the rows, then sums these along the columns. In a grid without gaps that is the sum of all
+   * ranks. */
   double part = rank + 1, sum = 0;
   CHECK(tbcclAllReduce(&part, &sum, 1, tbcclDouble, tbcclSum, row, NULL));
   int in_row, in_column;

@@ -1,4 +1,5 @@
-/* Memory that is moved without copying it: of the communicator, or the program's own and registered. The counters tell.
+/* Calls without copies: on memory of the communicator, and on registered memory of the program. Counters show
+ * the copied bytes.
  *
  *   tbccl run -n 2 -- ./05_registered */
 #include <stdio.h>
@@ -22,7 +23,7 @@ static uint64_t copied(tbcclComm_t comm) {
   return stats.copiedBytes;
 }
 
-/* Sums ones, and tells how many bytes were copied on the way. */
+/* Sums an array of ones over all ranks, and returns the number of bytes that were copied. */
 static uint64_t sum(float* data, int size, tbcclComm_t comm) {
   uint64_t before = copied(comm);
   for (int i = 0; i < COUNT; ++i) data[i] = 1;
@@ -46,7 +47,8 @@ int main(void) {
   CHECK(tbcclCommRegister(comm, pages, COUNT * sizeof(float), &registration));
   uint64_t of_registered = sum((float*)pages, size, comm);
   if (rank == 0) {
-    printf("bytes copied: %llu of the communicator's memory, %llu of other memory, %llu once it is registered\n",
+    printf("bytes copied: %llu of the communicator's memory, %llu of other memory, "
+           "%llu once it is registered\n",
            (unsigned long long)of_comm, (unsigned long long)of_pages, (unsigned long long)of_registered);
   }
   CHECK(tbcclCommDeregister(comm, registration));

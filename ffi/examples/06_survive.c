@@ -1,6 +1,7 @@
-/* A rank dies in the middle of the work; the others hear of it, and go on without it.
+/* A rank dies during a call. The other ranks get an error, and continue without it.
  *
- * The processes are started by fork, and meet by a unique id: a launcher would end all of them. */
+ * The program forks its processes, which meet by a unique id. A launcher would end all of them when one
+ * dies. */
 #define _POSIX_C_SOURCE 200809L
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +36,8 @@ static void work(int rank, tbcclUniqueId id) {
   CHECK(tbcclGetLastErrorInfo(&info));
   printf("rank %d: %s\n", rank, info.text);
 
-  /* All survivors name the same ranks. Here they know who it is; a program would ask those it hears of. */
+  /* All survivors must pass the same list of dead ranks. Here the rank is known; a program would find it
+   * in the error. */
   int dead[1] = {VICTIM};
   CHECK(tbcclCommShrink(comm, dead, 1, &survivors, NULL, TBCCL_SHRINK_ABORT));
   CHECK(tbcclCommDestroy(comm));
@@ -57,7 +59,7 @@ int main(void) {
     if (child < 0) return 1;
     if (child > 0) continue;
     if (rank == 0) {
-      /* The id is made where it is needed, after the fork. */
+      /* Makes the id after the fork, since a process must not use the library before it forks. */
       CHECK(tbcclGetUniqueId(&id));
       for (int other = 1; other < RANKS; ++other) {
         if (write(channel[1], &id, sizeof id) != (ssize_t)sizeof id) exit(1);

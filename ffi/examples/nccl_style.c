@@ -1,7 +1,8 @@
-/* A program for nccl.h, as its documentation and nccl-tests have them: one thread with several ranks, groups, all
- * collectives in and out of place, types and operations by turns, sizes from 8 bytes to 1 MiB, results checked, time taken.
+/* A program for nccl.h in the style of its documentation and of nccl-tests. One thread plays several ranks in
+ * groups. The program runs all collectives, in and out of place, with several types and operations and with
+ * sizes from 8 bytes to 1 MiB. It checks the results and measures the time.
  *
- * With tbccl, only names and the stream argument are others:
+ * For tbccl only the names and the stream argument change:
  *
  *   sed -e 's/nccl/tbccl/g; s/NCCL/TBCCL/g; s/, stream)/, NULL)/' nccl_style.c > tbccl_style.c
  *   cc tbccl_style.c $(pkg-config --cflags --libs tbccl) -o tbccl_style && ./tbccl_style */
@@ -28,8 +29,10 @@ static ncclComm_t comms[nGpus];
 static void *sendbuffs[nGpus], *recvbuffs[nGpus], *expected[nGpus];
 static void *sendRegHandles[nGpus], *recvRegHandles[nGpus];
 
-static const ncclDataType_t test_types[] = {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64, ncclUint64, ncclFloat, ncclDouble};
-static const char* test_typenames[] = {"int8", "uint8", "int32", "uint32", "int64", "uint64", "float", "double"};
+static const ncclDataType_t test_types[] = {ncclInt8,  ncclUint8,  ncclInt32, ncclUint32,
+                                            ncclInt64, ncclUint64, ncclFloat, ncclDouble};
+static const char* test_typenames[] = {"int8",  "uint8",  "int32", "uint32",
+                                       "int64", "uint64", "float", "double"};
 static const ncclRedOp_t test_ops[] = {ncclSum, ncclProd, ncclMax, ncclMin};
 static const char* test_opnames[] = {"sum", "prod", "max", "min"};
 
@@ -58,12 +61,12 @@ static void setWord(void* buff, size_t i, ncclDataType_t type, int value) {
   switch (type) {
     case ncclFloat: memcpy(at, &f, sizeof f); break;
     case ncclDouble: memcpy(at, &d, sizeof d); break;
-    /* Little endian, as all machines are that this runs on. */
+    /* All machines that this runs on are little-endian. */
     default: memcpy(at, &l, wordSize(type)); break;
   }
 }
 
-/* Small numbers, so that no order of operations changes the result. */
+/* Small numbers, whose results do not depend on the order of operations. */
 static int word(int rank, size_t i) { return (int)((i + (size_t)rank) % 3) + 1; }
 
 static int reduced(int op, size_t i) {
@@ -103,13 +106,15 @@ static void testAllReduce(size_t bytes, int t, int op, int in_place) {
   double start = seconds();
   NCCLCHECK(ncclGroupStart());
   for (int i = 0; i < nGpus; i++)
-    NCCLCHECK(ncclAllReduce((const void*)(in_place ? recvbuffs[i] : sendbuffs[i]), (void*)recvbuffs[i], count, test_types[t], test_ops[op], comms[i], stream));
+    NCCLCHECK(ncclAllReduce((const void*)(in_place ? recvbuffs[i] : sendbuffs[i]), (void*)recvbuffs[i], count,
+                            test_types[t], test_ops[op], comms[i], stream));
   NCCLCHECK(ncclGroupEnd());
   double taken = seconds() - start;
   for (int i = 0; i < nGpus; i++) checkData("all_reduce", i, recvbuffs[i], count * wordSize(test_types[t]));
   if (t == 6 && op == 0) {
     double algbw = (double)bytes / taken / 1e9, busbw = algbw * 2 * (nGpus - 1) / nGpus;
-    printf("%12zu %12zu %8s %6s %10.1f %8.2f %8.2f  %s\n", bytes, count, test_typenames[t], test_opnames[op], taken * 1e6, algbw, busbw, in_place ? "in place" : "");
+    printf("%12zu %12zu %8s %6s %10.1f %8.2f %8.2f  %s\n", bytes, count, test_typenames[t], test_opnames[op],
+           taken * 1e6, algbw, busbw, in_place ? "in place" : "");
   }
 }
 
@@ -118,7 +123,8 @@ static void testReduceScatterAndAllGather(size_t bytes, int t) {
   if (count == 0) return;
   for (int i = 0; i < nGpus; i++) {
     initData(sendbuffs[i], count * nGpus, test_types[t], i);
-    for (size_t k = 0; k < count; k++) setWord(expected[i], k, test_types[t], reduced(0, (size_t)i * count + k));
+    for (size_t k = 0; k < count; k++)
+      setWord(expected[i], k, test_types[t], reduced(0, (size_t)i * count + k));
   }
   NCCLCHECK(ncclGroupStart());
   for (int i = 0; i < nGpus; i++)
@@ -127,13 +133,15 @@ static void testReduceScatterAndAllGather(size_t bytes, int t) {
   for (int i = 0; i < nGpus; i++) checkData("reduce_scatter", i, recvbuffs[i], count * size);
 
   for (int i = 0; i < nGpus; i++) {
-    /* In place: each rank's part is where it belongs. */
+    /* In place: the part of each rank is in its own block of the result. */
     initData((char*)recvbuffs[i] + (size_t)i * count * size, count, test_types[t], i);
-    for (size_t k = 0; k < count * nGpus; k++) setWord(expected[i], k, test_types[t], word((int)(k / count), k % count));
+    for (size_t k = 0; k < count * nGpus; k++)
+      setWord(expected[i], k, test_types[t], word((int)(k / count), k % count));
   }
   NCCLCHECK(ncclGroupStart());
   for (int i = 0; i < nGpus; i++)
-    NCCLCHECK(ncclAllGather((char*)recvbuffs[i] + (size_t)i * count * size, recvbuffs[i], count, test_types[t], comms[i], stream));
+    NCCLCHECK(ncclAllGather((char*)recvbuffs[i] + (size_t)i * count * size, recvbuffs[i], count,
+                            test_types[t], comms[i], stream));
   NCCLCHECK(ncclGroupEnd());
   for (int i = 0; i < nGpus; i++) checkData("all_gather", i, recvbuffs[i], count * nGpus * size);
 }
@@ -158,7 +166,7 @@ static void testRooted(size_t bytes, int t, int root) {
   checkData("reduce", root, recvbuffs[root], count * wordSize(test_types[t]));
 }
 
-/* As nccl-tests have sendrecv, and all to all by messages. */
+/* All to all by messages, as the sendrecv test of nccl-tests does, and by one call. */
 static void testSendRecv(size_t bytes, int t) {
   size_t count = bytes / nGpus / wordSize(test_types[t]), rankOffset = count * wordSize(test_types[t]);
   if (count == 0) return;
@@ -171,8 +179,9 @@ static void testSendRecv(size_t bytes, int t) {
   NCCLCHECK(ncclGroupStart());
   for (int i = 0; i < nGpus; i++) {
     for (int r = 0; r < nGpus; r++) {
-      NCCLCHECK(ncclSend((char*)sendbuffs[i] + (size_t)r * rankOffset, count, test_types[t], r, comms[i], stream));
-      NCCLCHECK(ncclRecv((char*)recvbuffs[i] + (size_t)r * rankOffset, count, test_types[t], r, comms[i], stream));
+      size_t offset = (size_t)r * rankOffset;
+      NCCLCHECK(ncclSend((char*)sendbuffs[i] + offset, count, test_types[t], r, comms[i], stream));
+      NCCLCHECK(ncclRecv((char*)recvbuffs[i] + offset, count, test_types[t], r, comms[i], stream));
     }
   }
   NCCLCHECK(ncclGroupEnd());
@@ -185,7 +194,7 @@ static void testSendRecv(size_t bytes, int t) {
   for (int i = 0; i < nGpus; i++) checkData("all_to_all", i, recvbuffs[i], rankOffset * nGpus);
 }
 
-/* The mean, by scalars. */
+/* Sum of contributions that are multiplied by a scalar first. */
 static void testPreMulSum(size_t bytes) {
   size_t count = bytes / sizeof(float);
   ncclRedOp_t ops[nGpus];

@@ -1,4 +1,5 @@
-/* What is compiled into programs: sizes, places and numbers. They don't change between versions. Compiling is the test. */
+/* Sizes, offsets and numbers that are compiled into programs, and that no version changes. The compiler
+ * checks most of them. */
 #include <stddef.h>
 
 #include "check.h"
@@ -23,8 +24,9 @@ SAME(error_info_text, offsetof(tbcclErrorInfo_t, text), 476);
 SAME(stats, sizeof(tbcclStats_t), 256);
 SAME(link_stats, sizeof(tbcclLinkStats_t), 72);
 SAME(stats_moved, offsetof(tbcclStats_t, movedBytes), 48);
-SAME(nccl_results, tbcclSuccess + tbcclSystemError + tbcclInternalError + tbcclInvalidArgument + tbcclInvalidUsage +
-                       tbcclRemoteError + tbcclInProgress + tbcclTimeout,
+SAME(nccl_results,
+     tbcclSuccess + tbcclSystemError + tbcclInternalError + tbcclInvalidArgument + tbcclInvalidUsage +
+         tbcclRemoteError + tbcclInProgress + tbcclTimeout,
      0 + 2 + 3 + 4 + 5 + 6 + 7 + 8);
 SAME(peer_died, tbcclPeerDied, 1000);
 SAME(aborted, tbcclAborted, 1009);

@@ -1,5 +1,6 @@
-/* A rank aborts while all are in an all-reduce of 64 MiB: that returns promptly, every rank's call returns an error soon, and
- * the ranks go on without the one that is to blame. Time and again.
+/* One rank aborts while all ranks are in an all-reduce of 64 MiB. The abort returns promptly, the call of
+ * every rank returns an error soon, and the other ranks continue on a shrunk communicator. All of it is
+ * repeated.
  *
  * abort [REPETITIONS [MEBIBYTES]] */
 #define _POSIX_C_SOURCE 200809L
@@ -31,15 +32,15 @@ static void* play(void* argument) {
   struct ended* ended = (struct ended*)argument;
   int rank = ended->rank;
   pthread_barrier_wait(&start);
-  /* Calls until one does not succeed. */
+  /* Repeats the call until it fails. */
   do ended->result = tbcclAllReduce(data[rank], data[rank], count, tbcclFloat, tbcclSum, comms[rank], NULL);
   while (ended->result == tbcclSuccess);
   ended->at = now();
-  if (tbcclGetLastError(comms[rank])[0] == 0) FAIL("rank %d: no reason is given", rank);
+  if (tbcclGetLastError(comms[rank])[0] == 0) FAIL("rank %d: no error message", rank);
   return NULL;
 }
 
-/* Rank 1 is the one that is left out; it has aborted. */
+/* Makes a communicator without rank 1, which has aborted. */
 static void* shrink(void* argument) {
   int rank = *(int*)argument, ranks = 0, out[1] = {1};
   tbcclComm_t left;

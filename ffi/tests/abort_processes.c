@@ -1,6 +1,6 @@
-/* As abort.c, between processes: those that a launcher has started. Rank 1 aborts from a thread of its own while all are in
- * an all-reduce; every rank's call returns an error soon, and the others go on without it. Time and again, with a new
- * communicator each time.
+/* As abort.c, between processes of a launcher. Rank 1 aborts from a second thread while all ranks are in an
+ * all-reduce. The call of every rank returns an error soon, and the other ranks continue without rank 1. All
+ * of it is repeated, each time with a new communicator.
  *
  * abort_processes [REPETITIONS [MEBIBYTES]] */
 #define _POSIX_C_SOURCE 200809L
@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-enum { BLAMED = 1 };
+enum { ABORTER = 1 };
 
 static double longest_abort, longest_end;
 
@@ -23,60 +23,60 @@ static void note(double* longest, double took) {
   if (took > *longest) *longest = took;
 }
 
-struct abortion {
+struct abort_request {
   tbcclComm_t comm;
   double at;
 };
 
 static void* abort_soon(void* argument) {
-  struct abortion* abortion = (struct abortion*)argument;
+  struct abort_request* request = (struct abort_request*)argument;
   struct timespec pause = {0, 5 * 1000 * 1000};
   nanosleep(&pause, NULL);
-  abortion->at = now();
-  CHECK(tbcclCommAbort(abortion->comm));
-  note(&longest_abort, now() - abortion->at);
+  request->at = now();
+  CHECK(tbcclCommAbort(request->comm));
+  note(&longest_abort, now() - request->at);
   return NULL;
 }
 
-/* The others go on. */
-static void go_on_without(tbcclComm_t failed, int rank, int ranks) {
-  int out[1] = {BLAMED}, left_ranks = 0;
+/* Continues on a communicator without the rank that aborted. */
+static void continue_without_aborter(tbcclComm_t failed, int rank, int ranks) {
+  int out[1] = {ABORTER}, left_ranks = 0;
   tbcclComm_t left;
   CHECK(tbcclCommShrink(failed, out, 1, &left, NULL, TBCCL_SHRINK_ABORT));
   CHECK(tbcclCommCount(left, &left_ranks));
   EXPECT(left_ranks == ranks - 1);
   float x = (float)(rank + 1), sum = 0;
   CHECK(tbcclAllReduce(&x, &sum, 1, tbcclFloat, tbcclSum, left, NULL));
-  EXPECT(sum == (float)(ranks * (ranks + 1) / 2 - (BLAMED + 1)));
+  EXPECT(sum == (float)(ranks * (ranks + 1) / 2 - (ABORTER + 1)));
   CHECK(tbcclCommDestroy(left));
 }
 
 static void repeat(tbcclComm_t base, float* data, size_t count, int rank, int ranks) {
-  struct abortion abortion = {NULL, 0};
+  struct abort_request request = {NULL, 0};
   tbcclResult_t result;
   pthread_t thread;
   double last_began;
-  CHECK(tbcclCommSplit(base, 0, rank, &abortion.comm, NULL));
-  CHECK(tbcclAllReduce(data, data, count, tbcclFloat, tbcclSum, abortion.comm, NULL));
-  /* Nobody is in a call that is to succeed any more. */
+  CHECK(tbcclCommSplit(base, 0, rank, &request.comm, NULL));
+  CHECK(tbcclAllReduce(data, data, count, tbcclFloat, tbcclSum, request.comm, NULL));
+  /* From here on, no rank is in a call that has to succeed. */
   CHECK(tbcclBarrier(base, NULL));
-  if (rank == BLAMED) EXPECT(pthread_create(&thread, NULL, abort_soon, &abortion) == 0);
+  if (rank == ABORTER) EXPECT(pthread_create(&thread, NULL, abort_soon, &request) == 0);
   do {
     last_began = now();
-    result = tbcclAllReduce(data, data, count, tbcclFloat, tbcclSum, abortion.comm, NULL);
+    result = tbcclAllReduce(data, data, count, tbcclFloat, tbcclSum, request.comm, NULL);
   } while (result == tbcclSuccess);
   double ended = now();
-  EXPECT(result != tbcclTimeout && tbcclGetLastError(abortion.comm)[0] != 0);
-  if (rank == BLAMED) {
+  EXPECT(result != tbcclTimeout && tbcclGetLastError(request.comm)[0] != 0);
+  if (rank == ABORTER) {
     EXPECT(result == tbcclAborted);
     EXPECT(pthread_join(thread, NULL) == 0);
-    note(&longest_end, ended - abortion.at);
+    note(&longest_end, ended - request.at);
   } else {
-    /* The call that failed was begun before the abort, or soon after it. */
+    /* The call that failed began before the abort, or soon after it. */
     note(&longest_end, ended - last_began);
-    go_on_without(abortion.comm, rank, ranks);
+    continue_without_aborter(request.comm, rank, ranks);
   }
-  CHECK(tbcclCommDestroy(abortion.comm));
+  CHECK(tbcclCommDestroy(request.comm));
   CHECK(tbcclBarrier(base, NULL));
 }
 

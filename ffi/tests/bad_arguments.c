@@ -1,12 +1,12 @@
-/* Every call with every bad argument: a table of calls, each with the arguments that it has, and a table of what can be
- * wrong with an argument. Each call is first made with good ones. Nothing is lost by a refusal: at the end all calls
- * go well on the same communicator. */
+/* Every call with every bad argument. One table lists the calls with the arguments that they have, the
+ * other the faults of an argument. Each call is first made with good arguments. A refusal changes nothing:
+ * at the end all calls succeed on the same communicator. */
 #include <limits.h>
 #include <stdint.h>
 
 #include "check.h"
 
-/* The arguments that calls have. */
+/* Arguments of a call, as bits. */
 enum {
   SEND = 1 << 0,
   RECV = 1 << 1,
@@ -19,7 +19,7 @@ enum {
   MORE_COUNTS = 1 << 8,
   CODEC = 1 << 9,
   PEER = 1 << 10,
-  /* Takes an operation that multiplies first. */
+  /* Takes an operation of tbcclRedOpCreatePreMulSum. */
   SCALES = 1 << 11
 };
 
@@ -157,7 +157,7 @@ SPOIL(codec_of_max, a->op = tbcclMax)
 
 struct fault {
   const char* name;
-  /* Calls that have all of these arguments, and none of those. */
+  /* The fault is for calls that have all arguments of `of` and none of `unless`. */
   unsigned of, unless;
   void (*spoil)(struct arguments*);
   tbcclResult_t code;
@@ -169,9 +169,9 @@ static const struct fault FAULTS[] = {
     {"comm is all ones", COMM, 0, comm_all_ones, tbcclInvalidArgument},
     {"comm is an address", COMM, 0, comm_memory, tbcclInvalidArgument},
     {"comm is of another generation", COMM, 0, comm_near, tbcclInvalidArgument},
-    {"comm is of a place that there is not", COMM, 0, comm_beyond, tbcclInvalidArgument},
+    {"comm has an index beyond the table", COMM, 0, comm_beyond, tbcclInvalidArgument},
     {"comm was destroyed", COMM, 0, comm_freed, tbcclInvalidArgument},
-    {"comm is another handle of one that was destroyed", COMM, 0, comm_view_of_freed, tbcclInvalidArgument},
+    {"comm is another handle of a destroyed communicator", COMM, 0, comm_view_of_freed, tbcclInvalidArgument},
     {"comm is a request", COMM, 0, comm_is_request, tbcclInvalidArgument},
     {"comm was aborted", COMM, 0, comm_aborted, tbcclAborted},
     {"comm was finalized", COMM, 0, comm_finalized, tbcclInvalidArgument},
@@ -185,7 +185,7 @@ static const struct fault FAULTS[] = {
     {"send overlaps recv", SEND | RECV, 0, overlap_before, tbcclInvalidArgument},
     {"count is -1", COUNT, 0, count_minus_one, tbcclInvalidArgument},
     {"count wraps around", COUNT, 0, count_wraps, tbcclInvalidArgument},
-    {"count is half of all", COUNT, 0, count_half, tbcclInvalidArgument},
+    {"count is half of SIZE_MAX", COUNT, 0, count_half, tbcclInvalidArgument},
     {"type is negative", TYPE, 0, type_negative, tbcclInvalidArgument},
     {"type is float8", TYPE, 0, type_float8, tbcclInvalidArgument},
     {"type is 999", TYPE, 0, type_999, tbcclInvalidArgument},
@@ -197,9 +197,9 @@ static const struct fault FAULTS[] = {
     {"op was destroyed", OP, 0, op_freed, tbcclInvalidArgument},
     {"op is of another communicator", OP, 0, op_of_other, tbcclInvalidArgument},
     {"op is of another type", OP, 0, op_of_double, tbcclInvalidArgument},
-    {"op multiplies", OP, SCALES, op_scaling, tbcclInvalidArgument},
-    {"floats have no bits", OP, CODEC, op_bits_of_float, tbcclIllegalOperation},
-    {"truth has no mean", OP | SCALES, 0, mean_of_bool, tbcclIllegalOperation},
+    {"op multiplies first", OP, SCALES, op_scaling, tbcclInvalidArgument},
+    {"op is bitwise and type is float", OP, CODEC, op_bits_of_float, tbcclIllegalOperation},
+    {"op is the mean and type is bool", OP | SCALES, 0, mean_of_bool, tbcclIllegalOperation},
     {"root is negative", ROOT, 0, root_negative, tbcclInvalidArgument},
     {"root is the number of ranks", ROOT, 0, root_beyond, tbcclInvalidArgument},
     {"root is INT_MAX", ROOT, 0, root_int_max, tbcclInvalidArgument},
@@ -210,8 +210,8 @@ static const struct fault FAULTS[] = {
     {"the other counts are NULL", MORE_COUNTS, 0, more_counts_null, tbcclInvalidArgument},
     {"codec is 0", CODEC, 0, codec_zero, tbcclInvalidArgument},
     {"codec is 99", CODEC, 0, codec_99, tbcclInvalidArgument},
-    {"codec packs floats", CODEC, 0, codec_of_double, tbcclInvalidArgument},
-    {"codec has no max", CODEC, 0, codec_of_max, tbcclInvalidArgument},
+    {"codec is for floats and type is double", CODEC, 0, codec_of_double, tbcclInvalidArgument},
+    {"codec has no maximum", CODEC, 0, codec_of_max, tbcclInvalidArgument},
 };
 enum { NUM_FAULTS = sizeof(FAULTS) / sizeof(FAULTS[0]) };
 
@@ -230,8 +230,8 @@ static struct arguments good_arguments(void) {
   return a;
 }
 
-/* All of them, as they should be. A message to itself goes in a group. */
-static void all_go_well(void) {
+/* Makes all calls with good arguments. The message to the rank itself is in a group. */
+static void check_good_calls(void) {
   for (int i = 0; i < NUM_CALLS; ++i) {
     struct arguments a = good_arguments();
     if (CALLS[i].has & PEER) continue;
@@ -258,7 +258,7 @@ static void refused(const struct call* call, const struct fault* fault, int with
   if (in_group) CHECK(tbcclGroupStart());
   tbcclResult_t result = call->make(&a);
   if (in_group) {
-    /* What is wrong shows at once, or when the group is carried out. It is over in any case. */
+    /* The fault shows at once or at the end of the group. The group ends in either case. */
     tbcclResult_t ended = tbcclGroupEnd();
     if (result == tbcclSuccess) result = ended;
     else if (ended != result) FAIL("%s, %s: the group ends with %d", call->name, fault->name, ended);
@@ -272,10 +272,11 @@ static void refused(const struct call* call, const struct fault* fault, int with
   if (result != fault->code)
     FAIL("%s, %s%s: %d instead of %d: %s", call->name, fault->name, how, (int)result, (int)fault->code,
          tbcclGetLastError(NULL));
-  if (tbcclGetLastError(NULL)[0] == 0) FAIL("%s, %s%s: no reason is given", call->name, fault->name, how);
+  if (tbcclGetLastError(NULL)[0] == 0) FAIL("%s, %s%s: no error message", call->name, fault->name, how);
   tbcclErrorInfo_t info = TBCCL_ERROR_INFO_INITIALIZER;
   CHECK(tbcclGetLastErrorInfo(&info));
-  if (info.result != fault->code) FAIL("%s, %s%s: the last error is %d", call->name, fault->name, how, info.result);
+  if (info.result != fault->code)
+    FAIL("%s, %s%s: the last error is %d", call->name, fault->name, how, info.result);
 }
 
 static void calls(void) {
@@ -286,12 +287,12 @@ static void calls(void) {
       for (int way = 0; way < 4; ++way, ++tried) refused(&CALLS[c], &FAULTS[f], way & 1, way >> 1);
     }
   }
-  /* So that a table that lost its rows is noticed. */
+  /* Detects a table that has lost its rows. */
   EXPECT(tried > 4 * 400);
 }
 
-/* The functions that are no calls. */
-static void the_rest(void) {
+/* Refuses bad arguments of functions that are no collectives and no messages. */
+static void other_functions(void) {
   tbcclComm_t none = good;
   tbcclUniqueId id, no_id;
   tbcclConfig_t config = TBCCL_CONFIG_INITIALIZER;
@@ -330,7 +331,8 @@ static void the_rest(void) {
     REFUSED(code, tbcclCommMemAlloc(comm, &memory, 64));
     REFUSED(code, tbcclCommRegister(comm, from, sizeof from, &memory));
     REFUSED(code, tbcclCommDeregister(comm, memory));
-    REFUSED(code, tbcclRedOpCreatePreMulSum(&scaling_freed, &factor, tbcclFloat, tbcclScalarHostImmediate, comm));
+    REFUSED(code,
+            tbcclRedOpCreatePreMulSum(&scaling_freed, &factor, tbcclFloat, tbcclScalarHostImmediate, comm));
     REFUSED(code, tbcclRedOpDestroy(scaling, comm));
     EXPECT(tbcclGetLastError(comm) != NULL);
   }
@@ -359,13 +361,14 @@ static void the_rest(void) {
   REFUSED(tbcclSystemError, tbcclCommDump(good, "/nowhere/at/all"));
   EXPECT(strstr(tbcclGetErrorString((tbcclResult_t)12345), "unknown") != NULL);
 
-  /* Communicators that there can't be. */
+  /* Communicators with impossible numbers of ranks, or without a valid id. */
   REFUSED(tbcclInvalidArgument, tbcclCommInitRank(NULL, 1, no_id, 0));
   REFUSED(tbcclInvalidArgument, tbcclCommInitRank(&none, 1, no_id, 0));
   EXPECT(none == NULL);
   CHECK(tbcclGetUniqueId(&id));
   int pairs[][2] = {{0, 0}, {-1, 0}, {1, 1}, {1, -1}, {INT_MIN, INT_MIN}, {2, INT_MAX}};
-  for (int i = 0; i < 6; ++i) REFUSED(tbcclInvalidArgument, tbcclCommInitRank(&none, pairs[i][0], id, pairs[i][1]));
+  for (int i = 0; i < 6; ++i)
+    REFUSED(tbcclInvalidArgument, tbcclCommInitRank(&none, pairs[i][0], id, pairs[i][1]));
   REFUSED(tbcclInvalidArgument, tbcclCommInitRank(NULL, 1, id, 0));
   REFUSED(tbcclInvalidArgument, tbcclCommInitAll(NULL, 1, NULL));
   REFUSED(tbcclInvalidArgument, tbcclCommInitAll(&none, 0, NULL));
@@ -373,7 +376,7 @@ static void the_rest(void) {
   REFUSED(tbcclInvalidArgument, tbcclCommInitAll(&none, INT_MAX, NULL));
   REFUSED(tbcclInvalidArgument, tbcclCommInitFromEnv(NULL, NULL));
 
-  /* Structures that were not initialised, or ask for what can't be. */
+  /* Structures that are not initialized or have invalid values. */
   tbcclConfig_t wrong;
   memset(&wrong, 0, sizeof wrong);
   REFUSED(tbcclInvalidArgument, tbcclCommInitRankConfig(&none, 1, id, 0, &wrong));
@@ -430,7 +433,8 @@ static void the_rest(void) {
   CHECK(tbcclCommDeregister(good, memory));
   REFUSED(tbcclInvalidArgument, tbcclCommDeregister(good, memory));
   tbcclRedOp_t made;
-  REFUSED(tbcclInvalidArgument, tbcclRedOpCreatePreMulSum(NULL, &factor, tbcclFloat, tbcclScalarDevice, good));
+  REFUSED(tbcclInvalidArgument,
+          tbcclRedOpCreatePreMulSum(NULL, &factor, tbcclFloat, tbcclScalarDevice, good));
   REFUSED(tbcclInvalidArgument, tbcclRedOpCreatePreMulSum(&made, NULL, tbcclFloat, tbcclScalarDevice, good));
   REFUSED(tbcclInvalidArgument,
           tbcclRedOpCreatePreMulSum(&made, &factor, (tbcclDataType_t)77, tbcclScalarDevice, good));
@@ -452,7 +456,7 @@ static void the_rest(void) {
   REFUSED(tbcclInvalidArgument, tbcclParamSet("TIMEOUT", "soon"));
   REFUSED(tbcclInvalidArgument, tbcclParamSet("TIMEOUTS", "5"));
 
-  /* The id that was made for all those is still good. */
+  /* The id of the refused calls is still valid. */
   CHECK(tbcclCommInitRank(&none, 1, id, 0));
   CHECK(tbcclCommDestroy(none));
   REFUSED(tbcclInvalidArgument, tbcclCommDestroy(none));
@@ -478,10 +482,10 @@ int main(void) {
   CHECK(tbcclRedOpCreatePreMulSum(&scaling_of_other, &factor, tbcclFloat, tbcclScalarHostImmediate, other));
   CHECK(tbcclRedOpCreatePreMulSum(&scaling_double, &wide, tbcclDouble, tbcclScalarHostImmediate, good));
 
-  all_go_well();
+  check_good_calls();
   calls();
-  the_rest();
-  all_go_well();
+  other_functions();
+  check_good_calls();
 
   CHECK(tbcclRequestWait(request, 10000));
   CHECK(tbcclRequestFree(request));

@@ -1,11 +1,14 @@
-/* Every call on ranks that come from the environment or are threads of this process, against what it is to give. Element i
- * of what rank r sends is 7 * r + i, so that all sums are exact in every type. */
+/* Every call, compared with its expected result. The ranks are threads of this process, or processes of a
+ * launcher. Element i of the data that rank r sends is 7 * r + i, so that all sums are exact in every type.
+ *
+ * calls [RANKS]: RANKS is the number of threads. Without it, this process is a rank that a launcher
+ * started. */
 #include <pthread.h>
 #include <stdint.h>
 
 #include "check.h"
 
-enum { COUNT = 37, MOST = 8 };
+enum { COUNT = 37, MAX_RANKS = 8 };
 
 static int size_of_type(tbcclDataType_t type) {
   switch ((int)type) {
@@ -32,7 +35,7 @@ static void put(void* at, tbcclDataType_t type, size_t index, int value) {
   }
 }
 
-/* Compares with what put() would write. */
+/* Checks that an element equals the value that put() would write. */
 static void expect(const char* what, const void* at, tbcclDataType_t type, size_t index, int value) {
   char wanted[8];
   int bytes = size_of_type(type);
@@ -56,7 +59,7 @@ struct job {
 };
 
 static void fill(struct job* job, tbcclDataType_t type, int blocks) {
-  memset(job->recv, 0xee, (size_t)MOST * COUNT * 8);
+  memset(job->recv, 0xee, (size_t)MAX_RANKS * COUNT * 8);
   for (int i = 0; i < blocks * COUNT; ++i) put(job->send, type, (size_t)i, value(job->rank, i % COUNT));
 }
 
@@ -72,7 +75,8 @@ static void without_root(struct job* job, tbcclDataType_t type) {
 
   fill(job, type, 1);
   CHECK(tbcclAllGather(job->send, job->recv, COUNT, type, comm, NULL));
-  for (int i = 0; i < n * COUNT; ++i) expect("AllGather", job->recv, type, (size_t)i, value(i / COUNT, i % COUNT));
+  for (int i = 0; i < n * COUNT; ++i)
+    expect("AllGather", job->recv, type, (size_t)i, value(i / COUNT, i % COUNT));
   memset(job->recv, 0, (size_t)(n * COUNT) * bytes);
   char* block = job->recv + (size_t)(me * COUNT) * bytes;
   memcpy(block, job->send, COUNT * bytes);
@@ -119,11 +123,11 @@ static void with_root(struct job* job, tbcclDataType_t type, int root) {
   for (int i = 0; i < COUNT; ++i) expect("Scatter", job->recv, type, (size_t)i, (me * COUNT + i) % 100);
 }
 
-/* Rank r has r + 1 elements. */
+/* Vector collectives, in which rank r has r + 1 elements. */
 static void vectors(struct job* job, tbcclDataType_t type, int root) {
   tbcclComm_t comm = job->comm;
   int n = job->size, me = job->rank, is_root = me == root;
-  size_t counts[MOST], ours[MOST];
+  size_t counts[MAX_RANKS], ours[MAX_RANKS];
   for (int r = 0; r < n; ++r) counts[r] = (size_t)r + 1, ours[r] = (size_t)me + 1;
   fill(job, type, n);
   CHECK(tbcclAllGatherV(job->send, job->recv, counts, type, comm, NULL));
@@ -138,7 +142,7 @@ static void vectors(struct job* job, tbcclDataType_t type, int root) {
   CHECK(tbcclScatterV(is_root ? job->send : NULL, job->recv, counts, type, root, comm, NULL));
   for (int i = 0; i <= me; ++i)
     expect("ScatterV", job->recv, type, (size_t)i, value(root, (me * (me + 1) / 2 + i) % COUNT));
-  /* Rank r sends r + 1 elements to each, and so gets s + 1 of rank s. */
+  /* Rank r sends r + 1 elements to every rank, and so receives s + 1 from rank s. */
   for (int i = 0; i < n * (me + 1); ++i) put(job->send, type, (size_t)i, value(me, i / (me + 1)));
   CHECK(tbcclAlltoAllV(job->send, ours, job->recv, counts, type, comm, NULL));
   for (int r = 0, at = 0; r < n; ++r)
@@ -155,7 +159,7 @@ static void messages(struct job* job, tbcclDataType_t type) {
   for (int i = 0; i < COUNT; ++i) expect("Send and Recv", job->recv, type, (size_t)i, value(last, i));
 }
 
-/* Contributions that are multiplied by 2 on even ranks and by 3 on odd ones. */
+/* Contributions are multiplied by 2 on even ranks and by 3 on odd ranks. */
 static void scaled(struct job* job) {
   int n = job->size, me = job->rank;
   float factor = me % 2 ? 3 : 2;
@@ -177,7 +181,8 @@ static void scaled(struct job* job) {
   CHECK(tbcclRedOpDestroy(op, job->comm));
   for (int codec = tbcclCodecInt8; codec <= tbcclCodecBf16; ++codec) {
     fill(job, tbcclFloat, 1);
-    CHECK(tbcclAllReduceQuantized(send, recv, COUNT, tbcclFloat, tbcclSum, (tbcclCodec_t)codec, job->comm, NULL));
+    CHECK(tbcclAllReduceQuantized(send, recv, COUNT, tbcclFloat, tbcclSum, (tbcclCodec_t)codec, job->comm,
+                                  NULL));
     for (int i = 0; i < COUNT; ++i) {
       float off = recv[i] - (float)sum(n, i);
       if (off > 16 || off < -16) FAIL("codec %d: element %d is off by %f", codec, i, (double)off);
@@ -185,7 +190,7 @@ static void scaled(struct job* job) {
   }
 }
 
-/* Several calls in flight, done in the order of issue. */
+/* Several calls in flight finish in the order of issue. */
 static void requests(struct job* job) {
   enum { CALLS = 16 };
   static const int elements = 64;
@@ -197,7 +202,7 @@ static void requests(struct job* job) {
     float* at = data + c * elements;
     CHECK(tbcclAllReduce(at, at, (size_t)elements, tbcclFloat, tbcclSum, job->comm, &all[c]));
   }
-  /* This one comes behind them. */
+  /* This blocking call finishes after all of them. */
   float one = 1, ones = 0;
   CHECK(tbcclAllReduce(&one, &ones, 1, tbcclFloat, tbcclSum, job->comm, NULL));
   EXPECT(ones == (float)job->size);
@@ -214,7 +219,7 @@ static void requests(struct job* job) {
   free(data);
 }
 
-/* Other options for some calls. */
+/* Other handles of the communicator, whose calls have other options. */
 static void views(struct job* job) {
   tbcclCallOptions_t options = TBCCL_CALL_OPTIONS_INITIALIZER;
   tbcclComm_t view;
@@ -264,13 +269,13 @@ static void* play(void* argument) {
                                           tbcclUint32, tbcclInt64, tbcclUint64, tbcclFloat32, tbcclFloat64};
   CHECK(tbcclCommUserRank(job->comm, &job->rank));
   CHECK(tbcclCommCount(job->comm, &job->size));
-  EXPECT(job->size <= MOST);
-  job->send = (char*)malloc((size_t)MOST * COUNT * 8);
-  job->recv = (char*)malloc((size_t)MOST * COUNT * 8);
+  EXPECT(job->size <= MAX_RANKS);
+  job->send = (char*)malloc((size_t)MAX_RANKS * COUNT * 8);
+  job->recv = (char*)malloc((size_t)MAX_RANKS * COUNT * 8);
   EXPECT(job->send && job->recv);
   for (size_t t = 0; t < sizeof types / sizeof types[0]; ++t) {
     int is_small = size_of_type(types[t]) == 1;
-    /* Sums of more ranks do not fit a byte. */
+    /* Sums over more ranks do not fit in a byte. */
     if (!is_small || job->size <= 2) without_root(job, types[t]);
     if (!is_small || job->size <= 2) with_root(job, types[t], (int)t % job->size);
     if (!is_small || job->size <= 2) vectors(job, types[t], (int)t % job->size);
@@ -287,18 +292,17 @@ static void* play(void* argument) {
   return NULL;
 }
 
-/* With a number: so many ranks as threads. Without: this is a rank that was launched. */
 int main(int argc, char** argv) {
-  struct job jobs[MOST];
-  tbcclComm_t comms[MOST];
-  pthread_t threads[MOST];
+  struct job jobs[MAX_RANKS];
+  tbcclComm_t comms[MAX_RANKS];
+  pthread_t threads[MAX_RANKS];
   memset(jobs, 0, sizeof jobs);
   if (argc < 2) {
     CHECK(tbcclCommInitFromEnv(&jobs[0].comm, NULL));
     play(&jobs[0]);
   } else {
     int ranks = atoi(argv[1]);
-    EXPECT(ranks >= 1 && ranks <= MOST);
+    EXPECT(ranks >= 1 && ranks <= MAX_RANKS);
     CHECK(tbcclCommInitAll(comms, ranks, NULL));
     for (int r = 0; r < ranks; ++r) jobs[r].comm = comms[r];
     for (int r = 0; r < ranks; ++r) EXPECT(pthread_create(&threads[r], NULL, play, &jobs[r]) == 0);

@@ -1,4 +1,4 @@
-/* What the C tests have in common: a test ends with a sentence and status 1 when something is not as it should be. */
+/* Macros of the C tests. A failed check prints a message and ends the process with status 1. */
 #ifndef CHECK_H_
 #define CHECK_H_
 
@@ -16,13 +16,13 @@
     exit(1);                                                                                       \
   } while (0)
 
-/* It is so. */
+/* Checks that the condition is true. */
 #define EXPECT(condition)                                                                          \
   do {                                                                                             \
-    if (!(condition)) FAIL("not so: %s", #condition);                                              \
+    if (!(condition)) FAIL("false: %s", #condition);                                              \
   } while (0)
 
-/* The call succeeds. */
+/* Checks that the call succeeds. */
 #define CHECK(call)                                                                                \
   do {                                                                                             \
     tbcclResult_t result_ = (call);                                                                \
@@ -30,12 +30,12 @@
       FAIL("%s: %s: %s", #call, tbcclGetErrorString(result_), tbcclGetLastError(NULL));            \
   } while (0)
 
-/* The call returns that code, and says why. */
+/* Checks that the call returns this code and leaves an error message. */
 #define REFUSED(code, call)                                                                        \
   do {                                                                                             \
     tbcclResult_t result_ = (call);                                                                \
     if (result_ != (code)) FAIL("%s: %d (%s)", #call, (int)result_, tbcclGetLastError(NULL));      \
-    if (tbcclGetLastError(NULL)[0] == 0) FAIL("%s: no reason is given", #call);                    \
+    if (tbcclGetLastError(NULL)[0] == 0) FAIL("%s: no error message", #call);                    \
   } while (0)
 
 #endif

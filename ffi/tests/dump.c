@@ -1,7 +1,7 @@
-/* The flight recorder writes by itself where TBCCL_DUMP says: when the process gets SIGUSR2, while a call waits, and when a
- * communicator fails. tbcclCommDump writes where it is told.
+/* The flight recorder writes to the folder of TBCCL_DUMP when the process gets SIGUSR2, even while a call
+ * waits, and when a communicator fails. tbcclCommDump writes to the given file.
  *
- * dump FOLDER, which is also in TBCCL_DUMP */
+ * dump FOLDER: FOLDER is also the value of TBCCL_DUMP. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 static tbcclComm_t comms[2];
 
-/* What a rank's file has, or an empty text. */
+/* Returns the contents of a rank's file, or an empty text without a file. */
 static const char* written(const char* folder, int rank) {
   static char path[4096], text[1 << 16];
   snprintf(path, sizeof path, "%s/tbccl-rank%d-pid%ld.jsonl", folder, rank, (long)getpid());
@@ -23,7 +23,7 @@ static const char* written(const char* folder, int rank) {
   return text;
 }
 
-/* Waits until a rank's file has all of these words in one line, ten seconds at most. */
+/* Waits at most ten seconds until one line of a rank's file contains both texts. */
 static void await_line(const char* folder, int rank, const char* one, const char* other) {
   struct timespec pause = {0, 5 * 1000 * 1000};
   for (int round = 0; round < 2000; ++round) {
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   await_line(folder, 1, "all_reduce of 3 f64, op max", "failed");
   await_line(folder, 1, "\"error\":", "abort");
 
-  /* Where it is told, and while nothing is wrong. */
+  /* tbcclCommDump writes to the given file, without a signal or a failed call. */
   char own[4096];
   snprintf(own, sizeof own, "%s/own", folder);
   CHECK(tbcclCommDump(comms[0], own));

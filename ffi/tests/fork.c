@@ -1,5 +1,5 @@
-/* A process that is forked before the library is used can use it; one that is forked afterwards is told that it can't, whatever
- * it calls, and the parent's communicator is as before. */
+/* A process that is forked before its parent uses the library can use it. In a process that is forked
+ * afterwards every call is refused, and the communicator of the parent still works. */
 #define _POSIX_C_SOURCE 200809L
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-static void in_a_child(void (*body)(void)) {
+static void run_in_child(void (*body)(void)) {
   int status = 0;
   pid_t child = fork();
   EXPECT(child >= 0);
@@ -21,7 +21,7 @@ static void in_a_child(void (*body)(void)) {
 
 static tbcclComm_t comm;
 
-static void uses_it(void) {
+static void calls_succeed(void) {
   tbcclComm_t own;
   float x = 1, y = 0;
   CHECK(tbcclCommInitAll(&own, 1, NULL));
@@ -30,7 +30,7 @@ static void uses_it(void) {
   CHECK(tbcclCommDestroy(own));
 }
 
-static void is_refused(void) {
+static void calls_are_refused(void) {
   tbcclComm_t own;
   tbcclUniqueId id;
   tbcclRequest_t request;
@@ -55,9 +55,9 @@ static void is_refused(void) {
 }
 
 int main(void) {
-  in_a_child(uses_it);
+  run_in_child(calls_succeed);
   CHECK(tbcclCommInitAll(&comm, 1, NULL));
-  in_a_child(is_refused);
+  run_in_child(calls_are_refused);
   float x = 1, y = 0;
   CHECK(tbcclAllReduce(&x, &y, 1, tbcclFloat, tbcclSum, comm, NULL));
   EXPECT(y == 1);

@@ -1,5 +1,6 @@
-/* Two processes that are there, and two that come later: those that are there grow by an id that one of them makes, and the
- * new ones join with it. All keep their numbers, and both communicators can be used. */
+/* Two processes form a communicator, and two others join it later. One of the first two makes an id, with
+ * which the communicator grows and the new processes join. All ranks keep their numbers, and both
+ * communicators stay usable. */
 #define _POSIX_C_SOURCE 200809L
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -9,20 +10,21 @@
 
 enum { MEMBERS = 2, RANKS = 4, COUNT = 1000 };
 
-/* Ids on their way: of the first communicator, and of the one it grows into. */
+/* Pipes that carry the ids of the first communicator and of the grown one. */
 static int first[2], second[2];
 
-static void give(const int* channel, const tbcclUniqueId* id, int readers) {
-  for (int reader = 0; reader < readers; ++reader) EXPECT(write(channel[1], id, sizeof *id) == (ssize_t)sizeof *id);
+static void send_id(const int* channel, const tbcclUniqueId* id, int readers) {
+  for (int reader = 0; reader < readers; ++reader)
+    EXPECT(write(channel[1], id, sizeof *id) == (ssize_t)sizeof *id);
 }
 
-static tbcclUniqueId take(const int* channel) {
+static tbcclUniqueId receive_id(const int* channel) {
   tbcclUniqueId id;
   EXPECT(read(channel[0], &id, sizeof id) == (ssize_t)sizeof id);
   return id;
 }
 
-/* All have the sum over so many ranks, of which each counts for its number and one. */
+/* Checks an all-reduce over all ranks, to which each rank contributes its number plus one. */
 static void sums(tbcclComm_t comm, int rank, int ranks) {
   int counted = 0, own = -1;
   CHECK(tbcclCommCount(comm, &counted));
@@ -39,17 +41,17 @@ static void member(int rank) {
   tbcclComm_t comm, grown;
   if (rank == 0) {
     CHECK(tbcclGetUniqueId(&id));
-    give(first, &id, MEMBERS - 1);
+    send_id(first, &id, MEMBERS - 1);
   } else {
-    id = take(first);
+    id = receive_id(first);
   }
   CHECK(tbcclCommInitRank(&comm, MEMBERS, id, rank));
   sums(comm, rank, MEMBERS);
-  /* The last member makes the id; the others need none. */
+  /* The last member makes the id; the other members need none. */
   int is_maker = rank == MEMBERS - 1;
   if (is_maker) {
     CHECK(tbcclCommGetUniqueId(comm, &id));
-    give(second, &id, RANKS - MEMBERS);
+    send_id(second, &id, RANKS - MEMBERS);
   }
   CHECK(tbcclCommGrow(comm, RANKS, is_maker ? &id : NULL, -1, &grown, NULL));
   sums(grown, rank, RANKS);
@@ -60,7 +62,7 @@ static void member(int rank) {
 }
 
 static void newcomer(int rank) {
-  tbcclUniqueId id = take(second);
+  tbcclUniqueId id = receive_id(second);
   tbcclComm_t grown;
   CHECK(tbcclCommGrow(NULL, RANKS, &id, rank, &grown, NULL));
   sums(grown, rank, RANKS);

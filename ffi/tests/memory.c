@@ -1,5 +1,6 @@
-/* Memory: of the library, of a communicator, registered. Calls on a communicator's memory copy nothing. A program that ends
- * communicators in whatever order leaves nothing behind; valgrind and AddressSanitizer look at this one. */
+/* Memory of the library, memory of a communicator, and registered memory. Calls on a communicator's memory
+ * make no copies. Communicators leave no memory behind, whatever the order in which they end: this program
+ * also runs under valgrind and AddressSanitizer. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdint.h>
@@ -17,20 +18,20 @@ static void sum_in(int rank, float* data) {
   for (int i = 0; i < COUNT; ++i) EXPECT(data[i] == (float)(2 * (i % 5) + 1));
 }
 
-/* The last calls of this rank are told as lines of JSON, at the end of a file. */
+/* tbcclCommDump appends the last calls of this rank to a file, as lines of JSON. */
 static void last_calls(tbcclComm_t comm) {
   char path[] = "/tmp/tbccl_test_XXXXXX", line[4096];
   int found = 0, file = mkstemp(path);
   EXPECT(file >= 0);
   CHECK(tbcclCommDump(comm, path));
   CHECK(tbcclCommDump(comm, path));
-  FILE* told = fdopen(file, "r");
-  EXPECT(told);
-  while (fgets(line, sizeof line, told)) {
+  FILE* dump = fdopen(file, "r");
+  EXPECT(dump);
+  while (fgets(line, sizeof line, dump)) {
     EXPECT(line[0] == '{' && line[strlen(line) - 2] == '}');
     found += strstr(line, "all_reduce") != NULL;
   }
-  fclose(told);
+  fclose(dump);
   unlink(path);
   EXPECT(found >= 6);
 }
@@ -59,7 +60,7 @@ static void* play(void* argument) {
   if (rank == 0) last_calls(comm);
   CHECK(tbcclBarrier(comm, NULL));
   CHECK(tbcclCommDestroy(comm));
-  /* It may be freed after its communicator. */
+  /* The memory may be freed after its communicator. */
   ((char*)slab)[COUNT] = 1;
   CHECK(tbcclMemFree(slab));
   return NULL;

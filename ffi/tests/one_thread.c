@@ -1,5 +1,5 @@
-/* One thread that plays all ranks of a job, as NCCL's first example does: communicators made in a group, calls on all of them
- * in groups, and each ended after the other. */
+/* One thread plays all ranks of a job, as in the first example of NCCL. It makes the communicators in a
+ * group, calls all of them in groups, and ends them one after the other. */
 #include "check.h"
 
 enum { RANKS = 4, COUNT = 1000 };
@@ -25,7 +25,7 @@ static void calls(void) {
   CHECK(tbcclGroupEnd());
   expect_sums();
 
-  /* Requests: the group ends before its calls. */
+  /* With requests, the group ends before its calls are done. */
   tbcclRequest_t requests[RANKS];
   memset(sums, 0, sizeof sums);
   CHECK(tbcclGroupStart());
@@ -42,7 +42,7 @@ static void calls(void) {
   for (int r = 0; r < RANKS; ++r) CHECK(tbcclRequestFree(requests[r]));
   expect_sums();
 
-  /* A ring of messages, and a gather, of all ranks in one group. */
+  /* All ranks pass messages around a ring in one group. */
   CHECK(tbcclGroupStart());
   for (int r = 0; r < RANKS; ++r) {
     CHECK(tbcclSend(data[r], COUNT, tbcclFloat, (r + 1) % RANKS, comms[r], NULL));
@@ -52,7 +52,7 @@ static void calls(void) {
   for (int r = 0; r < RANKS; ++r) EXPECT(memcmp(sums[r], data[(r + RANKS - 1) % RANKS], sizeof data[0]) == 0);
 }
 
-/* A call that is refused takes its group with it, and nothing else. */
+/* A refused call makes its whole group fail, and affects no other call. */
 static void refusals(void) {
   tbcclRequest_t request = NULL;
   refill();
@@ -69,7 +69,7 @@ static void refusals(void) {
   calls();
 }
 
-/* Splits in a group: even ranks and odd ones. */
+/* Splits in a group, into even and odd ranks. */
 static void splits(void) {
   tbcclComm_t halves[RANKS];
   CHECK(tbcclGroupStart());
@@ -99,7 +99,7 @@ int main(void) {
   calls();
   refusals();
   splits();
-  /* The first has the place where all met; the others still need it. */
+  /* Rank 0 is destroyed first although its rendezvous still serves the other ranks. */
   for (int r = 0; r < RANKS; ++r) CHECK(tbcclCommDestroy(comms[r]));
 
   CHECK(tbcclCommInitAll(comms, RANKS, NULL));

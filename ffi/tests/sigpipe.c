@@ -1,5 +1,5 @@
-/* The process with the place where ranks meet is killed. What the others then write to it goes nowhere: that is an error for
- * them, and no SIGPIPE, which ends programs that know nothing of it. */
+/* The process that hosts the rendezvous is killed. Writes of the other process to it then fail with an
+ * error, and must not raise SIGPIPE, which ends programs that do not handle it. */
 #define _POSIX_C_SOURCE 200809L
 #include <signal.h>
 #include <sys/types.h>
@@ -24,7 +24,7 @@ int main(void) {
     EXPECT(write(channel[1], &id, sizeof id) == (ssize_t)sizeof id);
     CHECK(tbcclCommInitRankConfig(&comm, 2, id, 0, &config));
     CHECK(tbcclBarrier(comm, NULL));
-    /* Before that, the other one's barrier could fail for the death as well. */
+    /* Waits until the other process has passed its barrier, which the death would make fail. */
     EXPECT(read(done[0], &byte, 1) == 1);
     kill(getpid(), SIGKILL);
   }
@@ -33,7 +33,7 @@ int main(void) {
   CHECK(tbcclBarrier(comm, NULL));
   EXPECT(write(done[1], &byte, 1) == 1);
   EXPECT(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
-  /* Waits, looks around and asks what is the matter, of one who is gone. */
+  /* Each call waits for the dead peer, polls it, and asks the rendezvous for the reason. */
   for (int call = 0; call < 3; ++call) {
     tbcclResult_t result = tbcclBarrier(comm, NULL);
     EXPECT(result != tbcclSuccess && result != tbcclTimeout);

@@ -1,5 +1,5 @@
-/* Threads: two on one communicator, whose calls come in one order or another and each right; two on two communicators; and
- * one that destroys while another calls. */
+/* Two threads call one communicator, in any order and with right results. Two threads call two
+ * communicators. One thread destroys a communicator while others call it. */
 #include <pthread.h>
 
 #include "check.h"
@@ -8,7 +8,7 @@ enum { ROUNDS = 300, COUNT = 64 };
 
 static tbcclComm_t shared[2], own[2];
 
-/* Calls of equal arguments, so that whichever is first meets the other rank's first. */
+/* All calls have equal arguments, so that they match whatever their order on the two ranks. */
 static void* call_on_shared(void* argument) {
   tbcclComm_t comm = *(tbcclComm_t*)argument;
   for (int round = 0; round < ROUNDS; ++round) {

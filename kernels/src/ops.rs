@@ -160,7 +160,8 @@ macro_rules! mean_by_float {
             op!(Mean, $t, |x, y, divisor| {
                 let sum = x.wrapping_add(y) as $float;
                 let quotient = sum / (divisor.clamp(1, $greatest_divisor) as $float);
-                // SAFETY: the divisor is at least 1, so the quotient's magnitude is at most the sum's, which fits $t.
+                // SAFETY: the divisor is at least 1, so the quotient's magnitude is at most that of the
+                // sum, which fits $t.
                 let whole: $wide = unsafe { quotient.to_int_unchecked() };
                 whole as $t
             });

@@ -394,7 +394,8 @@ mod tests {
                     // A quotient near a tie may be rounded the other way: then it is one step further.
                     let off = (f64::from(*found) - f64::from(elements[at])).abs();
                     let lost = (wanted - f64::from(elements[at])).abs();
-                    prop_assert!(off <= lost + f64::from(largest) * 1e-6, "{found} for {wanted}, element {at}");
+                    let allowed = lost + f64::from(largest) * 1e-6;
+                    prop_assert!(off <= allowed, "{found} for {wanted}, element {at}");
                     let loss = f64::from(largest.max(elements[at].abs())) * packer.codec().loss();
                     prop_assert!(off <= loss + 2f64.powi(-100), "{found} for {}", elements[at]);
                 }

@@ -1,7 +1,9 @@
-//! Every kernel of every instruction set this machine has, against a `reference` written element by element.
+//! Tests of every kernel of every instruction set that this machine has, against a `reference` written
+//! element by element.
 //!
 //! # Safety
-//! All operands are vectors of this test, and every call stays within them; the guards around a destination show it.
+//! All operands are vectors of these tests, and every call stays within them. Guard bytes around
+//! each destination check that.
 
 mod reference;
 
@@ -160,7 +162,7 @@ fn check(
     let count = a.len() / size;
     let shift = |by: usize| if misaligned { by * size } else { 0 };
     let run = |dst: *mut u8, a: *const u8, b: *const u8| {
-        // SAFETY: the pointers are those of `Memory`, with room for `count` elements of this size, and aligned to it.
+        // SAFETY: the pointers are those of `Memory`, aligned and with room for `count` elements.
         unsafe {
             match ranks {
                 Some(ranks) => reducer.reduce_last(dst, a, b, count, ranks),

@@ -1,4 +1,4 @@
-//! `tbccl bench`, as a user calls it.
+//! `tbccl bench`: output, errors and exit status.
 
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 const COLLECTIVES: [&str; 6] =
     ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"];
 
-/// Few runs: these tests are about what is reported, not about how fast it was.
+/// Few runs: these tests check the report, not the speed.
 const QUICK: [&str; 4] = ["-w", "1", "-n", "2"];
 
 fn bench(args: &[&str]) -> Output {
@@ -24,7 +24,7 @@ fn rows_of(text: &[u8]) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
 
-/// The lines of a run in which all was well.
+/// Returns the rows of a successful run without wrong elements.
 fn rows(args: &[&str]) -> Vec<Value> {
     let output = bench(&[args, &QUICK, &["--json", "-"]].concat());
     assert!(output.status.success(), "{args:?}: {} {}", output.status, stderr(&output));
@@ -39,7 +39,7 @@ fn numbers(rows: &[Value], key: &str) -> Vec<u64> {
     rows.iter().map(|row| row[key].as_u64().expect("a number")).collect()
 }
 
-/// The command refuses, in one line that says so.
+/// Asserts that the command fails with a single error line that contains `says`.
 fn refuses(args: &[&str], says: &[&str]) {
     let output = bench(args);
     let told = stderr(&output);
@@ -75,7 +75,7 @@ fn every_operation_is_right_on_any_number_of_ranks() {
     }
 }
 
-/// `tbccl bench` as the ranks of a job of three.
+/// Runs `tbccl bench` as the ranks of a job of three.
 fn in_a_job(args: &[&str], env: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
     command.args(["run", "-n", "3"]).args(env.iter().flat_map(|variable| ["-x", variable]));

@@ -1,4 +1,4 @@
-//! Ranks over TCP, as processes: every collective, on connections of every kind.
+//! Every collective over TCP between processes, with all kinds of connections.
 
 use std::process::{Command, Stdio};
 
@@ -13,7 +13,7 @@ const OPERATIONS: [&str; 8] = [
     "pingpong",
 ];
 
-/// Runs all operations between ranks with these variables; every element is checked.
+/// Runs all operations between ranks with these variables, and checks every element.
 fn everything(ranks: u32, env: &[(&str, &str)]) {
     everything_over("tcp", ranks, env);
 }

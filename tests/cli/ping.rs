@@ -1,4 +1,4 @@
-//! `tbccl ping`: over shared memory, and over the rails of software RDMA devices.
+//! `tbccl ping` over shared memory, and over the rails of software RDMA devices.
 
 use crate::TBCCL;
 use serde_json::Value;
@@ -60,7 +60,7 @@ fn the_table_has_a_line_for_each() {
 #[test]
 fn what_can_not_be_is_refused_in_one_line() {
     for (arguments, says) in [
-        (&[][..], "say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl ping"),
+        (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl ping"),
         (&["--ranks", "1"], "between two ranks; use --ranks 2 or more"),
         (&["--ranks", "2", "--size", "0"], "from 1 to 256M"),
         (&["--ranks", "2", "--transport", "verb"], "did you mean `verbs`?"),
@@ -77,7 +77,7 @@ mod on_a_fabric {
     use super::*;
     use support::tbccl_with_software_device as tbccl;
 
-    /// A command as the ranks of a fabric with two nodes and two cables.
+    /// Runs a command as the ranks of a fabric with two nodes and two cables.
     fn on(fabric: &str, command: &[&str]) -> Output {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("fabric.toml");
@@ -108,7 +108,7 @@ mod on_a_fabric {
 
     #[test]
     fn each_rail_is_measured_by_itself_and_all_together() {
-        // What of a slow cable's figures shows up on the other one would be measured on the wrong rail.
+        // A measurement on the wrong rail would show figures of the slow cable on the fast one.
         for profile in ["apple-tb5", "usb4"] {
             let fabric = two_cables(profile, "latency_us = 2000.0\nbandwidth_gbps = 0.2");
             let output = on(&fabric, &[&[TBCCL, "ping", "--json"], &QUICK[..]].concat());
@@ -139,8 +139,8 @@ mod on_a_fabric {
 
     #[test]
     fn a_rail_that_goes_down_is_named_and_the_status_is_1() {
-        // Rank 0 pulls the cable once both ranks have met: the first line of its report comes then. The other one's status
-        // is not to end it before it has shown that.
+        // Rank 0 unplugs the cable once its report has its first line, after both ranks have met. Rank 1
+        // exits with 0, so that the launcher does not end rank 0 before its report is printed.
         let script = "\
             [ $TBCCL_RANK = 0 ] || { $TBCCL ping --time 0.2 --size 256K; exit 0; }\n\
             $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
@@ -190,7 +190,7 @@ mod on_a_fabric {
             let found = |key: &str| stats[key].as_u64().unwrap_or_else(|| panic!("no {key}: {stats}"));
             let batches = stats["batches"].as_array().expect("a histogram");
             let full: u64 = batches.iter().filter_map(Value::as_u64).sum();
-            // Counted once, though there are four links: every poll found something or nothing.
+            // Counted once for all four links: every poll finds completions or nothing.
             assert_eq!(found("polls"), found("empty_polls") + full, "{stats}");
             assert!(full > 0 && found("depth_high_water") > 0, "{stats}");
             let largest = batches.iter().rposition(|count| *count != 0).expect("one") as u64 + 1;

@@ -1,4 +1,4 @@
-//! `tbccl tune`, as a user calls it, and what its file does to later jobs.
+//! `tbccl tune`, and the effect of its file on later jobs.
 
 use crate::TBCCL;
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A file that was measured between two ranks, in a folder of its own.
+/// Measures a tuning file between two ranks, in a temporary folder.
 fn tuned() -> (tempfile::TempDir, PathBuf, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tuning.toml");
@@ -38,7 +38,7 @@ fn tuned() -> (tempfile::TempDir, PathBuf, String) {
     (folder, path, text)
 }
 
-/// The algorithms that `tbccl bench` of two ranks reports, with what it says on stderr.
+/// Returns the algorithms that `tbccl bench` of two ranks reports, and its stderr.
 fn algorithms(ranks: &str, tuning: &Path) -> (Vec<String>, String) {
     let args = ["bench", "all_reduce", "--ranks", ranks, "-b", "4", "-e", "128", "-f", "32"];
     let quick = ["-w", "1", "-n", "2", "--json", "-"];
@@ -59,7 +59,7 @@ fn what_is_measured_is_written_and_later_jobs_go_by_it() {
         assert_eq!(text.matches(&format!("collective = \"{collective}\"")).count(), choices, "{text}");
     }
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1, "nothing else is left");
-    // Whatever was best: a choice that nobody makes by himself shows that it is the file that decides.
+    // An algorithm that is never chosen automatically shows that the file decides.
     let (head, _) = text.split_once("[[choice]]").expect("choices");
     let choice = |bytes: u32, algorithm: &str| {
         format!(
@@ -68,7 +68,7 @@ fn what_is_measured_is_written_and_later_jobs_go_by_it() {
     };
     fs::write(&path, format!("{head}{}{}", choice(4, "torus"), choice(128, "ring"))).expect("writable");
     assert_eq!(algorithms("2", &path), (vec!["torus".to_owned(), "ring".to_owned()], String::new()));
-    // It is written anew over the old one.
+    // A new measurement overwrites the file.
     let again = tune(&[&["-n", "2", "-o", path.to_str().expect("text")], &QUICK[..]].concat());
     assert!(again.status.success(), "{}", stderr(&again));
     assert_eq!(fs::read_to_string(&path).expect("written").matches("[[choice]]").count(), 4);
@@ -129,7 +129,7 @@ fn a_job_that_somebody_else_has_started_is_tuned_by_its_ranks() {
 #[test]
 fn choices_are_judged_with_a_file_and_without() {
     let (_folder, path, text) = tuned();
-    // One in more pieces than any that is tried.
+    // A choice with a number of segments that is not a candidate.
     fs::write(&path, text.replace("segments = 1", "segments = 3")).expect("writable");
     for (args, columns) in [(&["--check"][..], 1), (&["--check", path.to_str().expect("text")], 2)] {
         let output = tune(&[&["-n", "2"], &QUICK[..], args].concat());
@@ -153,7 +153,7 @@ fn what_can_not_be_is_refused_in_one_line_before_anything_is_measured() {
     let letter = letter.to_str().expect("text");
     let nowhere = folder.path().join("none/tuning.toml");
     for (args, says) in [
-        (&[][..], "say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl tune"),
+        (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl tune"),
         (&["-n", "1"], "nothing to tune; use -n 2 or more"),
         (&["-n", "2", "--ops", "all_redcue"], "did you mean `all_reduce`?"),
         (&["-n", "2", "-b", "8", "-e", "4"], "the smallest size comes first"),

@@ -1,5 +1,4 @@
-//! Error messages of the verbs transport, when it can't be used or breaks: one line with rank, device and
-//! remedy.
+//! Error messages of the verbs transport: one line with rank, device and remedy.
 
 use std::{
     process::Output,
@@ -146,7 +145,7 @@ fn a_device_without_queue_pairs_for_all_is_not_asked_for_them() {
         &five,
         &[": en2 would need 12 queue pairs, 3 for each of its 4 rails, and has 10; use fewer ranks"],
     );
-    // Each rank alone could have its queue pairs, but all together could not.
+    // Each rank alone could get its queue pairs, but not all ranks together.
     let four = errors(&run_on_nodes(loopback, "", &format!("{alone} 4")));
     assert_error_line(
         &four,

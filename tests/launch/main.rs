@@ -346,7 +346,7 @@ fn on_one_host_all_the_same_can_be_asked_for() {
     assert_eq!((done.code(), done.sorted_lines()), (0, ["0 0", "1 0", "2 0"].map(str::to_owned).to_vec()));
     let done = job::shells(1, &["--cwd", "/no/such/folder"], "true").finish();
     assert_eq!(done.code(), 2);
-    assert!(done.stderr.contains("the folder /no/such/folder is not there"), "{}", done.stderr);
+    assert!(done.stderr.contains("the folder /no/such/folder does not exist"), "{}", done.stderr);
 }
 
 #[cfg(target_os = "linux")]

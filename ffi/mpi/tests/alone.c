@@ -1,5 +1,5 @@
-// A failure in a process without a C++ library. Nothing could catch an exception, so the library prints one line
-// with the reason and aborts the process.
+// A failure in a process without a C++ library. Nothing could catch an exception, so the library prints one
+// line with the reason and aborts the process.
 
 #include <dlfcn.h>
 #include <stdio.h>

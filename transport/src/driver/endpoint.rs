@@ -1,11 +1,11 @@
 //! Interface between the runtime and a driver: set-up rounds, links, registered memory.
 //!
 //! Set-up runs in rounds. In each round every rank contributes a message and receives the messages of all
-//! ranks ([`Endpoint::exchange`]). Links exist once the driver returns `None`; no rank gets there before all
-//! ranks have connected.
+//! ranks ([`Endpoint::exchange`]). Links exist once the driver returns `None`, and a driver returns `None`
+//! only after all ranks have connected.
 //!
 //! # Safety
-//! The function that registers the caller's memory is unsafe to call; its contract stands there.
+//! [`Endpoint::register`] is unsafe to call; its documentation has the contract.
 
 use crate::{
     Link, Sleeper, TransportError,
@@ -16,9 +16,9 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 /// A cable between two ranks, as one of them sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RailInfo {
-    /// Our device.
+    /// Name of the local device.
     pub ours: String,
-    /// The peer's device.
+    /// Name of the peer's device.
     pub theirs: String,
     /// Signaling rate of the local port in each direction, in Gb/s. The payload rate is lower.
     pub gigabits: Option<f64>,
@@ -28,20 +28,23 @@ pub struct RailInfo {
     pub is_up: bool,
 }
 
-/// Memory that is lent to a driver; it is taken back when this is dropped. May outlive the endpoint.
+/// Registration of user memory with a driver; it ends when the guard is dropped.
+///
+/// The guard may outlive the endpoint.
 pub trait RegistrationGuard: Debug + Send {}
 
-/// Progress of a driver while its rank waits for another driver's link. Peers may wait for answers that only
-/// this rank gives.
+/// Progress of a driver while its rank waits for another driver's link.
+///
+/// A peer may wait for an answer that only this rank can give.
 pub trait ProgressHandle: Debug + Send + Sync {
-    /// Takes what has come, and answers.
+    /// Processes received messages and answers them.
     ///
     /// # Errors
-    /// When a peer is lost, or a device.
+    /// Any [`TransportError`] when a peer or a device is lost.
     fn progress(&self) -> Result<(), TransportError>;
 }
 
-/// One rank's part of a driver. It stays alive as long as its links.
+/// One rank's endpoint of a driver. It stays alive as long as its links.
 pub trait Endpoint: Debug + Send {
     /// Name of the driver; valid after set-up.
     fn name(&self) -> &'static str;
@@ -52,35 +55,38 @@ pub trait Endpoint: Debug + Send {
     /// that has finished set-up may send at once.
     ///
     /// # Errors
-    /// When a peer is unreachable, or its message is malformed.
+    /// Any [`TransportError`] when a peer is unreachable or its message is malformed.
     fn exchange(&mut self, messages: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError>;
 
     /// Whether ranks `a` and `b` can reach each other; valid after set-up, and equal on all ranks.
     fn connects(&self, a: u32, b: u32) -> bool;
 
-    /// Host number of each rank, if the driver knows which ranks share memory.
+    /// Returns the host number of each rank, if the driver knows which ranks share memory.
     ///
     /// Valid after set-up, and equal on all ranks.
     fn hosts(&self) -> Option<&[u32]> {
         None
     }
 
-    /// The link to `peer`, which we reach, on `lane`. To be made once at each end, after the conversation.
+    /// Returns the link to `peer` on `lane`.
+    ///
+    /// Each end calls this once per link, after set-up, and only for a peer that it
+    /// [connects](Self::connects) to.
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link>;
 
-    /// The memory that this driver's links move without copying it.
+    /// Returns the allocator of the memory that this driver's links move without a copy.
     fn slab(&self) -> &Slab;
 
-    /// Announces memory of the caller that links may move without a copy, until the lease is dropped.
+    /// Registers memory of the caller, which links may then move without a copy, until the guard is dropped.
     ///
-    /// Returns `None` if the driver has no use for it. The driver registers the memory when an operation uses
-    /// it, while there is room.
+    /// Returns `None` if the driver has no use for it. The driver registers the memory with its devices when
+    /// an operation uses it, as far as their limits allow.
     ///
     /// # Errors
-    /// When part of the memory is lent already.
+    /// [`TransportError::AlreadyRegistered`] when part of the memory is registered already.
     ///
     /// # Safety
-    /// The memory must not be empty and must not move or be freed before the lease is dropped.
+    /// The memory must not be empty and must not move or be freed before the guard is dropped.
     unsafe fn register(
         &mut self,
         _start: *mut u8,
@@ -89,24 +95,27 @@ pub trait Endpoint: Debug + Send {
         Ok(None)
     }
 
-    /// Marks lent memory as used by an operation, which keeps it registered until [`Endpoint::end_use`].
+    /// Marks registered memory as used by an operation; devices keep it registered until
+    /// [`Endpoint::end_use`].
     fn begin_use(&mut self, _memory: Span<'_>) {}
 
-    /// An operation has ended that used this memory.
+    /// Ends the use of memory that [`Endpoint::begin_use`] marked.
     fn end_use(&mut self, _memory: Span<'_>) {}
 
-    /// Sleeper that wakes this rank when a link can make progress, if the driver has one.
+    /// Returns a sleeper that wakes this rank when a link can make progress, if the driver has one.
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
         None
     }
 
-    /// Progress handle to poll while this rank waits on links of another driver, if this driver needs
+    /// Returns the handle to poll while this rank waits on links of another driver, if this driver needs
     /// polling.
     fn progress_handle(&self) -> Option<Arc<dyn ProgressHandle>> {
         None
     }
 
-    /// Rails to a peer, in the order in which both ends number them; empty if the only path has no name.
+    /// Returns the rails to a peer, in the order in which both ends number them.
+    ///
+    /// The list is empty if the only path has no name.
     fn rails(&self, _peer: u32) -> Vec<RailInfo> {
         Vec::new()
     }
@@ -124,7 +133,7 @@ pub trait Endpoint: Debug + Send {
         true
     }
 
-    /// Closes the endpoint in order: waits for at most `patience` until everything sent has arrived.
+    /// Closes the endpoint in order: waits for at most `timeout` until everything sent has arrived.
     ///
     /// Peers may observe the end of the connection from this call on, or only once the endpoint is dropped.
     fn close(&mut self, timeout: Duration);

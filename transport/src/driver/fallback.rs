@@ -1,16 +1,15 @@
-//! Fallback from a preferred driver to a second one if any rank can't use the first.
+//! Fallback from a first driver to a second one if any rank can't use the first.
 //!
-//! Ranks exchange the first driver's messages with a leading mark. A rank that fails sends the reason
-//! instead. All ranks receive the reason in the same round, drop the first driver and start set-up of the
-//! second. When the first driver's set-up ends, ranks exchange one more round to report late failures. A
-//! first driver that does not connect all ranks is not used either: transfers that would fail over it work
-//! over the second.
+//! Ranks exchange the first driver's messages with a leading tag. A rank that fails sends the reason instead.
+//! All ranks receive the reason in the same round, drop the first driver and start set-up of the second. When
+//! the first driver's set-up ends, ranks exchange one more round to report late failures. A first driver that
+//! does not connect all ranks is not used either: transfers that would fail over it work over the second.
 //!
 //! Invariant: all ranks use the same driver, since the choice follows from messages that all ranks have
 //! received.
 //!
 //! # Safety
-//! The only unsafe function passes lent memory on to the driver in use, under the caller's promise.
+//! The only unsafe function passes registered memory on to the driver in use, under the caller's promise.
 
 use super::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
 use crate::{
@@ -19,33 +18,33 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Before a word of the first driver.
+/// Tag of a message of the first driver.
 const MESSAGE: u8 = b'w';
-/// Before the reason why it can't be used.
+/// Tag of the reason why a rank can't use the first driver.
 const FAILURE: u8 = b'n';
-/// Instead of a word: it is connected.
+/// Tag of an otherwise empty message: the rank's first driver has finished set-up.
 const READY: u8 = b'r';
 
-/// Which driver speaks.
+/// State of set-up.
 #[derive(Debug)]
 enum Stage {
-    /// The first, or the reason why there is none.
+    /// The first driver is in set-up, or failed for this reason.
     First(Result<Box<dyn Endpoint>, String>),
-    /// The first has said all.
+    /// The first driver has finished set-up; the other ranks may not have.
     Ready(Box<dyn Endpoint>),
-    /// This is the one that is used.
+    /// The driver in use.
     Chosen(Box<dyn Endpoint>),
-    /// Between stages.
+    /// Placeholder while one stage replaces another.
     Empty,
 }
 
-/// Told which driver was taken, by its name, and why not the first, if it was not.
+/// Callback for the choice: the name of the driver, and why the first one is not used, if it is not.
 pub type OnChoice = Box<dyn FnOnce(&str, Option<&str>) + Send>;
 
-/// One rank's part of one driver or the other.
+/// One rank's endpoint of one driver or the other.
 pub struct Fallback {
     rank: u32,
-    /// By rank, a number of its host: those of one host need not reach each other.
+    /// Host number of each rank. Ranks of one host need not reach each other.
     hosts: Vec<u32>,
     stage: Stage,
     second: Option<Box<dyn Endpoint>>,
@@ -62,9 +61,9 @@ impl std::fmt::Debug for Fallback {
 }
 
 impl Fallback {
-    /// An endpoint that has opened both drivers, or the reason why the first can't be opened.
+    /// Returns an endpoint for two drivers; `first` is an error if that driver can't be opened.
     ///
-    /// Ranks on the same host, by `hosts`, need not reach each other.
+    /// Ranks with the same number in `hosts` need not reach each other. `on_choice` is called once.
     #[must_use]
     pub fn new(
         rank: u32,
@@ -93,7 +92,7 @@ impl Fallback {
         message
     }
 
-    /// Two ranks of different hosts that don't reach each other, if there are any.
+    /// Returns two ranks of different hosts that don't reach each other, if there are any.
     fn unreachable_pair(&self, endpoint: &dyn Endpoint) -> Option<(u32, u32)> {
         let ranks = self.hosts.len() as u32;
         let pairs = (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (a, b)));
@@ -101,7 +100,7 @@ impl Fallback {
         remote.find(|(a, b)| !endpoint.connects(*a, *b))
     }
 
-    /// Lets the first driver hear what all have said, and says what it says.
+    /// Passes the messages of all ranks to the first driver. Returns its next message, with a tag.
     fn exchange_first(&mut self, mut first: Box<dyn Endpoint>, messages: &[Vec<u8>]) -> Vec<u8> {
         match first.exchange(messages) {
             Ok(Some(message)) => {
@@ -136,7 +135,7 @@ impl Fallback {
     }
 }
 
-/// An error as others are to read it: with the rank that has it.
+/// Text of an error for other ranks; it names the rank that failed.
 fn reason(rank: u32, error: &TransportError) -> String {
     match error {
         TransportError::Wiring { .. } => error.to_string(),
@@ -144,7 +143,10 @@ fn reason(rank: u32, error: &TransportError) -> String {
     }
 }
 
-/// The first reason that a rank has given, if any has; or the words, without their marks.
+/// Removes the tags of messages.
+///
+/// # Errors
+/// The reason of the lowest rank that sent one, or a description of an unknown message.
 fn strip_tags(messages: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> {
     if let Some(message) = messages.iter().find(|message| message.first() == Some(&FAILURE)) {
         return Err(String::from_utf8_lossy(&message[1..]).into_owned());
@@ -182,7 +184,7 @@ impl Endpoint for Fallback {
                     drop(first);
                     self.fall_back(&why)
                 }
-                // Ours is among what is heard.
+                // This rank's reason is among the messages.
                 (Err(why), Ok(_)) => self.fall_back(&why),
             },
             Stage::Ready(first) => {
@@ -220,7 +222,7 @@ impl Endpoint for Fallback {
         start: *mut u8,
         len: usize,
     ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller keeps the same promise that `register` asks for.
         unsafe { self.chosen_mut().register(start, len) }
     }
 
@@ -322,7 +324,9 @@ mod tests {
         fn close(&mut self, _: Duration) {}
     }
 
-    /// Drivers that three ranks end up with, and the reasons against the first, for scripted endpoints.
+    /// Runs set-up of scripted endpoints on three ranks.
+    ///
+    /// Returns the driver that each rank ends up with, and the reason against the first.
     fn chosen_drivers(
         rounds: usize,
         fails: &[(u32, usize)],

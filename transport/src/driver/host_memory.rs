@@ -9,13 +9,13 @@ use crate::{
 };
 use rustix::fd::OwnedFd;
 
-/// A rank's place among the hosts of a job, and its arena.
+/// Host number of each rank, and this rank's arena.
 #[derive(Debug)]
 pub struct HostMemory {
     hosts: Vec<u32>,
     arena: Arena,
     object: OwnedFd,
-    /// The slab that a driver has asked for.
+    /// The slab that the inter-host driver has requested.
     device_slab: Option<Slab>,
 }
 
@@ -24,7 +24,7 @@ impl HostMemory {
         HostMemory { hosts, arena, object, device_slab: None }
     }
 
-    /// By rank: a number that only ranks of its host share. The same on all ranks.
+    /// Returns the host number of each rank, equal on all ranks. Ranks with equal numbers share memory.
     #[must_use]
     pub fn hosts(&self) -> &[u32] {
         &self.hosts
@@ -43,15 +43,15 @@ impl HostMemory {
     /// [`TransportError::Memory`] if the process has no free file descriptor.
     ///
     /// # Panics
-    /// On a second call.
+    /// On the second call.
     pub fn slab(&mut self, bytes: u64, line: u64) -> Result<Slab, TransportError> {
         assert!(self.device_slab.is_none(), "the device slab is requested once");
         let slab = Slab::for_device(&self.arena, self.descriptor()?, bytes, line);
         Ok(self.device_slab.insert(slab).clone())
     }
 
-    /// Chooses the allocator of registered memory once the inter-host driver is known: its slab `theirs` if
-    /// that lies in this arena, otherwise a new one.
+    /// Chooses the allocator of registered memory once the inter-host driver is known: its slab `driver_slab`
+    /// if that lies in this arena, otherwise a new one.
     pub(super) fn choose_slab(&mut self, driver_slab: Option<&Slab>) -> Result<Slab, TransportError> {
         if let Some(slab) = driver_slab.filter(|slab| slab.is_in(&self.arena)) {
             return Ok(slab.clone());

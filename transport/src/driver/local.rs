@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process.
+//! Driver for ranks that are threads of one process.
 
 use super::ring_link::RingLink;
 use crate::{
@@ -6,15 +6,15 @@ use crate::{
     memory::{Arena, ArenaLayout},
 };
 
-/// One arena per rank.
+/// Allocates one arena per rank.
 ///
 /// # Errors
-/// When the memory is not to be had.
+/// [`TransportError::Memory`] if the memory can't be allocated.
 pub fn arenas(layout: ArenaLayout) -> Result<Vec<Arena>, TransportError> {
     (0..layout.ranks).map(|_| Arena::private(layout)).collect()
 }
 
-/// The link from `rank` to `peer` on `lane`. To be made once at each end.
+/// Returns the link from `rank` to `peer` on `lane`. Each end must call this exactly once per link.
 #[must_use]
 pub fn link(arenas: &[Arena], rank: u32, peer: u32, lane: u8) -> Box<dyn Link> {
     Box::new(RingLink::new(

@@ -1,4 +1,15 @@
-//! The drivers: ways to get links between ranks.
+//! The drivers, which open links between ranks.
+//!
+//! | module | content |
+//! |---|---|
+//! | `endpoint` | interface between the runtime and a driver |
+//! | [`local`], [`shm`] | links in shared memory: threads of one process, processes of one host |
+//! | [`tcp`], [`verbs`] | links over TCP and over RDMA devices |
+//! | [`mixed`], `host_memory` | shared memory within a host, another driver between hosts |
+//! | `fallback` | a second driver for jobs that can't use the first |
+//! | [`strict`] | shared memory that behaves like a strict device, for tests |
+//! | `ring_link`, `pull` | link over two rings; reading another process's memory |
+//! | `peer_timeout` | time since the kernel of a TCP peer has last answered |
 
 mod endpoint;
 mod fallback;

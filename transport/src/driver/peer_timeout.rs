@@ -1,7 +1,7 @@
 //! Time for which the kernel at the other end of a TCP connection has not acknowledged anything.
 //!
-//! The kernel answers for its host, whether the process computes, waits or is stopped. So a missing answer
-//! means that the host or the path to it is gone.
+//! The kernel answers for its host, whether the process computes, waits or is stopped. A missing answer
+//! therefore means that the host or the path to it is gone.
 //!
 //! # Safety
 //! The kernel fills a structure of integers whose size it is given.
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// shorter time would take a lost packet for a lost host.
 pub const PEER_TIMEOUT: Duration = Duration::from_millis(1400);
 
-/// The longest silence that can be asked for.
+/// The longest peer timeout that a user can set.
 pub const PEER_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Returns for how long the peer's kernel has owed an answer to retransmitted bytes or to a probe.

@@ -15,16 +15,16 @@ use std::io;
 /// Bytes read at a time when the data is to be reduced: small enough to stay in the first-level caches.
 const BOUNCE_BYTES: usize = 64 * 1024;
 
-/// Reads one process's memory.
+/// Reader of one process's memory.
 #[derive(Debug)]
 pub(crate) struct Puller {
     pid: u32,
-    /// Buffer for data without a destination; made of words, so that it is aligned for every element type.
+    /// Buffer for data without a destination. Its elements are words, which aligns it for every element type.
     bounce: Vec<u64>,
 }
 
 impl Puller {
-    /// A puller for process `pid`.
+    /// Returns a reader of process `pid`.
     pub(crate) fn new(pid: u32) -> Puller {
         Puller { pid, bounce: vec![0; BOUNCE_BYTES / 8] }
     }
@@ -38,7 +38,7 @@ impl Puller {
         Err(self.unreadable(io::Error::other("the probe word has another value")))
     }
 
-    /// Reads as many bytes from `address` on as `to` has.
+    /// Fills `to` with the bytes from `address` on.
     pub(crate) fn read(&self, address: u64, to: SpanMut<'_>) -> Result<(), TransportError> {
         let mut done = 0;
         while done < to.len() {

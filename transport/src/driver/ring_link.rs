@@ -1,7 +1,7 @@
 //! A link over two rings, one per direction, in arenas that both ends have mapped.
 //!
-//! The drivers `local`, `shm`, `mixed` and `rehearsal` use it. They differ in how ranks get the arenas, and
-//! in whether a link can pull memory outside of the arenas.
+//! The drivers `local`, `shm`, `mixed` and `strict` use it. They differ in how ranks get the arenas, and in
+//! whether a link can pull memory outside of the arenas.
 //!
 //! # Safety
 //! The rings lie in arenas that the link keeps alive; see the constructor.
@@ -14,7 +14,7 @@ use crate::{
     ring::{Content, INLINE_BYTES, Publish, RingReceiver, RingSender},
 };
 
-/// Bytes read from a peer's memory in one poll, so that a long message does not keep others waiting.
+/// Maximum bytes moved in one poll, so that a long message does not delay others.
 const POLL_BYTES: usize = 256 * 1024;
 
 /// A link over two rings.
@@ -24,16 +24,16 @@ pub(super) struct RingLink {
     counters: Counters,
     sender: RingSender,
     receiver: RingReceiver,
-    /// Arena of this rank, which holds its registered memory.
+    /// Arena of this rank, which holds its registered memory and its receiving rings.
     ours: Arena,
     /// Arena of the peer, from which its registered memory is read.
     theirs: Arena,
-    /// Reads the peer's other memory, where that is possible.
+    /// Reader of the peer's memory outside of the arena, if the system allows it.
     puller: Option<Puller>,
 }
 
 impl RingLink {
-    /// A link between `rank` with arena `ours` and `peer` with arena `theirs`.
+    /// Returns a link between `rank` with arena `ours` and `peer` with arena `theirs`.
     ///
     /// Each end must make exactly one link per (pair, lane).
     pub(super) fn new(
@@ -71,7 +71,7 @@ impl RingLink {
         }
     }
 
-    /// Sends what there is room for of the first `ready` bytes, in whole pieces.
+    /// Stages whole pieces of the first `ready` bytes, as far as the ring has room.
     #[inline]
     fn send_copy(
         &mut self,
@@ -108,7 +108,7 @@ impl RingLink {
         SendProgress::Complete
     }
 
-    /// Checks the head of a message against what is expected.
+    /// Compares the length of a message with the expected one.
     fn check_len(&self, state: &RecvState, found: usize) -> Result<(), TransportError> {
         if found == state.len {
             return Ok(());
@@ -126,7 +126,7 @@ impl RingLink {
         RecvProgress::Complete
     }
 
-    /// Hands bytes of the link's own memory to the sink.
+    /// Passes bytes of the link's own memory to the sink, and counts the copy.
     fn deliver(counters: &mut Counters, sink: &mut dyn Sink, offset: usize, data: Span<'_>) {
         if sink.destination().is_some() {
             counters.copied_bytes += data.len() as u64;
@@ -223,7 +223,7 @@ impl Link for RingLink {
         Ok(SendProgress::Posted)
     }
 
-    /// Sends staged messages in parts; messages read in place or pulled go as a whole.
+    /// Sends staged messages in parts; waits for the whole message if it is read in place or pulled.
     fn poll_send_prefix(
         &mut self,
         state: &mut SendState,

@@ -22,9 +22,9 @@ use std::{
 /// Information that a rank needs about a peer's process to pull from its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PullTarget {
-    /// The peer's process.
+    /// Identifier of the peer's process.
     pub pid: u32,
-    /// The address of a word there.
+    /// Address of a word in the peer's memory.
     pub probe_address: u64,
     /// Value of the probe word.
     pub probe_value: u64,
@@ -33,12 +33,12 @@ pub struct PullTarget {
 /// Checks whether this process may read the target's memory.
 ///
 /// # Errors
-/// The system's error if reading is forbidden, or an error if the probe word has another value.
+/// [`TransportError::Unreadable`] if reading is forbidden or the probe word has another value.
 pub fn probe_pull(target: &PullTarget) -> Result<(), TransportError> {
     Puller::new(target.pid).probe(target.probe_address, target.probe_value)
 }
 
-/// The link on `lane` from `rank` with arena `ours` to `peer` with arena `theirs`.
+/// Returns the link on `lane` from `rank` with arena `ours` to `peer` with arena `theirs`.
 ///
 /// Each end must call this once per (pair, lane). `pull` is the peer's process; pass it only if
 /// [`probe_pull`] succeeded on every rank.
@@ -52,14 +52,15 @@ pub fn link(
     Box::new(RingLink::new("shm", (rank, ours), (peer, theirs), lane, pull.map(Puller::new)))
 }
 
-/// Makes sending to a closed socket an error instead of a SIGPIPE, which most programs do not expect. (The
-/// standard library's streams write with this flag anyway.)
+/// Makes sending to a closed socket an error instead of a SIGPIPE, which most programs do not expect.
+///
+/// The standard library's streams write with this flag too.
 const NO_SIGNAL: SendFlags = SendFlags::from_bits_retain(libc::MSG_NOSIGNAL as u32);
 
 /// Sends one descriptor with one byte of data over a Unix socket.
 ///
 /// # Errors
-/// What the system said.
+/// The error of `sendmsg`.
 pub fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -73,7 +74,8 @@ pub fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> 
 /// Receives one descriptor that [`send_descriptor`] sent.
 ///
 /// # Errors
-/// What the system said; `CONNRESET` when the other end is gone, `PROTO` when no descriptor came along.
+/// The error of `recvmsg`; `CONNRESET` if the other end has closed the socket, `PROTO` if the message carries
+/// no descriptor.
 pub fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

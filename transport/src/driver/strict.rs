@@ -1,10 +1,10 @@
 //! Strict driver for tests: ranks of one host that behave as if they shared no memory.
 //!
-//! Messages travel through rings in arenas. Otherwise it behaves like a driver whose device places messages
-//! directly: ranks find arenas by introductions, registered memory is a slab that no peer has mapped, sends
-//! can be confirmed, and announcements are accepted. It panics where the runtime breaks a rule of [`Link`].
-//! It overwrites memory as soon as it may, so that a caller that still needs the old bytes computes wrong
-//! results.
+//! Messages travel through rings in arenas. Otherwise the driver behaves like one whose device places
+//! messages directly: ranks find arenas by the messages of set-up, registered memory is a slab that no peer
+//! has mapped, sends can wait for a match, and announcements are accepted. The driver panics where the
+//! runtime breaks a rule of [`Link`]. It overwrites memory as soon as it may, so that a caller that still
+//! needs the old bytes computes wrong results.
 //!
 //! # Safety
 //! The driver overwrites only announced destinations, which the caller owns and has left to the link.
@@ -28,32 +28,32 @@ use std::{
     time::Duration,
 };
 
-/// Announcements taken at a time; odd, and less than are offered.
+/// Maximum number of announcements held at a time: odd, and fewer than the runtime offers.
 const MAX_ANNOUNCED: usize = 5;
 
 /// Boundary that no buffer crosses, as for devices that can't map across 4 GiB.
 const BOUNDARY: u64 = 4 << 30;
 
-/// Bytes spoiled at each end of a landing.
+/// Bytes overwritten at each end of an announced destination.
 const POISONED_BYTES: usize = 4096;
 
-/// One rank.
+/// One rank's endpoint.
 #[derive(Debug)]
 pub struct StrictEndpoint {
     rank: u32,
     ours: Arena,
-    /// Our arena's descriptor, which peers open while they connect.
+    /// Descriptor of this rank's arena, which peers open during set-up.
     object: OwnedFd,
-    /// By rank, once connected.
+    /// Arenas by rank; empty before set-up has finished.
     arenas: Vec<Arena>,
     slab: Slab,
 }
 
 impl StrictEndpoint {
-    /// The endpoint of a rank. The slab of `layout` is not part of the arena.
+    /// Opens the endpoint of a rank. The slab of `layout` is not part of the arena.
     ///
     /// # Errors
-    /// When the memory is not to be had.
+    /// [`TransportError::Memory`] if the memory can't be allocated.
     pub fn open(layout: ArenaLayout, rank: u32) -> Result<StrictEndpoint, TransportError> {
         assert!(layout.ranks as usize * usize::from(layout.lanes) <= Board::WORDS, "a board word per ring");
         let (ours, object) = Arena::shared(ArenaLayout { slab_bytes: 0, ..layout })?;
@@ -123,14 +123,14 @@ impl Endpoint for StrictEndpoint {
     fn close(&mut self, _patience: Duration) {}
 }
 
-/// A message that was announced.
+/// An announced message.
 #[derive(Debug, PartialEq, Eq)]
 struct Announced {
     number: u64,
     digest: u64,
     len: usize,
     size: SizeClass,
-    /// The address of its landing.
+    /// Address of the destination.
     destination: Option<usize>,
 }
 
@@ -138,18 +138,18 @@ struct Announced {
 struct StrictLink {
     capabilities: Capabilities,
     inner: RingLink,
-    /// In order; the first is the message that is received next.
+    /// Announced messages in order; the first is the next one to be received.
     announced: VecDeque<Announced>,
     sent: u64,
     received: u64,
-    /// The word of ours in which the peer reads how many messages we have received.
+    /// Word of this rank's board in which the peer reads how many of its messages were received.
     received_word: (Board, usize),
-    /// The word of the peer in which we read how many of ours it has received.
+    /// Word of the peer's board in which this rank reads how many of its messages were received.
     matched_word: (Board, usize),
     aborted: bool,
 }
 
-/// Lets a message carry its operation's size: both ends must say the same. Digests of operations are even.
+/// Adds the size class to a digest, so that ends that disagree on it notice. Digests of operations are even.
 fn digest_of(digest: u64, size: SizeClass) -> u64 {
     assert!(digest.is_multiple_of(2), "digests of operations are even");
     digest | u64::from(size == SizeClass::Bulk)

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A caller that has not said in this time who it is, is nobody of ours.
+/// Time in which a caller must present its token and its rank.
 const CALLER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Listening socket of this rank for the descriptor exchange.
@@ -31,7 +31,7 @@ pub(super) struct DescriptorExchange {
 }
 
 impl DescriptorExchange {
-    /// Listens.
+    /// Opens the listening socket and chooses the token.
     pub(super) fn open() -> io::Result<DescriptorExchange> {
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
@@ -51,10 +51,11 @@ impl DescriptorExchange {
         &self.token
     }
 
-    /// Gives all of `neighbours` but ourselves our descriptor; returns theirs, by rank.
+    /// Exchanges descriptors with all of `local_ranks` except this one. Returns the peers' descriptors, by
+    /// rank.
     ///
     /// # Errors
-    /// When one can't be reached or does not come in time.
+    /// The system's error if a peer can't be reached, and `TimedOut` if one does not connect in time.
     pub(super) fn exchange(
         &self,
         rank: u32,
@@ -82,7 +83,7 @@ impl DescriptorExchange {
         let mut awaited: BTreeSet<u32> = local_ranks.iter().copied().filter(|peer| *peer > rank).collect();
         while let Some(first) = awaited.first().copied() {
             let stream = self.accept(until).map_err(|error| with_rank(first, &error))?;
-            // Foreign processes and ranks that disconnect do not end the exchange.
+            // Foreign processes and callers that disconnect do not end the exchange.
             if let Ok((peer, theirs)) = self.handle_caller(stream, &awaited, object) {
                 awaited.remove(&peer);
                 received.push((peer, theirs));
@@ -111,7 +112,7 @@ impl DescriptorExchange {
         }
     }
 
-    /// Hears who has come, takes its descriptor and gives it ours.
+    /// Checks the caller's token and rank, receives its descriptor and sends this rank's.
     fn handle_caller(
         &self,
         mut stream: UnixStream,
@@ -125,7 +126,7 @@ impl DescriptorExchange {
         stream.read_exact(&mut token)?;
         stream.read_exact(&mut rank)?;
         let peer = u32::from_le_bytes(rank);
-        // Each bit counts, wherever the first difference is.
+        // Compares all bytes, so that the time does not depend on the first difference.
         let difference = token.iter().zip(&self.token).fold(0, |all, (a, b)| all | (a ^ b));
         if difference != 0 || !awaited.contains(&peer) {
             return Err(ErrorKind::PermissionDenied.into());
@@ -225,7 +226,7 @@ mod tests {
         let silent = connect(socket).expect("it listens");
         let mut wrong = connect(socket).expect("it listens");
         wrong.write_all(&[7; 20]).expect("room");
-        // Knows the token, and says it is a rank that nobody waits for.
+        // Knows the token, but presents a rank that is not expected.
         let mut surplus = connect(socket).expect("it listens");
         surplus.write_all(&locations[0].token).expect("room");
         surplus.write_all(&9u32.to_le_bytes()).expect("room");

@@ -1,7 +1,7 @@
-//! Shared memory rings that can confirm to the sender that a message was matched.
+//! Shared memory rings that can tell the sender that a message was matched.
 //!
-//! The confirmation costs no message: the receiver counts received messages in a word of its arena, which the
-//! sender reads.
+//! The acknowledgement costs no message: the receiver counts received messages in a word of its arena, which
+//! the sender reads.
 //!
 //! An idle link makes progress on the inter-host driver: a remote rank may wait for an answer that only this
 //! rank gives.
@@ -16,26 +16,28 @@ use std::sync::{
     atomic::Ordering::{Acquire, Release},
 };
 
-/// Fruitless polls per progress call on the other driver; a power of two. Such a call costs several times as
-/// much as polling a ring.
+/// Empty polls per progress call on the other driver; a power of two.
+///
+/// Such a call costs several times as much as polling a ring.
 const PROGRESS_INTERVAL: u32 = 4;
 
-/// In [`SendState::awaits`]: the number is that of a message that is to be matched, and not the ring's own.
+/// Bit of [`SendState::awaits`] that marks the number of a message to be matched; the ring's own numbers have
+/// it clear.
 const MATCH_BIT: u64 = 1 << 63;
 
-/// A lane to a peer of the same host.
+/// Link on one lane to a peer of the same host.
 #[derive(Debug)]
 pub(super) struct MatchAckLink {
     ring: RingLink,
-    /// Messages begun.
+    /// Messages whose sending has started.
     sent: u64,
     received: u64,
-    /// The word of ours in which the peer reads how many messages we have received.
+    /// Word of this rank's board in which the peer reads how many of its messages were received.
     received_word: (Board, usize),
-    /// The word of the peer in which we read how many of ours it has received.
+    /// Word of the peer's board in which this rank reads how many of its messages were received.
     matched_word: (Board, usize),
     progress_handle: Option<Arc<dyn ProgressHandle>>,
-    /// Fruitless polls so far.
+    /// Polls that found nothing.
     empty_polls: u32,
 }
 
@@ -57,8 +59,9 @@ impl MatchAckLink {
         }
     }
 
-    /// Makes progress on the other driver after a fruitless poll. Drops errors that name no peer: the users
-    /// of that driver meet them again.
+    /// Makes progress on the other driver after an empty poll.
+    ///
+    /// Drops errors that name no peer: the next use of that driver returns them again.
     #[inline]
     fn progress_other_driver(&mut self) -> Result<(), TransportError> {
         let Some(handle) = &self.progress_handle else { return Ok(()) };
@@ -69,8 +72,9 @@ impl MatchAckLink {
         handle.progress().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
     }
 
-    /// Turns the ring's result into the progress of the send. `is_begun`: the message was posted by an
-    /// earlier poll.
+    /// Counts a message that has started, and makes the send wait for a match if its state asks for one.
+    ///
+    /// `is_begun`: an earlier poll has posted the message.
     #[inline]
     fn record_send(
         &mut self,
@@ -83,7 +87,8 @@ impl MatchAckLink {
         }
         if !is_begun && matches!(progress, SendProgress::Posted | SendProgress::Complete) {
             self.sent += 1;
-            // One that is read in place is complete when it was matched; one that is copied may be so before.
+            // A message read in place is complete only when it was matched; a staged one may be complete
+            // before.
             if state.match_ack && progress == SendProgress::Complete {
                 state.awaits = Some(MATCH_BIT | (self.sent - 1));
                 return Ok(SendProgress::Posted);

@@ -8,16 +8,16 @@ use std::{fs, io};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Location {
-    /// This start of this host's system.
+    /// Identity of the running system: the boot ID, or a substitute.
     boot: String,
-    /// Its network namespace: abstract sockets belong to one.
+    /// Network namespace of the process; abstract sockets belong to one namespace.
     network: String,
     user: u32,
     /// Host name given by the user.
     host: String,
     /// Name of the socket of the descriptor exchange.
     pub(super) socket: String,
-    /// Known only to those who have heard it here, over the job's side channel.
+    /// Secret of the descriptor exchange. Only ranks of the job know it, from the job's side channel.
     pub(super) token: [u8; 16],
 }
 
@@ -33,7 +33,7 @@ impl Location {
         }
     }
 
-    /// As it is told.
+    /// Encodes the announcement as JSON.
     pub(super) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
@@ -43,7 +43,7 @@ impl Location {
         serde_json::from_slice(message).map_err(|error| TransportError::DeviceDescription {
             peer: rank,
             what: format!(
-                "its location message is invalid ({error}); use the same version of tbccl everywhere"
+                "its location message is invalid ({error}); use the same version of tbccl on all hosts"
             ),
         })
     }
@@ -58,18 +58,19 @@ impl Location {
     }
 }
 
-/// By rank, the lowest rank of its host: a number that only those share who share memory.
+/// Returns the host number of each rank: the lowest rank that it shares memory with.
 pub(super) fn hosts(locations: &[Location]) -> Vec<u32> {
     let first = |location: &Location| locations.iter().position(|other| other.shares_memory_with(location));
     locations.iter().map(|location| first(location).expect("itself at least") as u32).collect()
 }
 
-/// The error of a rank that its neighbours can't be met by.
+/// Returns the error of a rank that can't exchange descriptors with its local peers.
 pub(super) fn sharing_failed(rank: u32, error: &io::Error) -> TransportError {
     TransportError::Wiring {
         rank,
         what: format!(
-            "it can't share memory with the other ranks of its host: {error}; TBCCL_TRANSPORT=tcp does without"
+            "it can't share memory with the other ranks of its host: {error}; \
+             TBCCL_TRANSPORT=tcp works without"
         ),
     }
 }

@@ -1,22 +1,22 @@
 //! Driver for several hosts with several ranks each: shared memory within a host, another driver between
 //! hosts.
 //!
-//! Each rank announces its host, network namespace and user. Ranks that announce the same exchange their
-//! arenas over Unix sockets (`meeting`). They use the rings of the `shm` driver, and read registered memory
-//! in place, since it lies in the arena. All other links belong to the inter-host driver, which must be able
-//! to send from any memory. That driver is opened once the shared memory groups are known, and only if there
-//! are several hosts. A driver whose device must register memory takes its slab from the arena ([`HostMemory`]), so
-//! both drivers reach registered memory.
+//! Each rank announces its host, network namespace and user (`location`). Ranks that announce the same
+//! exchange their arenas over Unix sockets (`descriptor_exchange`). They use the rings of the `shm` driver,
+//! and read registered memory in place, since it lies in the arena. All other links belong to the inter-host
+//! driver, which must be able to send from any memory. That driver is opened once the shared memory groups
+//! are known, and only if there are several hosts. A driver whose device must register memory takes its slab
+//! from the arena ([`HostMemory`]), so both drivers reach registered memory.
 //!
 //! Invariants: all ranks compute the same shared memory groups, from messages that all of them have received.
 //! Set-up of the inter-host driver follows the exchange within hosts. A rank that waits for a peer of its
 //! host also makes progress on the inter-host driver, since a remote rank may wait for its answer.
 //!
 //! Not done here: boards. Ranks that share memory mirror each other's boards like all others, so their links
-//! confirm matched messages (`link`).
+//! acknowledge matched messages (`link`).
 //!
 //! # Safety
-//! The only unsafe function passes lent memory on to the inter-host driver, under the caller's promise.
+//! The only unsafe function passes registered memory on to the inter-host driver, under the caller's promise.
 
 mod descriptor_exchange;
 mod link;
@@ -39,10 +39,10 @@ use std::{
     time::Duration,
 };
 
-/// Opens the driver between hosts, which is told who shares memory, and may take its slab from the arena.
+/// Opens the inter-host driver, which may take its slab from the arena.
 pub type OpenInterHost = Box<dyn FnOnce(&mut HostMemory) -> Result<Box<dyn Endpoint>, TransportError> + Send>;
 
-/// How far the conversation has come.
+/// Progress of set-up.
 enum Stage {
     Opened(OpenInterHost, OwnedFd),
     LocationSent(OpenInterHost, OwnedFd, DescriptorExchange),
@@ -64,20 +64,20 @@ impl Debug for Stage {
     }
 }
 
-/// One rank's part of both drivers.
+/// One rank's endpoint of both drivers.
 #[derive(Debug)]
 pub struct Mixed {
     rank: u32,
-    /// The driver between hosts, where there are several.
+    /// The inter-host driver, if there are several hosts.
     inter_host: Option<Box<dyn Endpoint>>,
     /// Progress handle of the inter-host driver, called while a shared memory link waits.
     progress_handle: Option<Arc<dyn ProgressHandle>>,
     ours: Arena,
-    /// Settled with the conversation.
+    /// Allocator of registered memory; present after set-up.
     slab: Option<Slab>,
-    /// By rank: a number of its host. Known once all have said where they are.
+    /// Host number of each rank; empty before all locations are known.
     hosts: Vec<u32>,
-    /// By rank: the arenas of those on our host.
+    /// Arenas by rank; present for ranks of this host.
     arenas: Vec<Option<Arena>>,
     /// Host name given by the user.
     host: String,
@@ -86,10 +86,11 @@ pub struct Mixed {
 }
 
 impl Mixed {
-    /// Opens the endpoint of a rank; `between` opens the driver for other hosts.
+    /// Opens the endpoint of a rank; `open_inter_host` opens the driver for other hosts.
     ///
     /// `layout` covers all ranks of the job on any host; unused rings cost address space only. Ranks with
     /// different `host` names share no memory. Ranks with equal or empty names share memory if they can.
+    /// `timeout` bounds the exchange of descriptors.
     ///
     /// # Errors
     /// [`TransportError::Memory`] if the arena can't be allocated.
@@ -116,7 +117,7 @@ impl Mixed {
         })
     }
 
-    /// Shares memory with the others of our host, and opens the driver between hosts if there are several.
+    /// Maps the arenas of the local ranks, and opens the inter-host driver if there are several hosts.
     fn share_memory(
         &mut self,
         open_inter_host: OpenInterHost,
@@ -144,7 +145,9 @@ impl Mixed {
         self.exchange_inter_host(host_memory, &[])
     }
 
-    /// Lets the other driver hear and speak; when it has said all, it is settled where registered memory is.
+    /// Passes the messages of all ranks to the inter-host driver, and returns its next message.
+    ///
+    /// Chooses the allocator of registered memory once that driver has finished set-up.
     fn exchange_inter_host(
         &mut self,
         host_memory: HostMemory,
@@ -165,7 +168,10 @@ impl Mixed {
         Ok(None)
     }
 
-    /// The driver that reaches a peer of another host.
+    /// Returns the inter-host driver, for a peer of another host.
+    ///
+    /// # Panics
+    /// If all ranks share memory.
     fn inter_host_driver(&mut self, peer: u32) -> &mut dyn Endpoint {
         let inter_host = self.inter_host.as_deref_mut();
         inter_host.unwrap_or_else(|| panic!("no inter-host driver for rank {peer}"))
@@ -233,7 +239,7 @@ impl Endpoint for Mixed {
         len: usize,
     ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
         let Some(inter_host) = &mut self.inter_host else { return Ok(None) };
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller keeps the same promise that `register` asks for.
         unsafe { inter_host.register(start, len) }
     }
 
