@@ -1,23 +1,25 @@
-//! Does a simulation tell how long a collective takes? Run by every rank on a fabric of software devices whose cables have
-//! latency and bandwidth:
+//! Compares simulated with measured times of a collective. Every rank runs it, on a fabric of software
+//! devices whose cables have latency and bandwidth:
 //!
 //! ```sh
 //! cargo build -p tbccl-cli -p tbccl-softrdma --examples --bins --lib
-//! TBCCL_TRANSPORT=verbs TBCCL_ALGO=ring target/debug/tbccl fabric run --fabric configs/fabrics/ib-slow4.toml -- \
-//!     target/debug/examples/agreement configs/fabrics/ib-slow4.toml all_reduce
+//! fabric=configs/fabrics/ib-slow4.toml
+//! TBCCL_TRANSPORT=verbs TBCCL_ALGO=ring target/debug/tbccl fabric run --fabric $fabric -- \
+//!     target/debug/examples/agreement $fabric all_reduce
 //! ```
 //!
 //! `make agreement` does that for every algorithm on two, three and four ranks.
 //!
-//! All ranks are processes of one machine and share its clock, so a call is measured as what a simulation prices: from a
-//! moment that all have agreed on to the moment in which the last rank is done. Each size is measured a number of times, and
-//! the median counts; calls that a rank began late, because the machine was busy, do not. The memory is the library's, so that
-//! nothing is copied on the way.
+//! All ranks are processes of one machine and share its clock. A call is therefore measured as a simulation
+//! prices it: from a start time that all ranks have agreed on, until the last rank is done. Each size is
+//! measured several times, and the median counts. Calls that a rank began late, because the machine was busy,
+//! do not count. The buffers are registered memory, so nothing is copied on the way.
 //!
-//! One number is calibrated on the fabric itself, before anything else: what a message costs a rank beside the cable. It is
-//! what is left of half a round trip of 8 bytes between ranks 0 and 1, the lower quartile of 200, when the cable's latency and bandwidth are taken off. All else is
-//! [`Costs::rdma`](collectives::simulate::Costs::rdma) and the fabric file; words wait behind data, since the software device
-//! serves a cable in the order of posting.
+//! One number is calibrated on the fabric first: the cost of a message to a rank besides the cable. It is the
+//! lower quartile of 200 half round trips of 8 bytes between ranks 0 and 1, minus the latency and bandwidth
+//! of the cable. Everything else comes from [`Costs::rdma`](collectives::simulate::Costs::rdma) and the
+//! fabric file. Control words wait behind data, since the software device serves a cable in the order of
+//! posting.
 
 #![allow(clippy::print_stdout, reason = "an example says what it did")]
 
@@ -32,17 +34,17 @@ use topology::Cluster;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Bytes of the larger side of each operation.
+/// Bytes of the larger of input and output of each operation.
 const SIZES: [u64; 3] = [4 << 10, 256 << 10, 16 << 20];
-/// Calls per size; the first ones don't count.
+/// Calls per size; the first `WARM_UP` calls do not count.
 const RUNS: usize = 14;
 const WARM_UP: usize = 3;
 /// Round trips of the calibration.
 const ROUND_TRIPS: usize = 200;
-/// From the agreement on a beginning to the beginning.
-const AHEAD_US: u64 = 20_000;
-/// A rank that begins so much later than agreed spoils the measurement.
-const LATE_US: f64 = 60.0;
+/// Microseconds between the agreement on a start time and that time.
+const START_DELAY_US: u64 = 20_000;
+/// Microseconds of delay from which a rank's late start invalidates a measurement.
+const MAX_DELAY_US: f64 = 60.0;
 
 fn main() -> Outcome<()> {
     let args: Vec<String> = std::env::args().collect();
@@ -52,7 +54,7 @@ fn main() -> Outcome<()> {
     let cluster = Cluster::from_toml(&std::fs::read_to_string(fabric)?)?;
     let collective: Collective = operation.parse()?;
     let mut comm = Communicator::from_env()?;
-    let costs = calibrated(&mut comm, &cluster)?;
+    let costs = calibrated_costs(&mut comm, &cluster)?;
     let sizes = if collective == Collective::Barrier { &[0][..] } else { &SIZES[..] };
     for bytes in sizes {
         let mut call = Call::new(&comm, collective, *bytes)?;
@@ -65,13 +67,13 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Microseconds of the clock that all processes of the machine share.
+/// Returns microseconds of a clock that all processes of the machine share.
 fn now_us() -> f64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 * 1e-3
 }
 
-/// One collective on buffers of the library.
+/// A collective with its registered buffers.
 struct Call {
     collective: Collective,
     /// Elements per block.
@@ -86,7 +88,7 @@ impl Call {
         let count = (bytes / 4) as usize / inputs.max(outputs).max(1) as usize;
         let mut input = comm.alloc(count * inputs as usize)?;
         let mut output = comm.alloc(count * outputs as usize)?;
-        // Pages that were never written are made when they first are, which would be measured.
+        // Writing maps the pages, which would otherwise be measured.
         input.fill(1.0);
         output.fill(0.0);
         Ok(Call { collective, count, input, output })
@@ -108,21 +110,21 @@ impl Call {
     }
 }
 
-/// The costs of a message on this fabric.
-fn calibrated(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
+/// Returns the costs of a message on this fabric.
+fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
     let costs = Costs::rdma();
     let mut trips = Vec::new();
-    let mut word = [0u64];
+    let mut value = [0u64];
     for _ in 0..ROUND_TRIPS {
         let before = now_us();
         match comm.rank() {
             Rank(0) => {
-                comm.send(&word, Rank(1))?;
-                comm.recv(&mut word, Rank(1))?;
+                comm.send(&value, Rank(1))?;
+                comm.recv(&mut value, Rank(1))?;
             }
             Rank(1) => {
-                comm.recv(&mut word, Rank(0))?;
-                comm.send(&word, Rank(0))?;
+                comm.recv(&mut value, Rank(0))?;
+                comm.send(&value, Rank(0))?;
             }
             _ => {}
         }
@@ -130,15 +132,21 @@ fn calibrated(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
     }
     let route = cluster.route(Rank(0), Rank(1)).ok_or("no cable from rank 0 to rank 1")?;
     let rate = route.links().iter().map(|link| cluster.links()[*link as usize].bytes_per_second);
-    let on_the_cable =
+    let cable_seconds =
         (8 + 56 + costs.header_bytes) as f64 / rate.fold(f64::INFINITY, f64::min) + route.latency;
-    let mut each = [(quick(&mut trips) - on_the_cable * 1e6).max(0.0) / 2.0];
-    comm.broadcast(&mut each, Rank(0))?;
-    let [each] = each;
-    Ok(Costs { send_us: each, recv_us: each, grant_us: 2.0 * each, words_wait: true, ..costs })
+    let mut per_message = [(lower_quartile(&mut trips) - cable_seconds * 1e6).max(0.0) / 2.0];
+    comm.broadcast(&mut per_message, Rank(0))?;
+    let [per_message] = per_message;
+    Ok(Costs {
+        send_us: per_message,
+        recv_us: per_message,
+        grant_us: 2.0 * per_message,
+        words_wait: true,
+        ..costs
+    })
 }
 
-/// Waits until a moment of the shared clock: asleep as long as that is safe.
+/// Waits until a time of the shared clock; sleeps first, then spins for at most 200 microseconds.
 fn wait_until(moment: f64) {
     let asleep = moment - now_us() - 200.0;
     if asleep > 0.0 {
@@ -153,43 +161,44 @@ fn wait_until(moment: f64) {
 #[derive(Clone, Copy)]
 struct Times {
     median: f64,
-    least: f64,
-    /// Calls that all ranks began in time.
+    min: f64,
+    /// Number of calls that all ranks began in time.
     kept: usize,
 }
 
 /// Measures a call.
 fn measure(comm: &mut Communicator, call: &mut Call) -> Outcome<Times> {
     let ranks = comm.size() as usize;
-    let mut taken = Vec::new();
+    let mut valid = Vec::new();
     let mut all = Vec::new();
     for run in 0..RUNS {
         comm.barrier()?;
-        let mut start = [now_us() as u64 + AHEAD_US];
+        let mut start = [now_us() as u64 + START_DELAY_US];
         comm.broadcast(&mut start, Rank(0))?;
         let start = start[0] as f64;
         wait_until(start);
         let late = now_us() - start;
         call.run(comm)?;
-        let mine = [now_us() - start, late];
-        let mut everyone = vec![0.0; 2 * ranks];
-        comm.all_gather(&mine, &mut everyone)?;
-        let largest = |which: usize| everyone.iter().skip(which).step_by(2).copied().fold(0.0, f64::max);
+        let own = [now_us() - start, late];
+        let mut gathered = vec![0.0; 2 * ranks];
+        comm.all_gather(&own, &mut gathered)?;
+        let maximum = |which: usize| gathered.iter().skip(which).step_by(2).copied().fold(0.0, f64::max);
         if run >= WARM_UP {
-            all.push(largest(0));
-            if largest(1) < LATE_US {
-                taken.push(largest(0));
+            all.push(maximum(0));
+            if maximum(1) < MAX_DELAY_US {
+                valid.push(maximum(0));
             }
         }
     }
-    let kept = taken.len();
-    let times = if kept < 3 { &mut all } else { &mut taken };
+    let kept = valid.len();
+    let times = if kept < 3 { &mut all } else { &mut valid };
     let median = median(times);
-    Ok(Times { median, least: times[0], kept })
+    Ok(Times { median, min: times[0], kept })
 }
 
-/// What a quarter of the numbers does not exceed: a rank that sleeps when its message comes says nothing of what messages cost.
-fn quick(numbers: &mut [f64]) -> f64 {
+/// Returns the lower quartile. A rank that sleeps when its message arrives adds time that is no cost of the
+/// message.
+fn lower_quartile(numbers: &mut [f64]) -> f64 {
     numbers.sort_unstable_by(f64::total_cmp);
     numbers[numbers.len() / 4]
 }
@@ -199,13 +208,13 @@ fn median(numbers: &mut [f64]) -> f64 {
     (numbers[(numbers.len() - 1) / 2] + numbers[numbers.len() / 2]) / 2.0
 }
 
-/// One line: what was simulated, what was measured, and the ratio.
+/// Returns a line with simulated and measured times, and their ratio.
 fn row(
     comm: &Communicator,
     call: &Call,
     cluster: &Cluster,
     costs: &Costs,
-    Times { median, least, kept }: Times,
+    Times { median, min, kept }: Times,
 ) -> Outcome<String> {
     let Call { collective, count, .. } = *call;
     let ranks = comm.size();
@@ -217,10 +226,11 @@ fn row(
     let bytes =
         count as u64 * 4 * u64::from(collective.input_blocks(ranks).max(collective.output_blocks(ranks)));
     Ok(format!(
-        "{collective:<15} {algorithm:<20} {ranks:>5} {segments:>4} {bytes:>9} {bound:>9.0} {predicted:>9.0} {median:>9.0} \
-         {:>6.2} {least:>9.0} {:>6.2} {kept:>3} {:>6.1}",
+        "{collective:<15} {algorithm:<20} {ranks:>5} {segments:>4} {bytes:>9} {bound:>9.0} {predicted:>9.0} \
+        {median:>9.0} \
+         {:>6.2} {min:>9.0} {:>6.2} {kept:>3} {:>6.1}",
         predicted / median,
-        predicted / least,
+        predicted / min,
         costs.send_us
     ))
 }

@@ -1,5 +1,5 @@
-//! The sum over all ranks: `cargo build --example all_reduce`, then
-//! `tbccl run -n 4 -- target/debug/examples/all_reduce`.
+//! Sums an array over all ranks: `cargo build --example all_reduce`, then `tbccl run -n 4 --
+//! target/debug/examples/all_reduce`.
 
 #![allow(clippy::print_stdout, reason = "an example says what it did")]
 

@@ -5,7 +5,8 @@
 //! | `commands` | one module per subcommand: arguments in, calls of the library out |
 //! | [`launch`] | starts ranks on the hosts of a job, supervises them, and ends them |
 //!
-//! This is a library only so that tests reach [`launch`] without a command line. Programs link the package `tbccl`.
+//! The package is a library only so that tests reach [`launch`] without a command line. Programs link the
+//! package `tbccl`.
 
 mod commands;
 pub mod launch;

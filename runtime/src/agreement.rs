@@ -58,7 +58,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The error that the failure is for a call that was at this place.
+    /// Returns the error of the failure for a call at `place`.
     pub(crate) fn into_error(self, names: &[PeerName], place: Place) -> Error {
         match self {
             Failure::Died { rank, how } => Error::PeerDied {
@@ -76,16 +76,16 @@ impl Failure {
     }
 }
 
-/// The boards of all ranks, as one of them sees them.
+/// The boards of all ranks, as seen by one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     rank: Rank,
     boards: Vec<Board>,
-    /// Whether the others' boards are mapped here, and not mirrored.
+    /// Whether the boards of the other ranks are mapped here, not mirrored.
     mapped: bool,
 }
 
-/// The words of this rank's board that others know.
+/// The words of this rank's board that the other ranks know.
 #[derive(Debug)]
 pub(crate) struct Published(Box<[u64; Board::WORDS]>);
 
@@ -100,13 +100,13 @@ impl Agreement {
         Agreement { rank, boards, mapped: true }
     }
 
-    /// A board of our own, and mirrors of the others'.
+    /// Creates a board for this rank, and mirrors of the other ranks' boards.
     pub(crate) fn mirrored(rank: Rank, ranks: u32) -> Result<Agreement, TransportError> {
         let boards = (0..ranks).map(|_| Board::private()).collect::<Result<_, _>>()?;
         Ok(Agreement { rank, boards, mapped: false })
     }
 
-    /// Whether the others' boards are mapped here.
+    /// Whether the boards of the other ranks are mapped here.
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.mapped
@@ -134,7 +134,7 @@ impl Agreement {
         }
     }
 
-    /// The words of a failure.
+    /// Returns the board words of a failure.
     pub(crate) fn failure_words(&self, failure: &Failure) -> Vec<Word> {
         let words: Vec<AtomicU64> = (0..MESSAGE).map(|_| AtomicU64::new(0)).collect();
         words[FAILURE].store(u64::from(self.rank.0) + 1, Relaxed);
@@ -144,7 +144,7 @@ impl Agreement {
         set.filter(|(_, value)| *value != 0).collect()
     }
 
-    /// Makes this the failure of the job, as it was decided elsewhere.
+    /// Makes this the failure of the job, as the rendezvous decided.
     pub(crate) fn enter_failure(&self, words: &[Word]) {
         let area = &self.boards[0].words()[..MESSAGE];
         for (index, value) in words.iter().filter(|(index, _)| usize::from(*index) >= FAILURE) {
@@ -158,7 +158,7 @@ impl Agreement {
         self.boards[self.rank.index()].words()
     }
 
-    /// Says that this rank enters a collective.
+    /// Publishes that this rank enters a collective.
     #[inline]
     pub(crate) fn enter(&self, record: &CallRecord) {
         let own = self.own();
@@ -166,24 +166,24 @@ impl Agreement {
         own[ENTERED].store(record.seq, Release);
     }
 
-    /// Says that this rank is through with a collective.
+    /// Publishes that this rank has finished a collective.
     #[inline]
     pub(crate) fn finish(&self, seq: u64) {
         self.own()[FINISHED].store(seq, Relaxed);
     }
 
-    /// Says that this rank sends or receives a message.
+    /// Publishes that this rank sends or receives a message.
     pub(crate) fn enter_message(&self, record: &CallRecord) {
         write_line(line(self.own(), MESSAGE), record);
         self.own()[IN_MESSAGE].store(1, Relaxed);
     }
 
-    /// Says that this rank is through with its message.
+    /// Publishes that this rank has finished its message.
     pub(crate) fn finish_message(&self) {
         self.own()[IN_MESSAGE].store(0, Relaxed);
     }
 
-    /// Says that this rank's communicator is closed.
+    /// Publishes that this rank's communicator is closed.
     pub(crate) fn leave(&self) {
         self.own()[LEFT].store(1, Release);
     }
@@ -192,24 +192,25 @@ impl Agreement {
         self.boards[peer.index()].words()[LEFT].load(Acquire) != 0
     }
 
-    /// Whether a rank has finished the collective of this number.
+    /// Whether a rank has finished the collective with this number.
     pub(crate) fn has_finished(&self, peer: Rank, seq: u64) -> bool {
         self.boards[peer.index()].words()[FINISHED].load(Acquire) >= seq
     }
 
-    /// The number of the latest collective that a rank has entered.
+    /// Returns the number of the latest collective that a rank has entered.
     #[inline]
     pub(crate) fn entered(&self, peer: Rank) -> u64 {
         self.boards[peer.index()].words()[ENTERED].load(Acquire)
     }
 
-    /// The collective with this number on a rank, if it has entered it and it is among the latest ones.
+    /// Returns the collective with this number on a rank, if the rank has entered it and it is among the
+    /// latest ones.
     pub(crate) fn call(&self, peer: Rank, seq: u64) -> Option<CallRecord> {
         let words = self.boards[peer.index()].words();
         read_line(line(words, CALLS + 8 * (seq % CALLS_KEPT) as usize)).filter(|record| record.seq == seq)
     }
 
-    /// The call of a rank with this digest, if it is among its latest ones.
+    /// Returns the call of a rank with this digest, if it is among its latest ones.
     pub(crate) fn find(&self, peer: Rank, digest: u64) -> Option<CallRecord> {
         let words = self.boards[peer.index()].words();
         let calls = (0..CALLS_KEPT as usize).map(|i| CALLS + 8 * i);
@@ -249,7 +250,7 @@ impl Agreement {
         self.boards[0].words()[FAILURE].load(Relaxed) != 0
     }
 
-    /// Makes this the failure of the job, unless there is one already; returns the one that holds.
+    /// Makes this the failure of the job, unless there is one already. Returns the failure that holds.
     pub(crate) fn raise(&self, failure: Failure) -> Failure {
         let words = self.boards[0].words();
         let claim = u64::from(self.rank.0) + 1;

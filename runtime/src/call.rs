@@ -31,18 +31,18 @@ pub struct CallRecord {
     pub op: Option<ReduceOp>,
     /// Elements per block.
     pub count: u64,
-    /// The root, or the other rank of a message; [`CallRecord::ANY`] where it may come from any.
+    /// The root, or the other rank of a message; [`CallRecord::ANY`] for a receive from any rank.
     pub root: Rank,
     /// The plan: hash of its schedule's name and shape, and of the lengths of blocks where they differ.
     pub plan: u64,
-    /// Whether blocks have lengths of their own; `count` is then their mean.
+    /// Whether blocks have unequal lengths; `count` is then their mean.
     pub uneven: bool,
-    /// How messages are packed, if they are.
+    /// Codec of packed messages, if they are packed.
     pub codec: Option<Codec>,
 }
 
 impl CallRecord {
-    /// In place of a rank: whichever it is.
+    /// Placeholder for a rank: any rank.
     pub const ANY: Rank = Rank(u32::MAX);
 
     /// Returns a placeholder where no call is known.
@@ -63,8 +63,10 @@ impl CallRecord {
     /// Words that a record takes up on a board.
     pub(crate) const WORDS: usize = 5;
 
-    /// Returns a number that differs when any property that must be equal differs. A message's two ends have
-    /// the same digest. It is even, so that a link can add a bit of its own.
+    /// Returns a digest of the properties that must be equal on all ranks.
+    ///
+    /// The two ends of a message have the same digest. Digests are even, so that a link can add a bit of its
+    /// own.
     #[must_use]
     pub fn digest(&self) -> u64 {
         let mut words = self.encode();
@@ -72,7 +74,7 @@ impl CallRecord {
             words[1] = (words[1] & !0xff) | u64::from(KIND_MESSAGE);
             words[3] = 0;
         }
-        // Multiply-rotate over the words: quick, and any single difference changes the result.
+        // Multiply and rotate over the words: fast, and any single difference changes the result.
         words.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, word| {
             (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
         }) & !1
@@ -91,7 +93,7 @@ impl CallRecord {
         [self.seq, packed, self.count, u64::from(self.root.0), self.plan]
     }
 
-    /// The record in these words, unless they hold none.
+    /// Decodes a record; `None` if the words hold none.
     pub(crate) fn decode(words: [u64; Self::WORDS]) -> Option<CallRecord> {
         let byte = |shift: u32| (words[1] >> shift) as u8;
         let kind = match byte(0) {
@@ -120,7 +122,7 @@ impl fmt::Display for CallRecord {
         match self.kind {
             CallKind::Collective(Collective::Barrier) => return f.write_str("barrier"),
             CallKind::Collective(c) if self.uneven => {
-                // The lengths of blocks are not kept; this part of their hash tells them apart.
+                // Boards do not keep the lengths of blocks; this part of their hash tells them apart.
                 let lengths = self.plan as u16;
                 write!(
                     f,

@@ -8,19 +8,19 @@ use std::{fmt, io, sync::Arc, time::Duration};
 use thiserror::Error;
 use topology::Rank;
 
-/// The result of everything here that can fail.
+/// The result of a fallible operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The place at which an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The rank that reports.
+    /// The reporting rank.
     pub rank: Rank,
     /// The call in progress.
     pub call: CallRecord,
-    /// The step it waited for, as in `tbccl plan show`, e.g. `step 3 of ring: recv from rank 1`.
+    /// The step that it waited for, as in `tbccl plan show`, e.g. `step 3 of ring: recv from rank 1`.
     pub step: Option<String>,
-    /// How long it had been waiting.
+    /// Time spent waiting.
     pub waited: Duration,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A participant as people find it: number, process, host.
+/// Number, process and host of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerName {
     /// Its rank.
@@ -55,13 +55,13 @@ impl fmt::Display for PeerName {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument that no call can have.
+    /// An invalid argument.
     #[error("{0}")]
     InvalidArgument(String),
     /// An operation that the element type does not have.
     #[error(transparent)]
     IllegalOp(#[from] IllegalOp),
-    /// A name that nothing has.
+    /// An unknown name.
     #[error(transparent)]
     UnknownName(#[from] UnknownName),
     /// No plan fits the call.
@@ -72,12 +72,12 @@ pub enum Error {
     PeerDied {
         /// The dead process.
         peer: PeerName,
-        /// How, as the rest of a sentence: `was killed by SIGKILL`.
+        /// How it ended, as the rest of a sentence: `was killed by SIGKILL`.
         how: String,
         /// The place of this rank.
         place: Box<Place>,
     },
-    /// A peer closed its communicator while we waited for it.
+    /// A peer closed its communicator while this rank waited for it.
     #[error("{peer} closed its communicator without taking part [{place}]")]
     PeerLeft {
         /// The process that left.
@@ -85,7 +85,7 @@ pub enum Error {
         /// The place of this rank.
         place: Box<Place>,
     },
-    /// The program has aborted the communicator, on this rank.
+    /// The program aborted the communicator, on this rank.
     #[error("the program aborted the communicator [{place}]")]
     Aborted {
         /// The place of this rank.
@@ -94,10 +94,10 @@ pub enum Error {
     /// Two ranks are not in the same call.
     #[error("the ranks disagree on call {}: rank {} called {}, rank {} called {}", .calls[0].1.seq, .calls[0].0, .calls[0].1, .calls[1].0, .calls[1].1)]
     Mismatch {
-        /// Two ranks and what each of them called.
+        /// Two ranks and the call of each.
         calls: Box<[(Rank, CallRecord); 2]>,
     },
-    /// A message is longer than the memory of its receive. The message is lost; others are not affected.
+    /// A message longer than the memory of its receive. The message is lost; other messages are not affected.
     #[error(
         "rank {rank}: a message of {bytes} bytes with tag {tag} in context {context} from {peer} is longer than the {capacity} \
          bytes it was to be received in"
@@ -105,7 +105,7 @@ pub enum Error {
     Truncated {
         /// The rank that receives.
         rank: Rank,
-        /// The source.
+        /// The sending rank.
         peer: PeerName,
         /// Its context.
         context: u32,
@@ -116,17 +116,17 @@ pub enum Error {
         /// The length of the memory.
         capacity: usize,
     },
-    /// The deadline passed.
+    /// The timeout passed without progress.
     #[error(
         "no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this can be slow"
     )]
     Timeout {
-        /// The place of this rank.
+        /// The reporting rank's place.
         place: Box<Place>,
         /// The latest known activity of the other ranks.
         peers: String,
     },
-    /// Another rank failed first; this is what it said.
+    /// Another rank failed first.
     #[error("rank {rank} failed: {message}")]
     Remote {
         /// The rank that failed.
@@ -134,17 +134,17 @@ pub enum Error {
         /// Its error.
         message: String,
     },
-    /// The library's memory is not to be had.
+    /// The library's memory could not be allocated.
     #[error("{0}")]
     Transport(Arc<transport::TransportError>),
-    /// The transport could not be brought up.
+    /// The transport could not be opened.
     #[error("rank {rank} on {host}: {error}")]
     Start {
         /// The rank.
         rank: Rank,
         /// The name of its host.
         host: String,
-        /// Why.
+        /// The reason.
         error: Arc<transport::TransportError>,
     },
     /// A link failed.
@@ -160,21 +160,21 @@ pub enum Error {
     /// The ranks could not be brought together.
     #[error("{0}")]
     Bootstrap(String),
-    /// Some ranks have not come to where others make another communicator with them.
+    /// Some ranks did not come to a call that makes another communicator.
     #[error("{why}")]
     Absent {
         /// The missing ranks, as numbered in the parent communicator.
         ranks: Vec<Rank>,
-        /// A sentence about them.
+        /// A sentence about the missing ranks.
         why: String,
     },
     /// A defect of this library.
     #[error("{0}")]
     Defect(String),
-    /// The launcher is gone, and with it the news of other ranks.
+    /// The launcher has ended, so that deaths of other ranks are not reported any more.
     #[error("the launcher that started this job is gone")]
     LauncherGone,
-    /// The operating system refused something.
+    /// A failed system call.
     #[error("{what}: {source}{}", remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default())]
     System {
         /// The operation that failed.
@@ -187,7 +187,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// A refusal of the operating system, with the remedy that its number suggests.
+    /// Wraps a system error, with the remedy that its number suggests.
     pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
         bootstrap::Error::system(what, source).into()
     }

@@ -1,24 +1,22 @@
-//! `tbccl agent`: the launcher's end on a host. Started by `tbccl run`, over ssh; nobody types it.
+//! `tbccl agent`: runs on each host of a job. `tbccl run` starts it, over ssh on other hosts.
 
-use super::Failed;
+use super::CommandError;
 use std::{
     io::{self, IsTerminal},
     process::ExitCode,
 };
 
-/// Start ranks for a launcher that speaks over stdin and stdout
+/// Start ranks for a launcher connected to stdin and stdout
 #[derive(Debug, clap::Args)]
 #[command(hide = true)]
 pub(crate) struct Args {}
 
-/// Carries out `tbccl agent`.
-pub(crate) fn run() -> Result<ExitCode, Failed> {
+/// Runs `tbccl agent`.
+pub(crate) fn run() -> Result<ExitCode, CommandError> {
     if io::stdin().is_terminal() {
-        return Err(Failed::new(
-            "`tbccl agent` is started by `tbccl run` on each host, and of no use by itself",
-        ));
+        return Err(CommandError::new("`tbccl agent` is started by `tbccl run` on each host, not by hand"));
     }
     crate::launch::agent::serve()
-        .map_err(|why| Failed::new(format_args!("the agent can't start: {why}")))
+        .map_err(|why| CommandError::new(format_args!("the agent can't start: {why}")))
         .map(|()| ExitCode::SUCCESS)
 }

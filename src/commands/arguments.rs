@@ -1,8 +1,8 @@
-//! Readers of arguments that several subcommands have.
+//! Parsers of arguments that several subcommands share.
 
 use std::{ffi::OsString, ops::RangeInclusive, time::Duration};
 
-/// Reads a number of ranks.
+/// Parses a number of ranks.
 pub(crate) fn ranks(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(0) => Err("a job needs at least one rank".to_owned()),
@@ -11,7 +11,7 @@ pub(crate) fn ranks(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reads numbers of ranks: `4`, `1..64`, `1..=64` or `1-64`; both ends belong to the range.
+/// Parses a range of rank counts: `4`, `1..64`, `1..=64` or `1-64`; both ends are included.
 pub(crate) fn rank_range(text: &str) -> Result<RangeInclusive<u32>, String> {
     let ends = ["..=", "..", "-"].into_iter().find_map(|between| text.split_once(between));
     let (first, last) = ends.unwrap_or((text, text));
@@ -25,7 +25,7 @@ pub(crate) fn rank_range(text: &str) -> Result<RangeInclusive<u32>, String> {
     }
 }
 
-/// Reads a time in seconds, `2` or `0.5`.
+/// Parses a time in seconds, such as `2` or `0.5`.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let number = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
     number
@@ -33,8 +33,8 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time in seconds was expected, e.g. 10 or 0.5".to_owned())
 }
 
-/// `tbccl run -np 4` is read as `-n 4`. Arguments of the program that is run are left alone.
-pub(crate) fn as_mpirun_users_type(mut args: Vec<OsString>, cli: &clap::Command) -> Vec<OsString> {
+/// Replaces mpirun's `-np` by `-n` among the options of `tbccl run`; arguments of its program stay.
+pub(crate) fn normalize_np(mut args: Vec<OsString>, cli: &clap::Command) -> Vec<OsString> {
     let Some(run) = cli.find_subcommand("run").filter(|_| args.get(1).is_some_and(|arg| arg == "run")) else {
         return args;
     };
@@ -49,14 +49,14 @@ pub(crate) fn as_mpirun_users_type(mut args: Vec<OsString>, cli: &clap::Command)
             named && arg.get_action().takes_values()
         })
     };
-    let mut at = 2;
-    while at < args.len() {
-        if args[at] == "-np" {
-            args[at] = "-n".into();
+    let mut index = 2;
+    while index < args.len() {
+        if args[index] == "-np" {
+            args[index] = "-n".into();
         }
-        match args[at].to_str() {
+        match args[index].to_str() {
             Some("--") => break,
-            Some(option) if option.starts_with('-') => at += 1 + usize::from(takes_value(option)),
+            Some(option) if option.starts_with('-') => index += 1 + usize::from(takes_value(option)),
             _ => break,
         }
     }
@@ -70,7 +70,7 @@ mod tests {
 
     fn read(line: &str) -> String {
         let args = line.split(' ').map(OsString::from).collect();
-        let args = as_mpirun_users_type(args, &super::super::Cli::command());
+        let args = normalize_np(args, &super::super::Cli::command());
         args.join(" ".as_ref()).into_string().expect("text")
     }
 

@@ -1,7 +1,7 @@
-//! `tbccl install-mpirun`: this program under the names of Open MPI's launcher, for programs that start it by
-//! them.
+//! `tbccl install-mpirun`: links this program as `mpirun` and `mpiexec`, for programs that start Open MPI's
+//! launcher.
 
-use super::{Failed, mpirun, print};
+use super::{CommandError, mpirun, print};
 use std::{
     fs, io,
     os::unix::fs::symlink,
@@ -14,27 +14,26 @@ Examples:
   tbccl install-mpirun ~/.tbccl/bin
   PATH=~/.tbccl/bin:$PATH mlx.launch --backend mpi -n 4 -- python train.py
 
-Makes links `mpirun` and `mpiexec` to this program. Under these names it takes Open MPI's options and
-runs `tbccl run`; what it does not understand is an error. Links that are there are replaced if they
-are ours. Nothing else is touched, so to undo it remove them.";
+Creates links `mpirun` and `mpiexec` to this program. Under these names it accepts Open MPI's options and
+runs `tbccl run`; unknown options are errors. Existing links are replaced if they are tbccl's. Nothing
+else is changed; to undo it, remove the links.";
 
 /// Link this program as mpirun and mpiexec into a folder
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Folder to install to, created if needed; to be the first of PATH where another program is to start
-    /// tbccl's ranks
+    /// Folder for the links, created if needed; put it first in PATH where another program starts the ranks
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
 
-/// Carries out `tbccl install-mpirun`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl install-mpirun`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     let program = std::env::current_exe().and_then(|program| program.canonicalize());
-    let program =
-        program.map_err(|e| Failed::new(format_args!("the path of this program can't be found: {e}")))?;
+    let program = program
+        .map_err(|e| CommandError::new(format_args!("the path of this program can't be found: {e}")))?;
     let folder = &args.folder;
-    fs::create_dir_all(folder).map_err(|e| Failed::new(format_args!("{}: {e}", folder.display())))?;
+    fs::create_dir_all(folder).map_err(|e| CommandError::new(format_args!("{}: {e}", folder.display())))?;
     for name in mpirun::INSTALLED {
         link(&program, &folder.join(name))?;
     }
@@ -43,15 +42,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a link, in the place of one of ours at most.
-fn link(program: &Path, place: &Path) -> Result<(), Failed> {
-    let failed = |e: io::Error| Failed::new(format_args!("{}: {e}", place.display()));
+/// Creates a link; replaces only a link to tbccl.
+fn link(program: &Path, place: &Path) -> Result<(), CommandError> {
+    let failed = |e: io::Error| CommandError::new(format_args!("{}: {e}", place.display()));
     match fs::read_link(place) {
         Ok(there) if there.file_name() == program.file_name() => fs::remove_file(place).map_err(failed)?,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         _ => {
-            return Err(Failed::new(format_args!(
-                "{} is there, and not ours: remove it, or choose another folder",
+            return Err(CommandError::new(format_args!(
+                "{} exists and is not tbccl's: remove it, or choose another folder",
                 place.display()
             )));
         }
@@ -78,7 +77,7 @@ mod tests {
             fs::remove_file(&place).expect("it was there");
             make(&place);
             let error = format!("{:?}", link(&ours, &place).expect_err("not ours"));
-            assert!(error.contains("and not ours"), "{error}");
+            assert!(error.contains("is not tbccl's"), "{error}");
         }
     }
 }

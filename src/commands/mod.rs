@@ -1,7 +1,26 @@
-//! The command line: one module per subcommand, each turning arguments into calls of the library.
+//! The command line: one module per subcommand, which turns arguments into calls of the library.
 //!
-//! Exit status: 0; 1 for a wrong result; 2 for bad usage or an environment in which the command can't work;
-//! `run` passes on the status of the first rank that fails. Errors are one line on stderr, with the remedy.
+//! | module | purpose |
+//! |---|---|
+//! | `agent` | `tbccl agent`: starts ranks on a host for the launcher |
+//! | `arguments` | parsers of arguments that several subcommands share |
+//! | `bench` | `tbccl bench`: measures collectives |
+//! | `devices` | `tbccl devices`: lists RDMA devices |
+//! | `error` | errors of commands |
+//! | `fabric` | `tbccl fabric`: programs on software RDMA devices |
+//! | `install_mpirun` | `tbccl install-mpirun`: links this program as mpirun |
+//! | `mpirun` | translates Open MPI's options |
+//! | `pin` | binds measuring ranks to cores |
+//! | `ping` | `tbccl ping`: measures cables |
+//! | `plan` | `tbccl plan`: shows, verifies and simulates plans |
+//! | `progress` | progress bars |
+//! | `rendezvous` | `tbccl rendezvous`: a rendezvous server |
+//! | `role` | launcher or rank of a measuring command |
+//! | `run` | `tbccl run`: starts a job |
+//! | `tune` | `tbccl tune`: measures a tuning table |
+//!
+//! Exit status: 0; 1 for a wrong result; 2 for bad usage or an environment in which the command can't work.
+//! `run` returns the status of the first rank that fails. Errors are one line on stderr, with the remedy.
 
 mod agent;
 mod arguments;
@@ -13,15 +32,15 @@ mod install_mpirun;
 mod mpirun;
 mod pin;
 mod ping;
-mod place;
 mod plan;
 mod progress;
 mod rendezvous;
+mod role;
 mod run;
 mod tune;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use error::Failed;
+use error::CommandError;
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -31,7 +50,7 @@ use std::{
 /// Exit status for a wrong result.
 const WRONG: u8 = 1;
 
-/// Writes to stdout. A reader that went away has seen enough.
+/// Writes to stdout; a closed stdout is not an error.
 fn print(text: &str) {
     let mut stdout = io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
@@ -66,21 +85,21 @@ enum Command {
 }
 
 impl Command {
-    /// As they are typed.
+    /// Names of the subcommands.
     const NAMES: [&str; 9] =
         ["run", "bench", "plan", "devices", "ping", "tune", "fabric", "rendezvous", "install-mpirun"];
 }
 
-/// Carries out a command line; the first argument is the program's own name.
+/// Runs a command line; the first argument is the program's own name.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
-    let args = if mpirun::is_meant(args.first()) {
+    let args = if mpirun::is_mpirun_name(args.first()) {
         match mpirun::translate(&args) {
             Ok(args) => args,
             Err(failed) => return failed.report(),
         }
     } else {
-        arguments::as_mpirun_users_type(args, &Cli::command())
+        arguments::normalize_np(args, &Cli::command())
     };
     let names: &[&'static str] = match args.get(1) {
         Some(command) if command == "fabric" => &fabric::NAMES,
@@ -102,5 +121,5 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
         },
         Err(usage) => error::usage(&usage, names),
     };
-    result.unwrap_or_else(Failed::report)
+    result.unwrap_or_else(CommandError::report)
 }

@@ -1,12 +1,14 @@
-//! Keeping each rank on cores of its own, as `mpirun --bind-to core` does.
+//! Binding of each measuring rank to its own cores, as `mpirun --bind-to core` does.
 
 use tbccl::Communicator;
 
-/// Binds this rank, which is the calling thread, to its share of the cores: one or more if there is one for
-/// every rank, else one that it shares with its neighbors. Where ranks share cores, the pairing decides which
-/// plan is fastest, and the system would pair ranks differently in every run.
+/// Binds the calling thread, which is this rank, to its share of the cores.
 ///
-/// Call it when the communicator has been made, which counts the cores itself.
+/// Each rank gets one or more cores if there is one for every rank; otherwise neighboring ranks share a core.
+/// Where ranks share cores, the pairing decides which plan is fastest, and the scheduler would pair them
+/// differently in every run.
+///
+/// Call it after the communicator has been created, which counts the cores itself.
 #[cfg(target_os = "linux")]
 pub(crate) fn pin(comm: &Communicator) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -19,10 +21,10 @@ pub(crate) fn pin(comm: &Communicator) {
     for core in cores.iter().skip(first).take(share.max(1)) {
         own.set(*core);
     }
-    // Not being allowed to is no reason not to measure.
+    // A refused binding does not prevent the measurement.
     let _ = sched_setaffinity(None, &own);
 }
 
-/// There is nothing like it elsewhere.
+/// Does nothing; this system cannot bind threads.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn pin(_comm: &Communicator) {}

@@ -1,9 +1,9 @@
-//! How far a job is, on stderr if that is a terminal.
+//! A progress bar on stderr, if stderr is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, IsTerminal};
 
-/// A bar that makes way for what is printed.
+/// A progress bar that can be suspended while other text is printed.
 #[derive(Debug)]
 pub(crate) struct Progress(Option<ProgressBar>);
 
@@ -15,7 +15,7 @@ impl Progress {
             let style =
                 ProgressStyle::with_template(&format!("[{{elapsed}}] {{bar:40}} {{pos}}/{{len}} {units}"));
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            // Drawn when a line is done and not in between: a thread that draws would be measured as well.
+            // The bar is drawn only between measurements, since a drawing thread would be measured too.
             bar.set_position(0);
             bar.tick();
             bar.disable_steady_tick();
@@ -23,22 +23,22 @@ impl Progress {
         Progress(bar)
     }
 
-    /// One more line is done.
+    /// Counts one more line.
     pub(crate) fn advance(&self) {
         if let Some(bar) = &self.0 {
             bar.inc(1);
         }
     }
 
-    /// Prints something else.
-    pub(crate) fn aside<R>(&self, print: impl FnOnce() -> R) -> R {
+    /// Runs `print` with the bar hidden.
+    pub(crate) fn suspended<R>(&self, print: impl FnOnce() -> R) -> R {
         match &self.0 {
             Some(bar) => bar.suspend(print),
             None => print(),
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();

@@ -3,25 +3,26 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How a process ended.
+/// The way a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
-    /// By itself, with this status.
+    /// The process exited with this status.
     Exited(u8),
-    /// By a signal with this number.
+    /// A signal with this number killed the process.
     Signaled(i32),
-    /// Unknown: the connection to its host is lost, and the agent there ends it.
+    /// Unknown: the connection to the host was lost. The agent there ends the process.
     Lost,
 }
 
 impl Ended {
-    /// Whether the process did its work.
+    /// Whether the process exited with status 0.
     #[must_use]
     pub fn is_success(self) -> bool {
         self == Ended::Exited(0)
     }
 
-    /// The status that a shell would report: 128 + the number for signals; 255, as ssh's, for who is lost.
+    /// Returns the status that a shell reports: 128 + the number for a signal; 255, as from ssh, for a lost
+    /// process.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {

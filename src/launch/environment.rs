@@ -1,30 +1,30 @@
-//! The environment of a rank.
+//! Environment variables of a rank.
 
 use super::LaunchError;
 use std::ffi::OsString;
 use tbccl::IDENTITY;
 
-/// The place of a rank in its job.
+/// The identity of a rank within its job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RankIdentity {
     /// The rank.
     pub(super) rank: u32,
-    /// How many there are.
+    /// Ranks of the job.
     pub(super) ranks: u32,
-    /// Its number among the ranks of its host.
+    /// Index of the rank among the ranks of its host.
     pub(super) local_rank: u32,
-    /// How many its host has.
+    /// Ranks on its host.
     pub(super) local_size: u32,
-    /// The number of its host, counted by first ranks.
+    /// Index of its host; hosts are numbered in the order of their first ranks.
     pub(super) node_rank: u32,
 }
 
 impl RankIdentity {
-    /// The seat of every rank, in rank order, from the host of every rank, whichever way hosts are numbered.
+    /// Returns the identity of every rank in rank order, from any numbering of the ranks' hosts.
     pub(super) fn all(host_of: &[usize]) -> Vec<RankIdentity> {
         let mut hosts: Vec<(usize, u32)> = Vec::new();
         let ranks = host_of.len() as u32;
-        let mut seats: Vec<RankIdentity> = Vec::with_capacity(host_of.len());
+        let mut identities: Vec<RankIdentity> = Vec::with_capacity(host_of.len());
         for (rank, host) in (0..).zip(host_of) {
             let node = hosts.iter().position(|(known, _)| known == host).unwrap_or_else(|| {
                 hosts.push((*host, 0));
@@ -32,22 +32,22 @@ impl RankIdentity {
             });
             let local_rank = hosts[node].1;
             hosts[node].1 += 1;
-            seats.push(RankIdentity { rank, ranks, local_rank, local_size: 0, node_rank: node as u32 });
+            identities.push(RankIdentity { rank, ranks, local_rank, local_size: 0, node_rank: node as u32 });
         }
-        for seat in &mut seats {
-            seat.local_size = hosts[seat.node_rank as usize].1;
+        for identity in &mut identities {
+            identity.local_size = hosts[identity.node_rank as usize].1;
         }
-        seats
+        identities
     }
 }
 
-/// The variables of one rank: ours, and those that PyTorch's, MLX's and other launchers set.
-pub(super) fn of_rank(
-    seat: RankIdentity,
+/// Returns the variables of one rank: tbccl's own, and those that PyTorch, MLX and other launchers set.
+pub(super) fn rank_variables(
+    identity: RankIdentity,
     bootstrap: &str,
     secret: Option<&str>,
 ) -> Vec<(&'static str, String)> {
-    let RankIdentity { rank, ranks, local_rank, local_size, node_rank } = seat;
+    let RankIdentity { rank, ranks, local_rank, local_size, node_rank } = identity;
     let numbers = [
         ("TBCCL_RANK", rank),
         ("TBCCL_SIZE", ranks),
@@ -67,7 +67,7 @@ pub(super) fn of_rank(
     numbers.into_iter().map(|(key, number)| (key, number.to_string())).chain(texts).collect()
 }
 
-/// Refuses a user's variables that would take a rank out of its job.
+/// Rejects user variables that would override a rank's identity.
 pub(super) fn check(env: &[(OsString, OsString)]) -> Result<(), LaunchError> {
     match env.iter().find(|(key, _)| IDENTITY.iter().any(|ours| key == ours)) {
         Some((key, _)) => Err(LaunchError::Reserved(key.clone())),
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn each_variable_has_its_own_value() {
-        let seat = RankIdentity { rank: 2, ranks: 5, local_rank: 1, local_size: 3, node_rank: 4 };
-        let env = of_rank(seat, "unix:abc", Some("word"));
+        let identity = RankIdentity { rank: 2, ranks: 5, local_rank: 1, local_size: 3, node_rank: 4 };
+        let env = rank_variables(identity, "unix:abc", Some("word"));
         let get = |key| env.iter().find(|(k, _)| *k == key).map(|(_, value)| value.as_str());
         let expected = [
             ("TBCCL_RANK", "2"),
@@ -101,16 +101,16 @@ mod tests {
         for (key, value) in expected {
             assert_eq!(get(key), Some(value), "{key}");
         }
-        assert!(of_rank(seat, "unix:abc", None).iter().all(|(key, _)| *key != "TBCCL_SECRET"));
+        assert!(rank_variables(identity, "unix:abc", None).iter().all(|(key, _)| *key != "TBCCL_SECRET"));
     }
 
     #[test]
     fn hosts_and_their_ranks_are_counted_by_first_appearance() {
-        let seats: Vec<_> = RankIdentity::all(&[7, 7, 3, 7])
+        let identities: Vec<_> = RankIdentity::all(&[7, 7, 3, 7])
             .iter()
             .map(|s| (s.node_rank, s.local_rank, s.local_size))
             .collect();
-        assert_eq!(seats, [(0, 0, 3), (0, 1, 3), (1, 0, 1), (0, 2, 3)]);
+        assert_eq!(identities, [(0, 0, 3), (0, 1, 3), (1, 0, 1), (0, 2, 3)]);
     }
 
     #[test]

@@ -1,17 +1,17 @@
-//! Why a job can't be started.
+//! Errors of starting a job.
 
 use super::spawn;
 use std::{ffi::OsString, io, path::PathBuf};
 use thiserror::Error;
 
-/// Why a job could not be started, or not be watched. Nothing of it is left.
+/// Error that prevented a job from starting, or from being supervised. No process of the job is left.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LaunchError {
-    /// No ranks were asked for.
+    /// The job has zero ranks.
     #[error("a job needs at least one rank, not 0")]
     NoRanks,
-    /// The program is nowhere.
+    /// The program was not found.
     #[error("no program `{}`; {remedy}", .program.display())]
     NotFound {
         /// The program, as given.
@@ -19,7 +19,7 @@ pub enum LaunchError {
         /// The remedy.
         remedy: String,
     },
-    /// The program is there, and can't be run.
+    /// The program exists but cannot be executed.
     #[error("`{}` can't be run: {why}", .program.display())]
     NotExecutable {
         /// The path.
@@ -27,10 +27,10 @@ pub enum LaunchError {
         /// The reason and the remedy.
         why: &'static str,
     },
-    /// The folder to start in is nowhere.
-    #[error("the folder {} is not there; make it, or name another with --cwd", .0.display())]
+    /// The working folder does not exist.
+    #[error("the folder {} does not exist; create it, or name another with --cwd", .0.display())]
     NoFolder(PathBuf),
-    /// A variable that can't be set by the user.
+    /// The user set a variable that the launcher reserves.
     #[error("the variable `{}` is set by the launcher for each rank; leave it out", .0.display())]
     Reserved(OsString),
     /// The system refused to start a process.
@@ -43,8 +43,11 @@ pub enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
-    /// An agent can't be started, or what reaches it.
-    #[error("host {host}: can't run `{}`: {source}; install it, or name another with --ssh", .program.display())]
+    /// An agent, or the ssh that reaches it, can't be started.
+    #[error(
+        "host {host}: can't run `{}`: {source}; install it, or name another with --ssh",
+        .program.display()
+    )]
     Agent {
         /// The host.
         host: String,
@@ -53,13 +56,16 @@ pub enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
-    /// Hosts that can't do their part: a line for each, with the remedy.
+    /// Hosts that cannot run their ranks: one line for each, with the remedy.
     #[error("{}", .0.join("\n"))]
     Hosts(Vec<String>),
-    /// A signal came before all ranks were started.
-    #[error("interrupted by {} before all ranks were started", signal_hook::low_level::signal_name(*.0).unwrap_or("a signal"))]
+    /// A signal arrived before all ranks were started.
+    #[error(
+        "interrupted by {} before all ranks were started",
+        signal_hook::low_level::signal_name(*.0).unwrap_or("a signal")
+    )]
     Interrupted(i32),
-    /// A file for output can't be made.
+    /// An output file can't be created.
     #[error("can't make {} for the ranks' output: {source}{}", .path.display(), output_remedy(.source))]
     Output {
         /// The file, or the folder.
@@ -67,7 +73,7 @@ pub enum LaunchError {
         /// The system's error.
         source: io::Error,
     },
-    /// The system refused something else.
+    /// Another system call failed.
     #[error("can't {what}: {source}{}", spawn::remedy(.source))]
     System {
         /// The operation, as the rest of a sentence.
@@ -78,7 +84,7 @@ pub enum LaunchError {
 }
 
 impl LaunchError {
-    /// Adds what was to be done to what the system said.
+    /// Returns a function that wraps a system error together with the failed operation.
     pub(super) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> LaunchError {
         move |source| LaunchError::System { what, source: source.into() }
     }

@@ -1,75 +1,75 @@
-//! Frames between the launcher and its agent on a host, over the agent's stdin and stdout.
+//! Frames between the launcher and its agents, over each agent's stdin and stdout.
 //!
 //! ```text
 //! agent -> launcher   the line GREETING, then Hello (version, address by which ssh came from the launcher)
 //! launcher -> agent   Prepare (program, arguments, environment, folder, ranks)
-//! agent -> launcher   Ready                                          | Refused (why)
+//! agent -> launcher   Ready                                         | Refused (why)
 //! launcher -> agent   Go
-//! agent -> launcher   Started (process ids)                          | Refused (why)
-//! ...                 Stdin + bytes, Signal, Alive                   Output + bytes, StdinTaken, Ended, Alive
+//! agent -> launcher   Started (process ids)                         | Refused (why)
+//! ...                 Stdin + bytes, Signal, Alive                  Output + bytes, StdinTaken, Ended, Alive
 //! launcher -> agent   Finish
 //! agent -> launcher   Finished
 //! ```
 //!
-//! A frame is the length of a JSON text and of the bytes that follow it, as two little-endian u32, then both.
-//! Output of a login shell before the greeting is ignored.
+//! A frame consists of two little-endian u32 lengths, a JSON text, and raw bytes. Output of a login shell
+//! before the greeting is ignored.
 
 use super::Ended;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{ffi::OsString, path::PathBuf};
 use topology::Bind;
 
-/// The version of this protocol.
+/// Version of the frame protocol.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// The version of this program, which must be the same everywhere.
+/// Version of this program; it must be equal on all hosts.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The first line of an agent.
+/// First line that an agent writes.
 pub(super) const GREETING: &[u8] = b"\n#!tbccl-agent\n";
 
-/// No frame has longer parts; a length beyond it is not ours.
+/// Maximum length of either part of a frame; larger lengths are rejected.
 const MAX_PART_BYTES: usize = 64 << 20;
 
 /// A key and its value.
 pub(super) type Variable = (OsString, OsString);
 
-/// From the launcher to an agent.
+/// A frame from the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ToAgent {
-    /// Make everything ready to start these ranks.
+    /// Prepare to start these ranks.
     Prepare(Box<Prepare>),
-    /// Start them.
+    /// Start the prepared ranks.
     Go,
-    /// Bytes for a rank's stdin, or its end when there are none.
+    /// Bytes for a rank's stdin; no bytes mark its end.
     Stdin { rank: u32 },
-    /// A signal for all ranks.
+    /// Send this signal to all ranks.
     Signal { number: i32 },
-    /// The job is over: end what is left of it, and go.
+    /// The job is over: end the remaining processes and exit.
     Finish,
-    /// The launcher is there.
+    /// Keep-alive.
     Alive,
 }
 
-/// The processes that a host is to start.
+/// The processes that a host starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Prepare {
     /// The ranks of this host.
     pub(super) ranks: Vec<PrepareRank>,
-    /// How many ranks the job has.
+    /// Ranks of the whole job.
     pub(super) of: u32,
-    /// The program, as it was typed.
+    /// The program as typed.
     pub(super) program: OsString,
     pub(super) args: Vec<OsString>,
-    /// For every rank.
+    /// Variables for every rank.
     pub(super) env: Vec<Variable>,
     /// The working folder of the ranks.
     pub(super) cwd: Option<PathBuf>,
-    /// Files that variables name: the variable, and what is in the file. They are there while the job runs.
+    /// Files for the ranks: the variable that names a file, and its content. They exist while the job runs.
     pub(super) files: Vec<(String, String)>,
-    /// How ranks are kept on cores.
+    /// Binding of ranks to cores.
     pub(super) bind: BindName,
-    /// From SIGTERM to SIGKILL, in milliseconds.
+    /// Milliseconds between SIGTERM and SIGKILL.
     pub(super) grace_ms: u64,
 }
 
@@ -79,13 +79,13 @@ pub(super) struct PrepareRank {
     pub(super) rank: u32,
     /// Identity variables, set before those for every rank.
     pub(super) identity: Vec<Variable>,
-    /// Its own: after those for every rank.
+    /// Variables of this rank, set after those for every rank.
     pub(super) own: Vec<Variable>,
     /// Whether the rank gets the launcher's stdin.
     pub(super) stdin: bool,
 }
 
-/// [`Bind`] by name.
+/// The wire form of [`Bind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum BindName {
     None,
@@ -113,14 +113,14 @@ impl From<BindName> for Bind {
     }
 }
 
-/// Which of a rank's streams.
+/// A stream of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Stream {
     Stdout,
     Stderr,
 }
 
-/// From an agent to the launcher.
+/// A frame from an agent to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum FromAgent {
     /// The agent's version and addresses.
@@ -130,29 +130,29 @@ pub(super) enum FromAgent {
         /// The launcher's address as this host's ssh server sees it.
         launcher: Option<String>,
     },
-    /// Everything is there that the ranks need.
+    /// The program and the folder exist; the ranks can be started.
     Ready,
     /// The ranks cannot be started: the reason and the remedy, in one line.
     Refused { why: String },
-    /// The processes of the ranks, in the order of [`Prepare::ranks`].
+    /// Process ids of the ranks, in the order of [`Prepare::ranks`].
     Started { pids: Vec<u32> },
-    /// A rank has written the bytes that follow.
+    /// Output of a rank; its bytes follow.
     Output { rank: u32, stream: Stream },
-    /// A rank has read what was sent to its stdin, or will never.
+    /// A rank has read the bytes sent to its stdin, or has closed it.
     StdinTaken { rank: u32 },
     /// A rank has ended.
     Ended { rank: u32, how: Ended },
-    /// Something that keeps nothing from being done.
+    /// A problem that does not prevent the job.
     Warning { text: String },
-    /// Nothing is left of the job on this host.
+    /// No process of the job is left on this host.
     Finished,
-    /// The agent is there.
+    /// Keep-alive.
     Alive,
 }
 
-/// A frame as bytes.
+/// Encodes a frame.
 pub(super) fn encode(what: &impl Serialize, tail: &[u8]) -> Vec<u8> {
-    // Every value of these types can be written as JSON.
+    // All of these types serialize to JSON without error.
     let text = serde_json::to_vec(what).unwrap_or_default();
     let mut frame = Vec::with_capacity(8 + text.len() + tail.len());
     frame.extend((text.len() as u32).to_le_bytes());
@@ -162,19 +162,19 @@ pub(super) fn encode(what: &impl Serialize, tail: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Puts frames together from pieces.
+/// Decodes frames from arbitrary pieces of a byte stream.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     bytes: Vec<u8>,
 }
 
 impl Decoder {
-    /// Takes what was read.
+    /// Appends bytes that were read.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if there is one. The error says what is wrong with the bytes.
+    /// Returns the next complete frame, if any. The error describes the invalid bytes.
     pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<u8>)>, String> {
         let Some((lengths, rest)) = self.bytes.split_first_chunk::<8>() else { return Ok(None) };
         let (text_len, tail_len) = lengths.split_at(4);
@@ -188,13 +188,13 @@ impl Decoder {
             return Ok(None);
         }
         let what =
-            serde_json::from_slice(&rest[..text_len]).map_err(|e| format!("a frame that is none: {e}"))?;
+            serde_json::from_slice(&rest[..text_len]).map_err(|e| format!("not a valid frame: {e}"))?;
         let tail = rest[text_len..text_len + tail_len].to_vec();
         self.bytes.drain(..8 + text_len + tail_len);
         Ok(Some((what, tail)))
     }
 
-    /// Passes over everything up to the end of the greeting. False while it has not come.
+    /// Skips all bytes up to the end of the greeting. Returns false if it has not arrived yet.
     pub(super) fn skip_to_greeting(&mut self) -> bool {
         let at = self.bytes.windows(GREETING.len()).position(|window| window == GREETING);
         if let Some(at) = at {
@@ -203,7 +203,7 @@ impl Decoder {
         at.is_some()
     }
 
-    /// How much is here that is no whole frame.
+    /// Returns the bytes of the incomplete frame.
     pub(super) fn pending(&self) -> &[u8] {
         &self.bytes
     }

@@ -1,43 +1,43 @@
-//! Splitting streams of bytes into lines that can be told apart.
+//! Splitting of byte streams into tagged lines.
 //!
-//! Bytes are passed on as they are. A last line without an end gets one, so that another rank's line does not
-//! continue it; a line longer than [`LONGEST_LINE`] is passed on in pieces of that size, each a line of its
-//! own.
+//! Bytes are forwarded unchanged. A last line without a newline gets one, so that another rank's line does
+//! not continue it. A line longer than [`MAX_LINE_BYTES`] is forwarded in pieces of that size, each a line of
+//! its own.
 
 use std::time::SystemTime;
 
-/// More of a line than this is not kept back until its end is seen.
-const LONGEST_LINE: usize = 1 << 20;
+/// Maximum bytes of a line that are buffered before its end is seen.
+const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// Cuts a stream of bytes into lines with a tag.
+/// Splits a byte stream into tagged lines.
 #[derive(Debug)]
 pub(super) struct Lines {
     tag: Vec<u8>,
     /// Whether the time precedes the tag.
     stamped: bool,
-    /// The line that has begun and not ended. Shorter than [`LONGEST_LINE`].
-    begun: Vec<u8>,
+    /// The incomplete line; shorter than [`MAX_LINE_BYTES`].
+    partial: Vec<u8>,
 }
 
 impl Lines {
-    /// Lines that begin with a tag, and with the time at which they ended if they are `stamped`.
+    /// Creates a splitter that prefixes each line with `tag`, and with the time it ended if `stamped`.
     pub(super) fn new(tag: Vec<u8>, stamped: bool) -> Lines {
-        Lines { tag, stamped, begun: Vec::new() }
+        Lines { tag, stamped, partial: Vec::new() }
     }
 
     /// Takes more bytes; appends the lines they complete to `out`.
     pub(super) fn push(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
-            self.begun.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.begun.len() >= LONGEST_LINE {
+            self.partial.extend_from_slice(piece);
+            if piece.ends_with(b"\n") || self.partial.len() >= MAX_LINE_BYTES {
                 self.finish(out);
             }
         }
     }
 
-    /// Ends the line that has begun.
+    /// Terminates the incomplete line.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
-        if self.begun.is_empty() {
+        if self.partial.is_empty() {
             return;
         }
         if self.stamped {
@@ -45,7 +45,7 @@ impl Lines {
             out.push(b' ');
         }
         out.extend_from_slice(&self.tag);
-        out.append(&mut self.begun);
+        out.append(&mut self.partial);
         if !out.ends_with(b"\n") {
             out.push(b'\n');
         }
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_passed_on_in_pieces() {
-        let piece = vec![b'x'; LONGEST_LINE];
+        let piece = vec![b'x'; MAX_LINE_BYTES];
         let out = tagged(&[&piece, b"y"]);
-        assert_eq!(out.len(), LONGEST_LINE + 5 + 6);
+        assert_eq!(out.len(), MAX_LINE_BYTES + 5 + 6);
         assert!(out.ends_with(b"x\n[1] y\n"));
     }
 

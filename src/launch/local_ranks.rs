@@ -1,4 +1,6 @@
-//! Ranks as children of this process, with its own stdout and stderr: terminals stay terminals.
+//! Ranks as direct children of this process.
+//!
+//! They inherit the launcher's stdout and stderr, so a terminal remains a terminal.
 
 use super::{
     Ended, LaunchError, LaunchSpec, Rendezvous,
@@ -7,7 +9,7 @@ use super::{
     rank_set::{Member, RankSet},
     ranks::{RankProcess, Ranks},
     signals::Signals,
-    sink::Unwritten,
+    sink::OutputError,
     spawn,
 };
 use rustix::process::Signal;
@@ -18,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-/// The children. Dropping it kills what still runs.
+/// The child processes. Dropping it kills those still running.
 #[derive(Debug)]
 pub(super) struct LocalRanks {
     ranks: Ranks,
@@ -33,35 +35,35 @@ impl LocalRanks {
         if let Some(cwd) = spec.cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
             return Err(LaunchError::NoFolder(cwd.clone()));
         }
-        if let Some(why) = machine::obstacle(spec.bind, spec.ranks) {
+        if let Some(why) = machine::binding_warning(spec.bind, spec.ranks) {
             spec.say(&format!("warning: {why}"));
         }
         let (bootstrap, secret) = (rendezvous.address(), rendezvous.secret());
         let orphans = Orphans::adopt();
         let mut ranks = Ranks::default();
-        for seat in RankIdentity::all(&vec![0; spec.ranks as usize]) {
-            let own = spec.rank_env.get(seat.rank as usize).into_iter().flatten();
+        for identity in RankIdentity::all(&vec![0; spec.ranks as usize]) {
+            let own = spec.rank_env.get(identity.rank as usize).into_iter().flatten();
             let mut command = Command::new(&program);
             command
                 .arg0(&spec.program)
                 .args(&spec.args)
-                .envs(environment::of_rank(seat, &bootstrap, secret.as_deref()))
+                .envs(environment::rank_variables(identity, &bootstrap, secret.as_deref()))
                 .envs(spec.env.iter().chain(own).map(|(key, value)| (key, value)))
-                .stdin(stdin_of(seat.rank));
+                .stdin(stdin_of(identity.rank));
             if let Some(cwd) = &spec.cwd {
                 command.current_dir(cwd);
             }
             let start = || spawn::in_own_group(command);
-            let child = machine::bound(spec.bind, seat.local_rank, seat.local_size, start);
-            let refused = |source| LaunchError::Spawn { rank: seat.rank, ranks: spec.ranks, source };
-            ranks.add(seat.rank, &child.map_err(refused)?);
+            let child = machine::with_binding(spec.bind, identity.local_rank, identity.local_size, start);
+            let spawn_error = |source| LaunchError::Spawn { rank: identity.rank, ranks: spec.ranks, source };
+            ranks.add(identity.rank, &child.map_err(spawn_error)?);
         }
         Ok(LocalRanks { ranks, grace: spec.grace, _orphans: orphans })
     }
 }
 
-/// Rank 0 reads what is piped into the launcher. A terminal's input is for nobody: the ranks are not in its
-/// foreground process group, and would be stopped for trying.
+/// Returns the stdin of a rank: rank 0 inherits a pipe or file. Terminal input goes to no rank: the ranks are
+/// not in its foreground process group and would be stopped when they read.
 fn stdin_of(rank: u32) -> Stdio {
     if rank == 0 && !io::stdin().is_terminal() { Stdio::inherit() } else { Stdio::null() }
 }
@@ -91,7 +93,7 @@ impl RankSet for LocalRanks {
         None
     }
 
-    fn trouble(&mut self) -> Option<Unwritten> {
+    fn output_error(&mut self) -> Option<OutputError> {
         None
     }
 
@@ -101,13 +103,13 @@ impl RankSet for LocalRanks {
     }
 }
 
-/// While it lives, orphans of the ranks become our children, and so can be waited for.
+/// Makes this process the subreaper of orphans of the ranks, so that it can wait for them.
 #[derive(Debug)]
 pub(super) struct Orphans;
 
 impl Orphans {
     pub(super) fn adopt() -> Orphans {
-        // Without it the ends of orphans are the business of process 1, as everywhere but on Linux.
+        // If this fails, process 1 reaps orphans, as it always does on other systems.
         #[cfg(target_os = "linux")]
         let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         Orphans

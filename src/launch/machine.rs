@@ -1,30 +1,35 @@
-//! The cores of this machine, and binding of ranks to their share of them.
+//! The cores of this machine, and the binding of ranks to them.
 //!
-//! The cores are read from Linux's own files, which list sockets, memory, caches and hardware threads:
-//! placement needs no more, and no library at build time (hwloc reads the same files). A child inherits the
-//! cores of the thread that starts it, so that thread moves there and back: nothing happens between fork and
-//! exec.
+//! The cores are read from Linux's sysfs files, which list sockets, NUMA nodes, caches and hardware threads.
+//! Placement needs no more, and no library at build time (hwloc reads the same files). A child inherits the
+//! affinity of the thread that starts it, so that thread changes its own affinity and restores it; no code
+//! runs between fork and exec.
 //!
-//! Without such files, or on a system that cannot bind processes, as macOS, ranks run anywhere, and the
+//! Without such files, or on a system that cannot bind processes, such as macOS, ranks run anywhere, and the
 //! launcher warns once.
 
 use topology::Bind;
 
-/// Says why ranks can't be bound here, if so.
+/// Returns the reason why ranks can't be bound here, if any.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn obstacle(bind: Bind, _local_size: u32) -> Option<String> {
+pub(super) fn binding_warning(bind: Bind, _local_size: u32) -> Option<String> {
     (bind != Bind::None)
         .then(|| "this system can't keep processes on cores, so --bind has no effect".to_owned())
 }
 
-/// Runs `start` so that what it starts is kept on a rank's share of the cores.
+/// Runs `start`; this system cannot bind the processes that it starts.
 #[cfg(not(target_os = "linux"))]
-pub(super) fn bound<T>(_bind: Bind, _local_rank: u32, _local_size: u32, start: impl FnOnce() -> T) -> T {
+pub(super) fn with_binding<T>(
+    _bind: Bind,
+    _local_rank: u32,
+    _local_size: u32,
+    start: impl FnOnce() -> T,
+) -> T {
     start()
 }
 
 #[cfg(target_os = "linux")]
-pub(super) use linux::{bound, obstacle};
+pub(super) use linux::{binding_warning, with_binding};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -36,42 +41,42 @@ mod linux {
     const CPUS: &str = "/sys/devices/system/cpu";
     const NODES: &str = "/sys/devices/system/node";
 
-    /// Says why ranks can't be bound here, if so.
-    pub(in super::super) fn obstacle(bind: Bind, local_size: u32) -> Option<String> {
+    /// Returns the reason why ranks can't be bound here, if any.
+    pub(in super::super) fn binding_warning(bind: Bind, local_size: u32) -> Option<String> {
         if bind == Bind::None {
             return None;
         }
         let cores = cores();
         if cores.is_empty() {
-            return Some(format!("{CPUS} tells of no cores, so --bind has no effect"));
+            return Some(format!("{CPUS} lists no cores, so --bind has no effect"));
         }
         let too_many = cores.share(bind, 0, local_size).is_none();
         too_many.then(|| format!("{local_size} ranks for {} cores, so --bind has no effect", cores.len()))
     }
 
-    /// Runs `start` so that what it starts is kept on a rank's share of the cores.
-    pub(in super::super) fn bound<T>(
+    /// Runs `start` with this thread bound to a rank's share of the cores, which children inherit.
+    pub(in super::super) fn with_binding<T>(
         bind: Bind,
         local_rank: u32,
         local_size: u32,
         start: impl FnOnce() -> T,
     ) -> T {
         let share = if bind == Bind::None { None } else { cores().share(bind, local_rank, local_size) };
-        let (Some(share), Ok(before)) = (share, sched_getaffinity(None)) else { return start() };
-        let mut own = CpuSet::new();
+        let (Some(share), Ok(original)) = (share, sched_getaffinity(None)) else { return start() };
+        let mut cpus = CpuSet::new();
         for cpu in share {
-            own.set(cpu as usize);
+            cpus.set(cpu as usize);
         }
-        // Not being allowed to is no reason not to start.
-        let moved = sched_setaffinity(None, &own).is_ok();
+        // A refused binding does not prevent the start.
+        let is_bound = sched_setaffinity(None, &cpus).is_ok();
         let started = start();
-        if moved {
-            let _ = sched_setaffinity(None, &before);
+        if is_bound {
+            let _ = sched_setaffinity(None, &original);
         }
         started
     }
 
-    /// The cores on which this process may run.
+    /// Returns the cores on which this process may run.
     fn cores() -> Cores {
         let Ok(allowed) = sched_getaffinity(None) else { return Cores::default() };
         let number = |path: &Path| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
@@ -87,7 +92,7 @@ mod linux {
                 .filter(|thread| (*thread as usize) < CpuSet::MAX_CPU && allowed.is_set(*thread as usize))
                 .collect();
             if cpus.first() != Some(&cpu) {
-                // Another of its threads, or a list that does not name it.
+                // This CPU was counted as a thread of an earlier core, or the list lacks it.
                 if cpus.contains(&cpu) {
                     continue;
                 }
@@ -101,7 +106,7 @@ mod linux {
         Cores::new(cores)
     }
 
-    /// The lowest number of a hardware thread that shares the largest cache of this one.
+    /// Returns the lowest CPU number that shares this CPU's largest cache.
     fn largest_cache(cpu: u32) -> Option<u32> {
         let level = |cache: &Path| fs::read_to_string(cache.join("level")).ok()?.trim().parse::<u32>().ok();
         let caches = fs::read_dir(Path::new(CPUS).join(format!("cpu{cpu}/cache"))).ok()?;
@@ -110,7 +115,7 @@ mod linux {
         parse_cpu_list(&fs::read_to_string(largest.join("shared_cpu_list")).ok()?)?.first().copied()
     }
 
-    /// The parts of the memory, and the hardware threads that are near each.
+    /// Returns the NUMA nodes, each with its CPUs.
     fn nodes() -> Vec<(u32, Vec<u32>)> {
         let Ok(entries) = fs::read_dir(NODES) else { return Vec::new() };
         let node = |entry: fs::DirEntry| {
@@ -136,13 +141,13 @@ mod linux {
 
         #[test]
         fn the_thread_that_starts_is_back_on_its_cores_afterwards() {
-            let before = sched_getaffinity(None).expect("our own");
-            let inside = bound(Bind::Core, 0, 2, || sched_getaffinity(None).expect("our own"));
+            let original = sched_getaffinity(None).expect("our own");
+            let inside = with_binding(Bind::Core, 0, 2, || sched_getaffinity(None).expect("our own"));
             let cores = cores().len();
             if cores >= 2 {
-                assert!(inside.count() < before.count(), "half of {cores} cores");
+                assert!(inside.count() < original.count(), "half of {cores} cores");
             }
-            assert!(sched_getaffinity(None).expect("our own") == before);
+            assert!(sched_getaffinity(None).expect("our own") == original);
         }
     }
 }

@@ -1,19 +1,37 @@
-//! Starting the ranks of a job, on this host and others, and ending them.
+//! Starting, supervising and ending the ranks of a job, on this host and others.
 //!
-//! [`launch`] starts one process per rank, gives each its identity through its environment, passes signals
-//! on, and returns when all are gone. Its [`Outcome`] carries the exit status for a shell.
+//! [`launch`] starts one process per rank, passes each its identity in its environment, forwards signals, and
+//! returns when all have ended. Its [`Outcome`] carries the exit status for a shell.
 //!
-//! Ranks are either children of this process that write to its stdout and stderr directly ([`Place::Here`]),
-//! or run on hosts, of which this may be one, under an agent each ([`Place::Hosts`], [`agent`]). The agents
-//! are reached by ssh, and pass output on line by line.
+//! Ranks are either direct children that write to this process's stdout and stderr ([`Placement::Local`]), or
+//! run on hosts with one agent each ([`Placement::Hosts`], [`agent`]); this host may be one of them. The
+//! launcher reaches the agents by ssh, and they forward output line by line.
 //!
-//! Invariants: however `launch` ends, by return, error or panic, no process of a rank's process group is
-//! alive, on any host that can be reached, and no file has been created that was not requested. A rank's
-//! process id is not returned to the system while the rank's group may still be signalled, so a signal never
-//! reaches a foreign process.
+//! | module | purpose |
+//! |---|---|
+//! | [`agent`] | runs on each host: starts and ends the ranks there |
+//! | `ended` | the way a process ended |
+//! | `environment` | environment variables of a rank |
+//! | `error` | errors of starting a job |
+//! | `frame` | frames between the launcher and the agents |
+//! | `hosts` | ranks on several hosts |
+//! | `lines` | splits output into tagged lines |
+//! | `local_ranks` | ranks as direct children |
+//! | `machine` | cores and binding |
+//! | `program` | search for the program |
+//! | `rank_set` | the ranks as the supervisor sees them |
+//! | `ranks` | process groups of this host |
+//! | `signals` | waiting for signals |
+//! | `sink` | destination of the ranks' output |
+//! | `spawn` | starting one process |
+//! | `supervisor` | the phases of a job |
 //!
-//! One thread decides; it sleeps in `poll` until a signal arrives (`SIGCHLD` among them), a host sends a
-//! message, or a deadline passes.
+//! Invariants: when `launch` returns, fails or panics, no process of a rank's process group is alive on any
+//! reachable host, and no file was created that was not requested. A rank's process id is not returned to the
+//! system while its group may still be signalled, so a signal never reaches a foreign process.
+//!
+//! One thread makes all decisions. It sleeps in `poll` until a signal arrives (`SIGCHLD` among them), a host
+//! sends a message, or a deadline passes.
 //!
 //! This module does not parse command lines or hostfiles, and does not run the rendezvous server.
 
@@ -46,59 +64,59 @@ use std::{
 };
 use topology::Bind;
 
-/// The processes to start, and the rules of their end.
+/// The processes of a job, and the rules for ending them.
 #[derive(Clone, Debug)]
 pub struct LaunchSpec {
-    /// How many ranks; at least 1.
+    /// Ranks of the job; at least 1.
     pub ranks: u32,
-    /// The program of each rank: a path, or a name to be found in `PATH`.
+    /// The program of each rank: a path, or a name to look up in `PATH`.
     pub program: OsString,
     /// The program's arguments, the same on every rank.
     pub args: Vec<OsString>,
     /// Variables added to the environment of every rank; the last one of a name wins. They may replace any
     /// but the `TBCCL_*` variables of a rank's identity.
     pub env: Vec<(OsString, OsString)>,
-    /// Variables added to the environment of one rank, after `env` and under the same rule: the first entry
-    /// is rank 0's. Ranks beyond its end get none.
+    /// Variables added to the environment of one rank, after `env` and under the same rule. Entry `i` is for
+    /// rank `i`; ranks beyond the end get none.
     pub rank_env: Vec<Vec<(OsString, OsString)>>,
-    /// The folder in which every rank starts; without it our own, or on other hosts that of who logs in.
+    /// The working folder of every rank. By default the launcher's, or on other hosts the login folder.
     pub cwd: Option<PathBuf>,
-    /// How ranks are kept on cores.
+    /// Binding of ranks to cores.
     pub bind: Bind,
-    /// The hosts of the ranks.
-    pub place: Place,
-    /// How long the whole job may take.
+    /// Where the ranks run.
+    pub placement: Placement,
+    /// Time limit of the whole job.
     pub timeout: Option<Duration>,
-    /// The fate of the other ranks when one fails.
+    /// What happens to the other ranks when one fails.
     pub on_failure: OnFailure,
-    /// Time that the other ranks may run on after one has failed, to report errors of their own.
+    /// Time that the other ranks may run on after a failure, to report errors of their own.
     pub drain: Duration,
-    /// How long after `SIGTERM` a rank is killed.
+    /// Time between `SIGTERM` and `SIGKILL`.
     pub grace: Duration,
-    /// The prefix of messages on stderr, e.g. `tbccl run`.
+    /// Prefix of messages on stderr, e.g. `tbccl run`.
     pub name: &'static str,
-    /// Statuses with which a rank exits only when it has said why, so that nothing needs to be added.
-    pub explained: &'static [u8],
+    /// Exit statuses of ranks that have printed the reason themselves; the launcher adds no message.
+    pub reported_statuses: &'static [u8],
 }
 
-/// The fate of the other ranks when one fails.
+/// What happens to the other ranks when one fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// They are ended, and the job has failed.
+    /// The others are ended, and the job has failed.
     #[default]
     EndAll,
-    /// They go on: they may do without ([`tbccl::Communicator::shrink`]). The job has failed if no rank
-    /// succeeds.
-    GoOn,
+    /// The others continue and may do without the failed rank ([`tbccl::Communicator::shrink`]). The job has
+    /// failed only if no rank succeeds.
+    Continue,
 }
 
-/// The place of ranks.
+/// Where the ranks run.
 #[derive(Clone, Debug, Default)]
-pub enum Place {
-    /// As children of this process, with its stdout and stderr; rank 0 has its stdin.
+pub enum Placement {
+    /// Children of this process, with its stdout and stderr; rank 0 has its stdin.
     #[default]
-    Here,
-    /// On hosts, each under an agent.
+    Local,
+    /// Processes on hosts, under one agent each.
     Hosts(Hosts),
 }
 
@@ -107,20 +125,20 @@ pub enum Place {
 pub struct Hosts {
     /// The hosts; each has at least one rank.
     pub hosts: Vec<HostSpec>,
-    /// The place in `hosts` of each rank's host, in rank order.
+    /// Index in `hosts` of each rank's host, in rank order.
     pub host_of: Vec<usize>,
-    /// The command that reaches another host, and its first arguments.
+    /// The command that reaches another host, with its first arguments.
     pub ssh: Vec<OsString>,
-    /// The path of `tbccl` on other hosts. Without it: the path here if it exists there, or else `PATH`.
+    /// Path of `tbccl` on other hosts. By default this program's own path if it exists there, else `PATH`.
     pub tbccl: Option<PathBuf>,
-    /// This program, whose subcommand `agent` calls [`agent::serve`].
+    /// Path of this program, whose subcommand `agent` calls [`agent::serve`].
     pub agent: PathBuf,
-    /// Files for every rank: the variable that names one, and its content. They are created on each host, and
-    /// end with the job.
+    /// Files for every rank: the variable that names the file, and its content. They exist on each host while
+    /// the job runs.
     pub files: Vec<(String, String)>,
-    /// The handling of the ranks' output.
+    /// Destination of the ranks' output.
     pub output: Output,
-    /// The receiver of this process's stdin.
+    /// Receivers of this process's stdin.
     pub stdin: Stdin,
 }
 
@@ -129,12 +147,12 @@ pub struct Hosts {
 pub struct HostSpec {
     /// The destination for ssh.
     pub name: String,
-    /// Whether it is this host, which needs no ssh.
+    /// Whether it is the local host, which needs no ssh.
     pub local: bool,
 }
 
 impl HostSpec {
-    /// The host of this name: `localhost`, `127.0.0.1`, `::1` and this machine's own name are this one.
+    /// Creates the host of a name. `localhost`, `127.0.0.1`, `::1` and this machine's own name are local.
     #[must_use]
     pub fn new(name: impl Into<String>) -> HostSpec {
         let name = name.into();
@@ -143,7 +161,7 @@ impl HostSpec {
 }
 
 impl Hosts {
-    /// Returns hosts that are reached by `ssh`; `agent` is this program.
+    /// Creates a plan that reaches hosts by `ssh`; `agent` is the path of this program.
     pub fn new(hosts: Vec<HostSpec>, host_of: Vec<usize>, agent: impl Into<PathBuf>) -> Hosts {
         Hosts {
             hosts,
@@ -158,19 +176,19 @@ impl Hosts {
     }
 }
 
-/// The handling of the output of ranks under agents.
+/// Destination of the output of ranks under agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Whole lines on our stdout and stderr.
+    /// Whole lines on the launcher's stdout and stderr.
     Lines {
-        /// Each preceded by `[rank]` or `[rank:err]`.
+        /// Whether `[rank]` or `[rank:err]` precedes each line.
         tagged: bool,
-        /// And before that by the time.
+        /// Whether the time precedes each line.
         stamped: bool,
     },
-    /// A file for each stream of each rank: `rank.2.out`, `rank.2.err`.
+    /// One file for each stream of each rank: `rank.2.out`, `rank.2.err`.
     Files {
-        /// The folder, which is made if need be.
+        /// The folder; it is created if it does not exist.
         folder: PathBuf,
         /// Whether each line begins with the time.
         stamped: bool,
@@ -183,14 +201,14 @@ impl Default for Output {
     }
 }
 
-/// Which ranks get what the launcher reads.
+/// Receivers of the launcher's stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdin {
-    /// None.
+    /// No rank.
     None,
-    /// This one.
+    /// One rank.
     Rank(u32),
-    /// Each gets all of it.
+    /// Every rank gets all of it.
     All,
 }
 
@@ -201,7 +219,7 @@ impl Default for Stdin {
 }
 
 impl LaunchSpec {
-    /// `ranks` times `program`, with no arguments and the usual patience.
+    /// Creates a spec for `ranks` processes of `program`, without arguments and with default time limits.
     pub fn new(ranks: u32, program: impl Into<OsString>) -> LaunchSpec {
         LaunchSpec {
             ranks,
@@ -211,29 +229,29 @@ impl LaunchSpec {
             rank_env: Vec::new(),
             cwd: None,
             bind: Bind::None,
-            place: Place::Here,
+            placement: Placement::Local,
             timeout: None,
             on_failure: OnFailure::EndAll,
             drain: Duration::from_secs(1),
             grace: Duration::from_secs(3),
             name: "tbccl run",
-            explained: &[],
+            reported_statuses: &[],
         }
     }
 
-    /// One line on stderr, in one write: the ranks may be writing there as well.
+    /// Prints one line on stderr in one write, because the ranks may write there too.
     fn say(&self, text: &str) {
         let line = format!("{}: {text}\n", self.name);
         let _ = io::stderr().write_all(line.as_bytes());
     }
 }
 
-/// The server at which the ranks of a job find each other, as far as the launcher is concerned.
+/// The launcher's interface to the rendezvous server of a job.
 pub trait Rendezvous {
-    /// The value of `TBCCL_BOOTSTRAP` for ranks of this host.
+    /// Returns the value of `TBCCL_BOOTSTRAP` for ranks of this host.
     fn address(&self) -> String;
 
-    /// Returns the address for ranks of this host when others run elsewhere, `reached` being the address by
+    /// Returns the address for ranks of this host when others run elsewhere. `reached` is the address by
     /// which another host reaches this one, if known.
     fn address_here(&self, _reached: Option<&str>) -> String {
         self.address()
@@ -245,15 +263,16 @@ pub trait Rendezvous {
         self.address()
     }
 
-    /// The value of `TBCCL_SECRET`, if there is one.
+    /// Returns the value of `TBCCL_SECRET`, if the job has one.
     fn secret(&self) -> Option<String> {
         None
     }
 
-    /// Tells all other ranks that this one is dead. `how` is the rest of a sentence: `was killed by SIGKILL`.
+    /// Reports to the other ranks that this one has died. `how` is the rest of a sentence: `was killed by
+    /// SIGKILL`.
     fn report_exit(&self, rank: u32, pid: u32, how: &str);
 
-    /// Says that a rank has ended with status 0. Nobody need wait for it if it has not joined.
+    /// Reports that a rank has exited with status 0, so that no rank waits for it if it has not joined.
     fn report_success(&self, _rank: u32, _pid: u32) {}
 }
 
@@ -278,33 +297,35 @@ pub struct Failure {
     pub rank: u32,
     /// Its process id.
     pub pid: u32,
-    /// How it ended.
+    /// The way the process ended.
     pub how: Ended,
-    /// Its host, where it was under an agent.
+    /// Its host, if it ran under an agent.
     pub host: Option<String>,
 }
 
-/// How a job ended.
+/// The result of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All ranks did their work.
+    /// All ranks exited with status 0.
     Succeeded,
-    /// This rank was the first that failed.
+    /// The rank that failed first.
     Failed(Failure),
-    /// The time was over.
+    /// The time limit has passed.
     TimedOut,
-    /// Someone interrupted it twice.
+    /// A second `SIGINT` killed the ranks.
     Interrupted,
     /// The reader of the output has closed it.
-    Unread,
-    /// Output could not be written, as has been said.
-    Unwritten,
+    OutputClosed,
+    /// Output could not be written; the reason has been printed.
+    OutputError,
 }
 
 impl Outcome {
-    /// Returns the exit status for a shell: that of the first failing rank, or 128 + the signal that killed
-    /// it; 124, as timeout(1), when the time was over; 128 + SIGPIPE when the output's reader is gone; 2 when
-    /// output cannot be written; 0 when all ranks did their work.
+    /// Returns the exit status for a shell.
+    ///
+    /// The status of a failed job is that of the first failing rank, or 128 + the signal that killed it. It
+    /// is 124, as for timeout(1), after the time limit; 128 + SIGPIPE when the output's reader is gone; 2
+    /// when output cannot be written; and 0 when all ranks exited with status 0.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -312,8 +333,8 @@ impl Outcome {
             Outcome::Failed(failure) => failure.how.exit_code(),
             Outcome::TimedOut => 124,
             Outcome::Interrupted => Ended::Signaled(signal_hook::consts::SIGINT).exit_code(),
-            Outcome::Unread => Ended::Signaled(signal_hook::consts::SIGPIPE).exit_code(),
-            Outcome::Unwritten => 2,
+            Outcome::OutputClosed => Ended::Signaled(signal_hook::consts::SIGPIPE).exit_code(),
+            Outcome::OutputError => 2,
         }
     }
 }
@@ -321,12 +342,12 @@ impl Outcome {
 /// Runs a job from its start to its end.
 ///
 /// While it runs, `SIGINT`, `SIGTERM`, `SIGHUP`, `SIGUSR1` and `SIGUSR2` go to all ranks instead of this
-/// process, and a second `SIGINT` kills the ranks; ignored signals stay ignored. A rank that fails ends the
-/// others: they get `drain` to find out for themselves, `SIGTERM`, `grace`, and `SIGKILL`; unless they are to
-/// go on.
+/// process, and a second `SIGINT` kills the ranks; ignored signals stay ignored. Unless
+/// [`OnFailure::Continue`] is set, the failure of a rank ends the others: they get `drain` to report errors
+/// of their own, then `SIGTERM`, `grace`, and `SIGKILL`.
 ///
 /// # Errors
-/// [`LaunchError`] when not every rank could be started. Those that were are ended first.
+/// [`LaunchError`] if not every rank could be started; ranks already started are ended first.
 pub fn launch(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outcome, LaunchError> {
     if spec.ranks == 0 {
         return Err(LaunchError::NoRanks);

@@ -1,5 +1,5 @@
-//! Search for the program before the first process is started, so that its absence is one line and not one
-//! per rank.
+//! Search for the program before the first process starts, so that a missing program gives one message rather
+//! than one per rank.
 
 use super::LaunchError;
 use rustix::fs::{Access, access};
@@ -18,8 +18,8 @@ pub(super) fn find(
     if program.as_bytes().contains(&b'/') {
         return check(&cwd.unwrap_or(Path::new("")).join(program));
     }
-    let theirs = env.iter().rev().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
-    let path = theirs.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let rank_path = env.iter().rev().find(|(key, _)| key == "PATH").map(|(_, value)| value.clone());
+    let path = rank_path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
     let mut unusable = None;
     for folder in std::env::split_paths(&path) {
         match check(&folder.join(program)) {
@@ -38,20 +38,20 @@ pub(super) fn find(
     }))
 }
 
-/// Checks that a program is at `path`.
+/// Checks that `path` is an executable file.
 fn check(path: &Path) -> Result<PathBuf, LaunchError> {
-    let cannot = |why| Err(LaunchError::NotExecutable { program: path.to_owned(), why });
+    let not_executable = |why| Err(LaunchError::NotExecutable { program: path.to_owned(), why });
     match path.metadata() {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            cannot("its folder may not be entered; check the permissions on the way to it")
+            not_executable("its folder may not be entered; check the permissions on the way to it")
         }
         Err(_) => Err(LaunchError::NotFound {
             program: path.as_os_str().to_owned(),
             remedy: "there is no such file; check the spelling".to_owned(),
         }),
-        Ok(found) if found.is_dir() => cannot("it is a folder; name the program in it"),
+        Ok(found) if found.is_dir() => not_executable("it is a folder; name the program in it"),
         Ok(_) if access(path, Access::EXEC_OK).is_err() => {
-            cannot("it is not executable; make it so with `chmod +x`, or name its interpreter first")
+            not_executable("it is not executable; make it so with `chmod +x`, or name its interpreter first")
         }
         Ok(_) => Ok(path.to_owned()),
     }

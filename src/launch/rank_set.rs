@@ -1,6 +1,6 @@
-//! The running ranks of a job, as the supervisor sees them, on this host or on others.
+//! The ranks of a job as the supervisor sees them, on this host or on others.
 
-use super::{Ended, LaunchError, signals::Signals, sink::Unwritten};
+use super::{Ended, LaunchError, signals::Signals, sink::OutputError};
 use rustix::fd::BorrowedFd;
 use rustix::process::Signal;
 
@@ -9,13 +9,13 @@ use rustix::process::Signal;
 pub(super) struct Member {
     /// The rank.
     pub(super) rank: u32,
-    /// Its process id, on its host.
+    /// Process id on its host.
     pub(super) pid: u32,
-    /// Its host, where it is under an agent.
+    /// Its host, if it runs under an agent.
     pub(super) host: Option<String>,
 }
 
-/// The ranks of a job, wherever they are. Dropping it kills what still runs.
+/// The processes of a job's ranks. Dropping it kills those still running.
 pub(super) trait RankSet {
     /// Returns the ranks that have ended since the last call.
     fn newly_ended(&mut self) -> Vec<(Member, Ended)>;
@@ -23,18 +23,18 @@ pub(super) trait RankSet {
     /// Returns the running ranks.
     fn running(&self) -> Vec<Member>;
 
-    /// Signals all ranks, and what they have started.
+    /// Signals the process groups of all ranks.
     fn signal(&mut self, signal: Signal);
 
-    /// Signals for the ranks that came while they were being started.
+    /// Returns signals for the ranks that arrived while they were being started.
     fn early_signals(&mut self) -> Vec<i32>;
 
-    /// Is readable when there is something new, if anything but a signal can tell so.
+    /// Returns a descriptor that is readable on events other than signals, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Why output is lost, told once.
-    fn trouble(&mut self) -> Option<Unwritten>;
+    /// Returns the error that lost output, once.
+    fn output_error(&mut self) -> Option<OutputError>;
 
-    /// When all ranks have ended: ends what they have left behind, and passes their last words on.
+    /// Ends the processes that the ended ranks left behind, and forwards their remaining output.
     fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError>;
 }

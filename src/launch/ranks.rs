@@ -1,8 +1,8 @@
-//! The processes of a job on this host.
+//! The process groups of a job's ranks on this host.
 //!
-//! A rank is the leader of a process group, and signals go to the group, so that the children of a wrapper
-//! script get them as well. An ended leader is left unreaped until [`Ranks::sweep`], which keeps its id, and
-//! so the group's, from being given to another process.
+//! Each rank leads a process group. Signals go to the group, so that the children of a wrapper script receive
+//! them too. An ended leader is left unreaped until [`Ranks::sweep`]; its process id, which is also the
+//! group's, therefore cannot be reused.
 
 use super::{Ended, spawn::pid_of};
 use rustix::process::{
@@ -19,9 +19,9 @@ use std::{
 pub(super) struct RankProcess {
     /// The rank.
     pub(super) rank: u32,
-    /// The leader's process id, and the group's.
+    /// Process id of the leader, which is also the group's id.
     pid: Pid,
-    /// Set when the leader has ended.
+    /// How the leader ended; `None` while it runs.
     ended: Option<Ended>,
 }
 
@@ -31,54 +31,55 @@ impl RankProcess {
         self.pid.as_raw_pid().unsigned_abs()
     }
 
-    /// Signals the whole group. That there is nobody left to hear it is no error.
+    /// Signals the whole group. An empty group is no error.
     fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// How the leader ended, when it did since the last time.
+    /// Returns how the leader ended, if it has ended since the last call.
     fn newly_ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
-            let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            self.ended = waitid(WaitId::Pid(self.pid), look).ok().flatten().and_then(|s| how(&s));
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            self.ended = waitid(WaitId::Pid(self.pid), options).ok().flatten().and_then(|s| exit_of(&s));
             return self.ended;
         }
         None
     }
 
-    /// Gives the leader's id back, and the ids of orphans of the group that have become our children.
+    /// Reaps the leader, and orphans of the group that have become children of this process.
     fn reap(&self) {
-        let take = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        while matches!(waitid(WaitId::Pgid(Some(self.pid)), take), Ok(Some(_))) {}
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        while matches!(waitid(WaitId::Pgid(Some(self.pid)), options), Ok(Some(_))) {}
     }
 }
 
-fn how(status: &WaitIdStatus) -> Option<Ended> {
+fn exit_of(status: &WaitIdStatus) -> Option<Ended> {
     let exited = status.exit_status().map(|code| Ended::Exited((code & 0xff) as u8));
     exited.or_else(|| status.terminating_signal().map(Ended::Signaled))
 }
 
-/// All ranks that have been started. Dropping it kills what still runs.
+/// All started ranks. Dropping it kills those still running.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    /// In rank order. Emptied when all groups are gone.
+    /// Process groups in rank order; empty once all groups are gone.
     processes: Vec<RankProcess>,
 }
 
 impl Ranks {
-    /// Interval of checks whether a group is gone: the end of a process that is no child is not reported.
-    const LOOK_AGAIN: Duration = Duration::from_millis(5);
-    /// How long a killed process may take to disappear.
-    const LAST_WAIT: Duration = Duration::from_secs(2);
+    /// Interval of checks whether a group is gone; the system does not report the end of processes that are
+    /// no children.
+    const POLL_INTERVAL: Duration = Duration::from_millis(5);
+    /// Time that a killed process may take to disappear.
+    const KILL_WAIT: Duration = Duration::from_secs(2);
 
-    /// Takes charge of a process that leads its own group.
+    /// Adds a process that leads its own group.
     pub(super) fn add(&mut self, rank: u32, child: &Child) {
         self.processes.push(RankProcess { rank, pid: pid_of(child), ended: None });
     }
 
     /// Returns the ranks that have ended since the last call.
     pub(super) fn newly_ended(&mut self) -> Vec<(&RankProcess, Ended)> {
-        self.processes.iter_mut().filter_map(|p| p.newly_ended().map(|how| (&*p, how))).collect()
+        self.processes.iter_mut().filter_map(|p| p.newly_ended().map(|exit_of| (&*p, exit_of))).collect()
     }
 
     /// Returns the running ranks.
@@ -86,21 +87,21 @@ impl Ranks {
         self.processes.iter().filter(|p| p.ended.is_none())
     }
 
-    /// Signals every group, those of ended leaders too.
+    /// Signals every group, including those whose leader has ended.
     pub(super) fn signal(&self, signal: Signal) {
         for process in &self.processes {
             process.signal(signal);
         }
         if signal == Signal::TERM {
-            // A stopped process can't do what it is asked to.
+            // A stopped process must continue to handle SIGTERM.
             self.signal(Signal::CONT);
         }
     }
 
-    /// When all leaders have ended: ends what they left behind in their groups.
+    /// Ends the processes that remain in the groups after all leaders have ended.
     pub(super) fn sweep(mut self, grace: Duration) {
-        for (signal, wait) in [(Signal::TERM, grace), (Signal::KILL, Ranks::LAST_WAIT)] {
-            if self.are_gone() {
+        for (signal, wait) in [(Signal::TERM, grace), (Signal::KILL, Ranks::KILL_WAIT)] {
+            if self.reap_and_check() {
                 return;
             }
             self.signal(signal);
@@ -108,8 +109,8 @@ impl Ranks {
         }
     }
 
-    /// Reaps what has ended, forgets the groups without members, and says whether that is all.
-    fn are_gone(&mut self) -> bool {
+    /// Reaps ended processes and removes empty groups; returns whether none is left.
+    fn reap_and_check(&mut self) -> bool {
         self.processes.retain(|p| {
             p.reap();
             test_kill_process_group(p.pid).is_ok()
@@ -119,8 +120,8 @@ impl Ranks {
 
     fn wait_until_gone(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
-        while !self.are_gone() && Instant::now() < until {
-            sleep(Ranks::LOOK_AGAIN);
+        while !self.reap_and_check() && Instant::now() < until {
+            sleep(Ranks::POLL_INTERVAL);
         }
     }
 }
@@ -129,7 +130,7 @@ impl Drop for Ranks {
     fn drop(&mut self) {
         if !self.processes.is_empty() {
             self.signal(Signal::KILL);
-            self.wait_until_gone(Ranks::LAST_WAIT);
+            self.wait_until_gone(Ranks::KILL_WAIT);
         }
     }
 }

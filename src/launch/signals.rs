@@ -1,4 +1,4 @@
-//! Signals as something to wait for.
+//! Signals as pollable events.
 
 use super::{LaunchError, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,44 +15,44 @@ use std::{
     time::Instant,
 };
 
-/// The signals that go to the ranks instead of the launcher.
-const PASSED_ON: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
+/// Signals that are forwarded to the ranks.
+const FORWARDED: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 
-/// From its making on, the signals of interest are caught and kept here.
+/// Catches and queues signals while it exists.
 #[derive(Debug)]
 pub(super) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
 }
 
 impl Signals {
-    /// Starts to catch `SIGCHLD` and the signals to pass on, except those that this process ignores.
+    /// Starts to catch `SIGCHLD` and the forwarded signals, except those that this process ignores.
     pub(super) fn catch() -> Result<Signals, LaunchError> {
-        let wanted = PASSED_ON.into_iter().filter(|signal| !spawn::is_ignored(*signal)).chain([SIGCHLD]);
+        let signals = FORWARDED.into_iter().filter(|signal| !spawn::is_ignored(*signal)).chain([SIGCHLD]);
         let delivery = UnixStream::pair()
-            .and_then(|(read, write)| SignalDelivery::with_pipe(read, write, SignalOnly, wanted))
+            .and_then(|(read, write)| SignalDelivery::with_pipe(read, write, SignalOnly, signals))
             .map_err(LaunchError::system("catch signals"))?;
         Ok(Signals { delivery })
     }
 
-    /// Is readable when a signal has arrived.
+    /// Returns a descriptor that is readable when a signal has arrived.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.delivery.get_read().as_fd()
     }
 
-    /// The signals other than `SIGCHLD` that have arrived, each once.
+    /// Returns the signals other than `SIGCHLD` that have arrived, each once.
     pub(super) fn arrived(&mut self) -> Vec<i32> {
         self.delivery.pending().filter(|signal| *signal != SIGCHLD).collect()
     }
 
-    /// Sleeps until a signal arrives, `other` has something to say (or to hear the end of), or it is `until`.
-    /// Returns the signals to pass on that have arrived, each once.
+    /// Sleeps until a signal arrives, `other` is readable or closed, or the time is `until`. Returns the
+    /// forwarded signals that have arrived, each once.
     pub(super) fn wait(
         &mut self,
         until: Option<Instant>,
         other: Option<BorrowedFd<'_>>,
     ) -> Result<Vec<i32>, LaunchError> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        // A time too far away to be expressed is no limit.
+        // A deadline too far away to be expressed is no limit.
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
         fds.extend(other.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));

@@ -1,7 +1,7 @@
-//! The destination of the ranks' lines: stdout and stderr, or a file for each stream of each rank.
+//! Destination of the ranks' lines: stdout and stderr, or one file for each stream of each rank.
 //!
-//! All readers push into one sink, behind a lock, so lines of different ranks do not mix. A failed write is
-//! reported once, and ends the job: lost output is no output.
+//! All readers push into one sink behind a lock, so lines of different ranks do not mix. A failed write is
+//! reported once and ends the job.
 
 use super::{LaunchError, Output, frame::Stream, lines::Lines};
 use rustix::{
@@ -16,28 +16,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The destinations of lines, and lines that are incomplete.
+/// The destinations, and the incomplete line of each stream.
 #[derive(Debug)]
 pub(super) struct Sink {
     output: Output,
     lines: HashMap<(u32, Stream), Lines>,
-    /// A file for each stream, where there are files.
+    /// The file of each stream; empty when lines go to stdout and stderr.
     files: HashMap<(u32, Stream), (PathBuf, File)>,
-    /// Set when something could not be written. Nothing is from then on.
+    /// Whether a write has failed. Later output is discarded.
     broken: bool,
 }
 
-/// Why lines can't be written.
+/// Reason why lines can't be written.
 #[derive(Debug)]
-pub(super) enum Unwritten {
-    /// The reader of stdout or stderr has gone.
+pub(super) enum OutputError {
+    /// The reader of stdout or stderr has closed it.
     ReaderGone,
-    /// Something is wrong, in one line.
+    /// The write failed; the message in one line.
     Failed(String),
 }
 
 impl Sink {
-    /// Opens the sink of a job of `ranks` ranks, and creates the files.
+    /// Opens the sink of a job with `ranks` ranks, and creates the files.
     pub(super) fn open(output: &Output, ranks: u32) -> Result<Sink, LaunchError> {
         let mut files = HashMap::new();
         if let Output::Files { folder, .. } = output {
@@ -54,8 +54,8 @@ impl Sink {
         Ok(Sink { output: output.clone(), lines: HashMap::new(), files, broken: false })
     }
 
-    /// Takes what a rank has written, and passes whole lines on.
-    pub(super) fn push(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> Result<(), Unwritten> {
+    /// Accepts output of a rank, and writes its complete lines.
+    pub(super) fn push(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> Result<(), OutputError> {
         let mut out = Vec::with_capacity(bytes.len() + 16);
         let output = &self.output;
         let lines = self.lines.entry((rank, stream)).or_insert_with(|| new_lines(output, rank, stream));
@@ -63,11 +63,11 @@ impl Sink {
         self.deliver(rank, stream, &out)
     }
 
-    /// Ends the lines that have begun.
-    pub(super) fn finish(&mut self) -> Result<(), Unwritten> {
-        let mut begun: Vec<_> = self.lines.drain().collect();
-        begun.sort_by_key(|((rank, stream), _)| (*rank, *stream == Stream::Stderr));
-        for ((rank, stream), mut lines) in begun {
+    /// Writes the incomplete lines.
+    pub(super) fn finish(&mut self) -> Result<(), OutputError> {
+        let mut partial: Vec<_> = self.lines.drain().collect();
+        partial.sort_by_key(|((rank, stream), _)| (*rank, *stream == Stream::Stderr));
+        for ((rank, stream), mut lines) in partial {
             let mut out = Vec::new();
             lines.finish(&mut out);
             self.deliver(rank, stream, &out)?;
@@ -75,7 +75,7 @@ impl Sink {
         Ok(())
     }
 
-    fn deliver(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> Result<(), Unwritten> {
+    fn deliver(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> Result<(), OutputError> {
         if bytes.is_empty() || self.broken {
             return Ok(());
         }
@@ -88,15 +88,15 @@ impl Sink {
         let Err(error) = written else { return Ok(()) };
         self.broken = true;
         if error == Errno::PIPE && file.is_none() {
-            return Err(Unwritten::ReaderGone);
+            return Err(OutputError::ReaderGone);
         }
-        let what = match (file, stream) {
+        let destination = match (file, stream) {
             (Some((path, _)), _) => path.display().to_string(),
             (None, Stream::Stdout) => "stdout".to_owned(),
             (None, Stream::Stderr) => "stderr".to_owned(),
         };
-        Err(Unwritten::Failed(format!(
-            "can't write the output of rank {rank} to {what}: {error}{}",
+        Err(OutputError::Failed(format!(
+            "can't write the output of rank {rank} to {destination}: {error}{}",
             super::error::write_remedy(error)
         )))
     }
@@ -115,7 +115,7 @@ fn new_lines(output: &Output, rank: u32, stream: Stream) -> Lines {
     Lines::new(tag.into_bytes(), stamped)
 }
 
-/// Writes to a descriptor that another process sharing it may have made non-blocking.
+/// Writes all bytes, even to a descriptor that another process has made non-blocking.
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> rustix::io::Result<()> {
     while !bytes.is_empty() {
         match write(fd, bytes) {
@@ -156,7 +156,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/full", folder.path().join("rank.0.out")).expect("a link");
         let output = Output::Files { folder: folder.path().to_owned(), stamped: false };
         let mut sink = Sink::open(&output, 1).expect("a folder");
-        let Err(Unwritten::Failed(told)) = sink.push(0, Stream::Stdout, b"x\n") else { panic!("written") };
+        let Err(OutputError::Failed(told)) = sink.push(0, Stream::Stdout, b"x\n") else { panic!("written") };
         assert!(told.contains("rank.0.out: No space left") && told.contains("make room there"), "{told}");
         assert!(sink.push(0, Stream::Stdout, b"x\n").is_ok(), "told once");
     }

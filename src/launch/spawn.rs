@@ -2,9 +2,9 @@
 //!
 //! # Safety
 //! Two calls need care. The closure given to [`CommandExt::pre_exec`] runs in the child between `fork` and
-//! `exec`, where another thread may have held any lock: it makes two system calls and touches no memory
-//! beyond its own stack, and its error carries a number, not an allocation. `sigaction` only queries a
-//! disposition, and writes into a local value.
+//! `exec`, where another thread may have held any lock: it makes two system calls, touches no memory beyond
+//! its own stack, and its error carries a number, not an allocation. `sigaction` only queries a disposition,
+//! and writes into a local value.
 
 use rustix::process::Pid;
 use std::{
@@ -13,8 +13,9 @@ use std::{
     process::{Child, Command},
 };
 
-/// Starts `command` in a process group of its own. On Linux it is killed when the calling thread ends, so
-/// also when this process is killed. (Elsewhere it learns of that from the rendezvous server's silence.)
+/// Starts `command` in a process group of its own. On Linux the kernel kills it when the calling thread ends,
+/// so also when this process is killed. On other systems the process notices that from the silence of the
+/// rendezvous server.
 pub(super) fn in_own_group(mut command: Command) -> io::Result<Child> {
     command.process_group(0);
     #[cfg(target_os = "linux")]
@@ -22,8 +23,8 @@ pub(super) fn in_own_group(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Starts `command` in a process group of its own, and lets it outlive us.
-pub(super) fn in_own_group_to_stay(mut command: Command) -> io::Result<Child> {
+/// Starts `command` in a process group of its own that may outlive this process.
+pub(super) fn in_own_group_detached(mut command: Command) -> io::Result<Child> {
     command.process_group(0);
     command.spawn()
 }
@@ -32,33 +33,33 @@ pub(super) fn in_own_group_to_stay(mut command: Command) -> io::Result<Child> {
 fn die_with_parent(command: &mut Command) {
     use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
     let parent = getpid();
-    let ask = move || {
+    let set_death_signal = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The parent may have died before the call above; then nothing would ever be delivered.
+        // If the parent died before prctl, the signal would never be delivered.
         if getppid() == Some(parent) { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
     };
     // SAFETY: the closure makes the system calls prctl and getppid, which are async-signal-safe, and
     // allocates nothing: an `io::Error` made from an `Errno` holds the bare number.
-    unsafe { command.pre_exec(ask) };
+    unsafe { command.pre_exec(set_death_signal) };
 }
 
-/// Was this process told to ignore the signal, as nohup(1) does with `SIGHUP`?
+/// Whether this process ignores the signal, as nohup(1) arranges for `SIGHUP`.
 pub(super) fn is_ignored(signal: i32) -> bool {
-    let mut now = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+    let mut current = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the second argument is null, so nothing is changed; the third points to writable memory of the
     // right type, which the system fills in when it returns 0.
-    let failed = unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) } != 0;
-    // SAFETY: all zeroes, as before the call, is a valid `sigaction` too.
-    let now = unsafe { now.assume_init() };
-    !failed && now.sa_sigaction == libc::SIG_IGN
+    let failed = unsafe { libc::sigaction(signal, std::ptr::null(), current.as_mut_ptr()) } != 0;
+    // SAFETY: `sigaction` is valid as all zeroes too, as it was before the call.
+    let current = unsafe { current.assume_init() };
+    !failed && current.sa_sigaction == libc::SIG_IGN
 }
 
-/// The process id of a child.
+/// Returns the process id of a child.
 pub(super) fn pid_of(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// Returns the remedy for a refused start of a process, as the end of a sentence.
+/// Returns the remedy for a failed start of a process, as the end of a sentence.
 pub(super) fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EMFILE) => "; raise the limit on open files with `ulimit -n`, or start fewer ranks",

@@ -1,32 +1,32 @@
-//! The life of a job: running, draining, terminating, killed.
+//! The phases of a job: running, draining, terminating, killed.
 //!
-//! It knows when ranks are to be ended, and not where they are: that is the crew's business.
+//! The supervisor decides when ranks are ended. A [`RankSet`] knows where they run.
 
 use super::{
-    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Place, Rendezvous,
+    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Placement, Rendezvous,
     hosts::RemoteRanks,
     local_ranks::LocalRanks,
     rank_set::{Member, RankSet},
     signals::Signals,
-    sink::Unwritten,
+    sink::OutputError,
 };
 use rustix::process::Signal;
 use signal_hook::consts::SIGINT;
 use std::time::{Duration, Instant};
 
-/// How long we wait for processes that were killed before we leave them to the system.
-const AFTER_KILL: Duration = Duration::from_secs(5);
+/// Time to wait for killed processes before they are left to the system.
+const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// The phase of a job.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// All is well.
+    /// No rank has failed.
     Running,
-    /// A rank has failed; the others may find out for themselves until then.
+    /// A rank has failed; the others may run until this time, to report errors of their own.
     Draining(Instant),
-    /// All have been asked to end, and are killed then.
+    /// All ranks got SIGTERM; those still running at this time are killed.
     Terminating(Instant),
-    /// All have been killed, and are given up then.
+    /// All ranks got SIGKILL; the supervisor gives up at this time.
     Killed(Instant),
 }
 
@@ -34,122 +34,124 @@ enum Phase {
 pub(super) fn run(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outcome, LaunchError> {
     let started = Instant::now();
     let mut signals = Signals::catch()?;
-    match &spec.place {
-        Place::Here => watch(spec, rendezvous, LocalRanks::start(spec, rendezvous)?, &mut signals, started),
-        Place::Hosts(plan) => {
-            let company = RemoteRanks::start(spec, plan, rendezvous, &mut signals)?;
-            watch(spec, rendezvous, company, &mut signals, started)
+    match &spec.placement {
+        Placement::Local => {
+            watch(spec, rendezvous, LocalRanks::start(spec, rendezvous)?, &mut signals, started)
+        }
+        Placement::Hosts(plan) => {
+            let ranks = RemoteRanks::start(spec, plan, rendezvous, &mut signals)?;
+            watch(spec, rendezvous, ranks, &mut signals, started)
         }
     }
 }
 
-/// Watches over a crew until nothing of it is left.
+/// Supervises ranks until none of their processes is left.
 fn watch(
     spec: &LaunchSpec,
     rendezvous: &dyn Rendezvous,
-    crew: impl RankSet,
+    ranks: impl RankSet,
     signals: &mut Signals,
     started: Instant,
 ) -> Result<Outcome, LaunchError> {
     let deadline = spec.timeout.and_then(|limit| started.checked_add(limit));
     let (phase, outcome) = (Phase::Running, Outcome::Succeeded);
     let mut supervisor =
-        Supervisor { spec, rendezvous, crew, phase, deadline, interrupts: 0, outcome, has_success: false };
+        Supervisor { spec, rendezvous, ranks, phase, deadline, interrupts: 0, outcome, has_success: false };
     supervisor.watch(signals)?;
-    supervisor.crew.finish(signals)?;
-    supervisor.take_trouble();
-    Ok(supervisor.verdict())
+    supervisor.ranks.finish(signals)?;
+    supervisor.take_output_error();
+    Ok(supervisor.final_outcome())
 }
 
-/// A job that has been started.
+/// The state of a running job.
 struct Supervisor<'a, C> {
     spec: &'a LaunchSpec,
     rendezvous: &'a dyn Rendezvous,
-    crew: C,
+    ranks: C,
     phase: Phase,
-    /// When the job's time is over.
+    /// End of the job's time limit.
     deadline: Option<Instant>,
-    /// How many `SIGINT`s were passed on.
+    /// `SIGINT`s forwarded so far.
     interrupts: u32,
-    /// The outcome. The first failure stays.
+    /// The outcome so far; the first failure stays.
     outcome: Outcome,
-    /// Whether a rank has done its work.
+    /// Whether a rank has exited with status 0.
     has_success: bool,
 }
 
 impl<C: RankSet> Supervisor<'_, C> {
-    /// Returns when the last rank has ended.
+    /// Supervises the ranks until the last one has ended.
     fn watch(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
-        for signal in self.crew.early_signals() {
-            self.pass_on(signal);
+        for signal in self.ranks.early_signals() {
+            self.forward(signal);
         }
         loop {
             self.collect();
-            self.take_trouble();
+            self.take_output_error();
             self.advance(Instant::now());
-            if self.crew.running().is_empty() || self.is_given_up(Instant::now()) {
+            if self.ranks.running().is_empty() || self.has_given_up(Instant::now()) {
                 return Ok(());
             }
             let until = match self.phase {
                 Phase::Running => self.deadline,
                 Phase::Draining(t) | Phase::Terminating(t) | Phase::Killed(t) => Some(t),
             };
-            for signal in signals.wait(until, self.crew.descriptor())? {
-                self.pass_on(signal);
+            for signal in signals.wait(until, self.ranks.descriptor())? {
+                self.forward(signal);
             }
         }
     }
 
-    /// Handles ranks that have ended. The end of a rank that was asked to end is no failure.
+    /// Handles ranks that have ended. After a SIGTERM of the supervisor, the end of a rank is no failure.
     fn collect(&mut self) {
-        let ours = matches!(self.phase, Phase::Terminating(_) | Phase::Killed(_));
+        let is_ending = matches!(self.phase, Phase::Terminating(_) | Phase::Killed(_));
         let mut first = None;
-        for (Member { rank, pid, host }, how) in self.crew.newly_ended() {
+        for (Member { rank, pid, host }, how) in self.ranks.newly_ended() {
             if how.is_success() {
                 self.has_success = true;
                 self.rendezvous.report_success(rank, pid);
             }
-            if ours || how.is_success() {
+            if is_ending || how.is_success() {
                 continue;
             }
             self.rendezvous.report_exit(rank, pid, &how.to_string());
             first.get_or_insert(Failure { rank, pid, how, host });
         }
         if let (Some(failure), Outcome::Succeeded) = (first, &self.outcome) {
-            let is_explained = match failure.how {
-                Ended::Exited(status) => self.spec.explained.contains(&status),
+            let is_reported = match failure.how {
+                Ended::Exited(status) => self.spec.reported_statuses.contains(&status),
                 Ended::Signaled(_) => false,
-                // The host that lost it has been reported.
+                // The loss of its host has been reported.
                 Ended::Lost => true,
             };
-            if !is_explained {
-                self.say_failed(&failure);
+            if !is_reported {
+                self.report_failure(&failure);
             }
             self.outcome = Outcome::Failed(failure);
         }
     }
 
-    fn say_failed(&self, failure: &Failure) {
+    fn report_failure(&self, failure: &Failure) {
         let Failure { rank, pid, how, host } = failure;
-        let place = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
-        let others = match self.crew.running().len() {
+        let placement = host.as_ref().map(|host| format!(" on {host}")).unwrap_or_default();
+        let others = match self.ranks.running().len() {
             0 => String::new(),
-            1 if self.spec.on_failure == OnFailure::GoOn => "; the other rank goes on".to_owned(),
-            n if self.spec.on_failure == OnFailure::GoOn => format!("; the other {n} ranks go on"),
+            1 if self.spec.on_failure == OnFailure::Continue => "; the other rank goes on".to_owned(),
+            n if self.spec.on_failure == OnFailure::Continue => format!("; the other {n} ranks go on"),
             1 => "; ending the other rank".to_owned(),
             n => format!("; ending the other {n} ranks"),
         };
-        self.say(&format!("rank {rank} (pid {pid}{place}) {how}{others}"));
+        self.say(&format!("rank {rank} (pid {pid}{placement}) {how}{others}"));
     }
 
-    /// Output that is lost is the end of the job.
-    fn take_trouble(&mut self) {
-        let Some(trouble) = self.crew.trouble() else { return };
-        let outcome = match trouble {
-            Unwritten::ReaderGone => Outcome::Unread,
-            Unwritten::Failed(what) => {
-                self.say(&what);
-                Outcome::Unwritten
+    /// Ends the job if output was lost.
+    fn take_output_error(&mut self) {
+        let Some(output_error) = self.ranks.output_error() else { return };
+        let outcome = match output_error {
+            OutputError::ReaderGone => Outcome::OutputClosed,
+            OutputError::Failed(message) => {
+                self.say(&message);
+                Outcome::OutputError
             }
         };
         if self.outcome == Outcome::Succeeded {
@@ -168,14 +170,14 @@ impl<C: RankSet> Supervisor<'_, C> {
             }
             Phase::Running if self.deadline.is_some_and(|deadline| now >= deadline) => {
                 let limit = self.spec.timeout.unwrap_or_default();
-                self.say(&format!("the time of {limit:?} is over; ending {}", self.names_of_running()));
+                self.say(&format!("the time limit of {limit:?} has passed; ending {}", self.running_names()));
                 self.outcome = Outcome::TimedOut;
                 self.terminate(now);
             }
             Phase::Draining(until) if now >= until => self.terminate(now),
             Phase::Terminating(until) if now >= until => {
-                let who = self.names_of_running();
-                self.say(&format!("{who} did not end within {:?} of SIGTERM; killing", self.spec.grace));
+                let names = self.running_names();
+                self.say(&format!("{names} did not end within {:?} of SIGTERM; killing", self.spec.grace));
                 self.kill(now);
             }
             _ => {}
@@ -186,11 +188,10 @@ impl<C: RankSet> Supervisor<'_, C> {
         self.spec.on_failure == OnFailure::EndAll || !matches!(self.outcome, Outcome::Failed(_))
     }
 
-    /// Returns the outcome of a job that is over. Where ranks go on without those that fail, one that has
-    /// done its work is enough.
-    fn verdict(self) -> Outcome {
+    /// Returns the outcome of the ended job. With [`OnFailure::Continue`], one successful rank is enough.
+    fn final_outcome(self) -> Outcome {
         match self.outcome {
-            Outcome::Failed(_) if self.has_success && self.spec.on_failure == OnFailure::GoOn => {
+            Outcome::Failed(_) if self.has_success && self.spec.on_failure == OnFailure::Continue => {
                 Outcome::Succeeded
             }
             outcome => outcome,
@@ -198,42 +199,42 @@ impl<C: RankSet> Supervisor<'_, C> {
     }
 
     fn terminate(&mut self, now: Instant) {
-        self.crew.signal(Signal::TERM);
+        self.ranks.signal(Signal::TERM);
         self.phase = Phase::Terminating(now + self.spec.grace);
     }
 
     fn kill(&mut self, now: Instant) {
-        self.crew.signal(Signal::KILL);
-        self.phase = Phase::Killed(now + AFTER_KILL);
+        self.ranks.signal(Signal::KILL);
+        self.phase = Phase::Killed(now + KILL_WAIT);
     }
 
-    /// Not even killing has helped: a process sits in an uninterruptible system call.
-    fn is_given_up(&self, now: Instant) -> bool {
+    /// Whether even SIGKILL has not ended all ranks in time: a process is in an uninterruptible system call.
+    fn has_given_up(&self, now: Instant) -> bool {
         let given_up = matches!(self.phase, Phase::Killed(until) if now >= until);
         if given_up {
-            let who = self.names_of_running();
-            self.say(&format!("{who} did not end within {AFTER_KILL:?} of SIGKILL; giving up"));
+            let names = self.running_names();
+            self.say(&format!("{names} did not end within {KILL_WAIT:?} of SIGKILL; giving up"));
         }
         given_up
     }
 
-    /// Passes a signal on to all ranks. A second interrupt kills them.
-    fn pass_on(&mut self, signal: i32) {
+    /// Forwards a signal to all ranks. A second `SIGINT` kills them.
+    fn forward(&mut self, signal: i32) {
         self.interrupts += u32::from(signal == SIGINT);
         if signal == SIGINT && self.interrupts > 1 {
-            self.say(&format!("interrupted again; killing {}", self.names_of_running()));
+            self.say(&format!("interrupted again; killing {}", self.running_names()));
             if self.outcome == Outcome::Succeeded {
                 self.outcome = Outcome::Interrupted;
             }
             self.kill(Instant::now());
         } else if let Some(signal) = Signal::from_named_raw(signal) {
-            self.crew.signal(signal);
+            self.ranks.signal(signal);
         }
     }
 
-    /// `rank 3 (pid 77)`, `ranks 0, 3`.
-    fn names_of_running(&self) -> String {
-        match self.crew.running().as_slice() {
+    /// Returns the names of running ranks: `rank 3 (pid 77)`, `ranks 0, 3`.
+    fn running_names(&self) -> String {
+        match self.ranks.running().as_slice() {
             [one] => format!("rank {} (pid {})", one.rank, one.pid),
             several => {
                 let names: Vec<String> = several.iter().map(|member| member.rank.to_string()).collect();

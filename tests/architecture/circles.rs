@@ -1,13 +1,13 @@
-//! Modules that depend on each other in a circle.
+//! Circles of dependencies between modules.
 //!
-//! A path counts as a dependency of the module that names it on the module that defines the item; re-exports are followed.
-//! Both count at the level where they part: `x/a.rs` that names `y/b.rs` makes `x` depend on `y`. A module and its own
-//! children may name each other, and modules that are compiled for tests only do not count.
+//! A path is a dependency of the module that contains it on the module that defines the item; re-exports are
+//! followed. Both count at the level where their paths part: `x/a.rs` that names `y/b.rs` makes `x` depend on
+//! `y`. A module and its own children may name each other. Modules compiled only for tests do not count.
 
 use crate::sources::{code_of, root, rust_files, words};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The sources of each package.
+/// Source folder of each package.
 const SOURCES: [&str; 13] = [
     "bootstrap/src",
     "benches/src",
@@ -24,12 +24,12 @@ const SOURCES: [&str; 13] = [
     "transport/verbs-sys/src",
 ];
 
-/// Modules whose children are not looked at.
+/// Modules whose children are not checked.
 const EXEMPT: [&str; 1] = ["driver::verbs"];
 
 type Path = Vec<String>;
 
-/// A module: its code, and the names that it imports or re-exports.
+/// A module: its code, and its imports and re-exports by name.
 struct Module {
     code: String,
     uses: BTreeMap<String, Path>,
@@ -37,7 +37,7 @@ struct Module {
 
 type Modules = BTreeMap<Path, Module>;
 
-/// The code without items that are compiled for tests, the model checker or fuzzing only.
+/// Returns the code without items that are compiled only for tests, the model checker or fuzzing.
 fn without_tests(code: &str) -> String {
     let mut kept = String::new();
     let mut rest = code;
@@ -52,7 +52,7 @@ fn without_tests(code: &str) -> String {
     kept + rest
 }
 
-/// The bytes of the item at the start of the code.
+/// Returns the length in bytes of the item at the start of the code.
 fn item_length(code: &str) -> usize {
     let mut depth = 0;
     for (at, character) in code.char_indices() {
@@ -67,7 +67,7 @@ fn item_length(code: &str) -> usize {
     code.len()
 }
 
-/// The paths of a `use` tree, each with the name that it gets.
+/// Collects the paths of a `use` tree, each with the name that it introduces.
 fn paths_of_tree(tree: &str, prefix: &[String], found: &mut Vec<(Path, String)>) {
     let tree = tree.trim();
     if let Some(open) = tree.find('{') {
@@ -93,7 +93,7 @@ fn paths_of_tree(tree: &str, prefix: &[String], found: &mut Vec<(Path, String)>)
     found.push((full, name));
 }
 
-/// The `use` declarations of the code, and the code without them.
+/// Returns the `use` declarations of the code, and the code without them.
 fn uses_of(code: &str) -> (Vec<(Path, String)>, String) {
     let (mut found, mut others) = (Vec::new(), String::new());
     for statement in code.split_inclusive(';') {
@@ -112,7 +112,7 @@ fn uses_of(code: &str) -> (Vec<(Path, String)>, String) {
     (found, others)
 }
 
-/// Paths in the code that begin with `crate`, `super` or `self`.
+/// Returns the paths in the code that begin with `crate`, `super` or `self`.
 fn paths_in(code: &str) -> Vec<Path> {
     let is_part = |character: char| character.is_alphanumeric() || character == '_' || character == ':';
     code.split(|character| !is_part(character))
@@ -137,7 +137,7 @@ fn modules_of(folder: &str) -> Modules {
     files.filter_map(module).collect()
 }
 
-/// The module in which a path begins, and the rest of the path; none for other crates.
+/// Returns the module in which a path begins, and the rest of the path; `None` for other crates.
 fn begin(modules: &Modules, at: &[String], path: &[String]) -> Option<(Path, Path)> {
     let mut base = at.to_vec();
     match path.first()?.as_str() {
@@ -159,7 +159,7 @@ fn begin(modules: &Modules, at: &[String], path: &[String]) -> Option<(Path, Pat
     }
 }
 
-/// The module that defines what a path names.
+/// Returns the module that defines the item of a path.
 fn resolve(modules: &Modules, (mut base, mut rest): (Path, Path), depth: u32) -> Option<Path> {
     const DEEPEST: u32 = 12;
     while let Some(first) = rest.first() {
@@ -181,7 +181,7 @@ fn resolve(modules: &Modules, (mut base, mut rest): (Path, Path), depth: u32) ->
     Some(base)
 }
 
-/// Sibling modules and those that they name, by parent.
+/// Sibling modules and their dependencies among each other, by parent.
 type Edges = BTreeMap<Path, BTreeMap<String, BTreeSet<String>>>;
 
 fn edges_of(modules: &Modules) -> Edges {
@@ -206,7 +206,7 @@ fn edges_of(modules: &Modules) -> Edges {
     edges
 }
 
-/// Everything that a module leads to.
+/// Returns all modules reachable from a module.
 fn reachable<'e>(from: &str, edges: &'e BTreeMap<String, BTreeSet<String>>) -> BTreeSet<&'e str> {
     let mut found = BTreeSet::new();
     let mut next: Vec<&str> = edges.get(from).into_iter().flatten().map(String::as_str).collect();
@@ -218,7 +218,7 @@ fn reachable<'e>(from: &str, edges: &'e BTreeMap<String, BTreeSet<String>>) -> B
     found
 }
 
-/// The circles of a folder of sources, as sentences.
+/// Describes the circles of a source folder.
 fn circles_of(folder: &str, modules: &Modules) -> Vec<String> {
     let mut circles = Vec::new();
     for (parent, siblings) in edges_of(modules) {

@@ -1,6 +1,6 @@
-//! Allowed dependencies between packages, and the files in which unsafe code may stand.
+//! Allowed dependencies between packages, and the files that may contain unsafe code.
 //!
-//! ARCHITECTURE.md has the same in words. A change of the architecture changes both, in one commit.
+//! ARCHITECTURE.md states the same in words. A change of the architecture changes both in one commit.
 
 use crate::sources::{code_of, root, rust_files, words};
 use cargo_metadata::{Dependency, DependencyKind};
@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-/// Which of our packages a package may depend on.
+/// Packages of the workspace that each package may depend on.
 const EDGES: [(&str, &[&str]); 14] = [
     ("tbccl-topology", &[]),
     ("tbccl-collectives", &["tbccl-topology"]),
@@ -40,16 +40,16 @@ const EDGES: [(&str, &[&str]); 14] = [
     ("tbccl-test-support", &[]),
 ];
 
-/// Packages that the library must not depend on: those of a program.
+/// Packages that the library must not depend on, since only the command needs them.
 const NOT_IN_THE_LIBRARY: [&str; 4] = ["clap", "humantime", "indicatif", "shlex"];
 
-/// The packages of the pure middle, which only compute.
+/// Packages that only compute.
 const PURE: [&str; 2] = ["collectives", "topology"];
 
-/// Modules of the standard library that do more than compute.
+/// Modules of the standard library with effects beyond computation.
 const IMPURE: [&str; 7] = ["env", "fs", "io", "net", "process", "thread", "time"];
 
-/// Where `unsafe` may stand: a file, or all of a folder when it ends with `/`.
+/// Files that may contain `unsafe`; a folder, which ends with `/`, includes all of its files.
 const UNSAFE: &[&str] = &[
     "benches/benches/c_calls.rs",
     "benches/benches/calls.rs",
@@ -75,7 +75,7 @@ const UNSAFE: &[&str] = &[
     "tests/hot_path.rs",
     "tests/p2p/parcel.rs",
     "tests/support/src/process.rs",
-    "tests/calls/raw.rs",
+    "tests/calls/raw/mod.rs",
     "tests/calls/shared/issued.rs",
     "transport/softrdma/src/abi/",
     "transport/softrdma/src/nic/",
@@ -96,7 +96,7 @@ const UNSAFE: &[&str] = &[
     "transport/verbs-sys/src/structures/",
 ];
 
-/// The modules of the standard library that the code names, in paths and in `use std::{...}`.
+/// Returns the modules of the standard library that the code names, in paths and in `use std::{...}`.
 fn std_modules(code: &str) -> Vec<String> {
     let mut modules = Vec::new();
     for (at, _) in code.match_indices("std::") {
@@ -186,7 +186,8 @@ fn unsafe_code_stands_only_where_it_may() {
     assert!(unexplained.is_empty(), "no section `//! # Safety` says why these are sound: {unexplained:#?}");
 }
 
-/// The crates that some packages stand on and their features, with or without those that only tests ask for.
+/// Returns the crates in the dependency trees of some packages, with their features; `selection` are options
+/// of `cargo tree`.
 fn crates_with_features(selection: &[&str]) -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo
@@ -206,7 +207,8 @@ fn no_crate_is_built_once_for_tests_and_once_more_for_programs() {
     let twice: Vec<_> = in_programs.difference(&in_tests).collect();
     assert!(
         twice.is_empty(),
-        "these have fewer features without tests, so that they and all above them are built again: name the features \
+        "these have fewer features without tests, so that they and all above them are built again: name the \
+        features \
          in Cargo.toml, as is done there for others: {twice:#?}"
     );
 }

@@ -1,4 +1,10 @@
-//! The architecture, held against the sources and cargo's metadata.
+//! The architecture, checked against the sources and cargo's metadata.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `circles` | circles of dependencies between modules |
+//! | `edges` | dependencies between packages, and unsafe code |
+//! | `sources` | helpers: source files without comments and strings |
 
 mod circles;
 mod edges;

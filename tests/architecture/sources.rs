@@ -1,4 +1,4 @@
-//! Source files as the other modules look at them.
+//! Source files for the other modules.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The Rust files of a folder, with their paths from the root.
+/// Returns the Rust files of a folder, with their paths relative to the root.
 pub(crate) fn rust_files(folder: &Path) -> Vec<(String, String)> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -31,7 +31,7 @@ pub(crate) fn from_root(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// The source without comments and without the contents of strings.
+/// Returns the source without comments and the contents of strings.
 pub(crate) fn code_of(source: &str) -> String {
     let mut code = String::new();
     let mut rest = source;
@@ -55,7 +55,7 @@ pub(crate) fn code_of(source: &str) -> String {
     code
 }
 
-/// Bytes from a quotation mark to its partner, both included.
+/// Returns the bytes from a quotation mark to the closing one, both included.
 fn string_length(text: &str) -> usize {
     let mut escaped = false;
     for (at, character) in text.char_indices().skip(1) {
@@ -67,7 +67,7 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// The words of the code, in order, with everything else as separators.
+/// Returns the words of the code in order; all other characters are separators.
 pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }

@@ -1,12 +1,21 @@
-//! Calls of the library: their results, between threads and between processes.
+//! Calls of the library: results between threads and between processes.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `groups` | groups, vector forms, and disagreement between ranks |
+//! | `many` | memory of a thousand ranks |
+//! | `quantized` | `all_reduce` with packed messages |
+//! | `raw` | calls by address |
+//! | `shared` | communicators that threads share |
+//! | `threads` | collectives over threads |
 
+mod groups;
 #[cfg(target_os = "linux")]
 mod many;
 mod quantized;
 mod raw;
 mod shared;
 mod threads;
-mod together;
 
 /// The program under test.
 #[allow(dead_code, reason = "on systems without the software device")]

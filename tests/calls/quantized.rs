@@ -1,5 +1,7 @@
-//! `all_reduce` with packed messages, against sums in double precision: by every algorithm, on several ranks, between
-//! threads and between processes; within the bound, with the same bits everywhere, and in fewer bytes.
+//! `all_reduce` with packed messages, compared with sums in double precision.
+//!
+//! All algorithms run on several ranks, between threads and between processes. Results must be within the
+//! error bound, have the same bits everywhere, and move fewer bytes.
 
 use collectives::{
     Collective, Numerics, Spec,
@@ -20,7 +22,7 @@ struct Case {
     codec: Codec,
     op: ReduceOp,
     in_place: bool,
-    /// Of each rank.
+    /// Input of each rank.
     inputs: Vec<Vec<f32>>,
 }
 
@@ -36,8 +38,8 @@ fn config(case: &Case) -> Config {
     }
 }
 
-/// What `call` gives on every rank, with what its links did meanwhile.
-fn on_every_rank<T: Send>(
+/// Returns the result of `call` on every rank, with the counters of the rank's links.
+fn on_each_rank<T: Send>(
     ranks: u32,
     config: &Config,
     call: impl Fn(&mut Communicator) -> T + Sync,
@@ -45,22 +47,22 @@ fn on_every_rank<T: Send>(
     let comms = Communicator::local(ranks, config).expect("memory for a test");
     thread::scope(|scope| {
         let call = &call;
-        let one = |mut comm: Communicator| {
+        let spawn = |mut comm: Communicator| {
             scope.spawn(move || {
                 let before = comm.counters();
                 let result = call(&mut comm);
-                let done = comm.counters() - before;
+                let counters = comm.counters() - before;
                 comm.barrier().expect("all come");
-                (result, done)
+                (result, counters)
             })
         };
-        let threads: Vec<_> = comms.into_iter().map(one).collect();
+        let threads: Vec<_> = comms.into_iter().map(spawn).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     })
 }
 
 fn run(case: &Case) -> Vec<Vec<f32>> {
-    let results = on_every_rank(case.ranks, &config(case), |comm| {
+    let results = on_each_rank(case.ranks, &config(case), |comm| {
         let mut data = case.inputs[comm.rank().index()].clone();
         if case.in_place {
             comm.all_reduce_quantized_in_place(&mut data, case.op, case.codec).expect("right");
@@ -78,7 +80,8 @@ fn encodings(case: &Case) -> u32 {
     verify(&plan(&spec, case.algorithm).expect("a plan"), Credits(0)).expect("right").encodings
 }
 
-/// The sum in double precision, and how far off each element may be, by the magnitudes of all that a rank has.
+/// Returns the sum in double precision, and the error bound, which depends on the largest magnitude of each
+/// rank.
 fn exact(case: &Case) -> (Vec<f64>, f64) {
     let count = case.inputs[0].len();
     let share = if case.op == ReduceOp::Avg { f64::from(case.ranks) } else { 1.0 };
@@ -88,16 +91,17 @@ fn exact(case: &Case) -> (Vec<f64>, f64) {
     ((0..count).map(sum).collect(), case.codec.error_bound(encodings(case), case.ranks, magnitudes) / share)
 }
 
-/// Runs a case; the largest error over the bound.
+/// Runs a case; returns the largest error relative to the bound.
 fn check(case: &Case) -> f64 {
     let results = run(case);
     let bits = |result: &[f32]| result.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
-    let (wanted, bound) = exact(case);
+    let (expected, bound) = exact(case);
     for (rank, result) in results.iter().enumerate() {
         assert!(bits(result) == bits(&results[0]), "rank {rank} has other bits than rank 0");
     }
-    let off = results[0].iter().zip(&wanted).map(|(found, wanted)| (f64::from(*found) - wanted).abs());
-    let largest = off.fold(0.0, f64::max);
+    let errors =
+        results[0].iter().zip(&expected).map(|(found, expected)| (f64::from(*found) - expected).abs());
+    let largest = errors.fold(0.0, f64::max);
     assert!(largest <= bound, "off by {largest}, and {bound} is allowed");
     largest / bound
 }
@@ -128,7 +132,7 @@ proptest! {
     }
 }
 
-/// Elements that look random, from -1 to 1.
+/// Returns pseudo-random elements from -1 to 1.
 fn noise(rank: u32, count: usize) -> Vec<f32> {
     let element = |at: usize| {
         let mut x = (u64::from(rank) << 32 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -139,7 +143,7 @@ fn noise(rank: u32, count: usize) -> Vec<f32> {
     (0..count).map(element).collect()
 }
 
-/// A bound that is a hundred times larger than what happens would be of no use.
+/// A bound a hundred times larger than the actual error would be useless.
 #[test]
 fn every_algorithm_keeps_the_bound_and_none_by_far() {
     for algorithm in algorithms(Collective::AllReduce).map(|a| a.name) {
@@ -161,7 +165,7 @@ fn a_quarter_or_half_of_the_bytes_is_moved() {
             SelectionConfig { algorithm: Some(algorithm.to_owned()), ..SelectionConfig::default() };
         let config = Config { selection, ..Config::default() };
         let moved = |codec: Option<Codec>| -> f64 {
-            let results = on_every_rank(4, &config, |comm| {
+            let results = on_each_rank(4, &config, |comm| {
                 let (data, mut result) = (noise(comm.rank().0, COUNT), vec![0.0; COUNT]);
                 match codec {
                     None => comm.all_reduce(&data, &mut result, ReduceOp::Sum).expect("right"),
@@ -170,10 +174,10 @@ fn a_quarter_or_half_of_the_bytes_is_moved() {
                     }
                 }
             });
-            results.iter().map(|(_, done)| done.moved_bytes as f64).sum()
+            results.iter().map(|(_, counters)| counters.moved_bytes as f64).sum()
         };
         let plain = moved(None);
-        // One scale of four bytes for 128 elements.
+        // 128 elements share a scale of four bytes.
         let ratio = moved(Some(INT8)) / plain;
         assert!((ratio - 132.0 / 512.0).abs() < 0.001, "{algorithm}: {ratio}");
         let ratio = moved(Some(Codec::Bf16)) / plain;
@@ -183,9 +187,9 @@ fn a_quarter_or_half_of_the_bytes_is_moved() {
 
 #[test]
 fn a_number_that_is_not_finite_is_noticed_on_every_rank() {
-    for (codec, odd) in [(INT8, f32::INFINITY), (INT8, f32::NAN), (Codec::Bf16, f32::INFINITY)] {
+    for (codec, value) in [(INT8, f32::INFINITY), (INT8, f32::NAN), (Codec::Bf16, f32::INFINITY)] {
         let mut inputs: Vec<Vec<f32>> = (0..3).map(|rank| noise(rank, 1000)).collect();
-        inputs[1][500] = odd;
+        inputs[1][500] = value;
         let (op, in_place, segments) = (ReduceOp::Sum, false, 1);
         for algorithm in ["ring", "mesh"] {
             let case = Case { algorithm, ranks: 3, segments, codec, op, in_place, inputs: inputs.clone() };
@@ -200,7 +204,7 @@ fn a_number_that_is_not_finite_is_noticed_on_every_rank() {
 
 #[test]
 fn what_cannot_be_packed_is_refused_and_harms_nothing() {
-    let results = on_every_rank(2, &Config::default(), |comm| {
+    let results = on_each_rank(2, &Config::default(), |comm| {
         let mut data = [1.0f32; 10];
         let op = comm.all_reduce_quantized_in_place(&mut data, ReduceOp::Max, INT8).expect_err("not max");
         let length =
@@ -225,44 +229,44 @@ fn what_cannot_be_packed_is_refused_and_harms_nothing() {
 fn ranks_that_pack_differently_are_told_so() {
     for codecs in [[Some(INT8), Some(Codec::Bf16)], [Some(INT8), None]] {
         let comms = Communicator::local(2, &Config::default()).expect("memory for a test");
-        let told = thread::scope(|scope| {
-            let one = |mut comm: Communicator| {
+        let errors = thread::scope(|scope| {
+            let spawn = |mut comm: Communicator| {
                 scope.spawn(move || {
                     let mut data = noise(0, 100_000);
-                    let done = match codecs[comm.rank().index()] {
+                    let result = match codecs[comm.rank().index()] {
                         Some(codec) => comm.all_reduce_quantized_in_place(&mut data, ReduceOp::Sum, codec),
                         None => comm.all_reduce_in_place(&mut data, ReduceOp::Sum),
                     };
-                    done.expect_err("they disagree")
+                    result.expect_err("they disagree")
                 })
             };
-            let threads: Vec<_> = comms.into_iter().map(one).collect();
+            let threads: Vec<_> = comms.into_iter().map(spawn).collect();
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Vec<Error>>()
         });
-        for error in told.iter().map(ToString::to_string) {
+        for error in errors.iter().map(ToString::to_string) {
             assert!(error.contains("packed as int8"), "{error}");
         }
     }
 }
 
-/// `tbccl bench` checks bounds, and that all ranks have the same bits, between processes.
+/// `tbccl bench` checks the bounds, and that all ranks have the same bits, between processes.
 #[test]
 fn processes_get_results_within_the_bound_over_every_transport() {
     for (transport, codec) in [("shm", "int8"), ("shm", "bf16"), ("tcp", "int8"), ("tcp", "int8/64")] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_tbccl"));
         bench.args(["bench", "all_reduce", "--ranks", "3", "-b", "1K", "-e", "1M", "-f", "32", "-n", "3"]);
-        let done = bench
+        let output = bench
             .args(["--transport", transport, "--codec", codec, "--json", "-"])
             .output()
             .expect("it runs");
-        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        assert!(done.status.success(), "{transport}, {codec}: {err}");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{transport}, {codec}: {err}");
         let rows: Vec<serde_json::Value> =
             out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
         assert_eq!(rows.len(), 3, "{out}");
         for row in rows {
             let error = row["error"].as_f64().expect("a number");
-            // The elements of the bench are integers, which bf16 may hold exactly.
+            // The inputs of the benchmark are integers, which bf16 may represent exactly.
             let lossy = error > 0.0 || codec == "bf16";
             assert!(row["wrong"] == 0 && lossy && error < 0.2, "{row}");
             assert_eq!(row["codec"], codec, "{row}");
@@ -270,7 +274,7 @@ fn processes_get_results_within_the_bound_over_every_transport() {
     }
 }
 
-/// Two nodes of a fabric, on whose cables packed chunks of odd lengths travel.
+/// Two nodes of a fabric exchange packed chunks of odd lengths.
 #[cfg(target_os = "linux")]
 #[test]
 fn ranks_on_rdma_devices_get_results_within_the_bound() {
@@ -295,9 +299,9 @@ fn ranks_on_rdma_devices_get_results_within_the_bound() {
         tbccl.args(["fabric", "run", "--timeout", "60", "--transport", "verbs"]).arg("--dir");
         tbccl.arg(folder.path().join("shared")).arg("--fabric").arg(&file).arg("--").args([TBCCL, "bench"]);
         tbccl.args(["all_reduce", "--codec", "int8", "-b", "1204", "-e", "1M", "-f", "29", "-n", "3"]);
-        let done = tbccl.args(["--json", "-"]).output().expect("it starts");
-        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-        assert!(done.status.success(), "{profile}: {err}");
+        let output = tbccl.args(["--json", "-"]).output().expect("it starts");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{profile}: {err}");
         assert_eq!(
             out.lines().filter(|line| line.contains("\"wrong\":0")).count(),
             3,
@@ -309,15 +313,15 @@ fn ranks_on_rdma_devices_get_results_within_the_bound() {
 
 #[test]
 fn the_bench_refuses_what_cannot_be_packed() {
-    for (args, says) in [
+    for (args, message) in [
         (&["all_gather", "--codec", "int8"][..], "only messages of all_reduce"),
         (&["all_reduce", "--codec", "int8", "-d", "float64"], "only float32"),
         (&["all_reduce", "--codec", "int8", "-o", "max"], "for sum and avg"),
         (&["all_reduce", "--codec", "int9"], "did you mean `int8`"),
     ] {
         let mut bench = Command::new(env!("CARGO_BIN_EXE_tbccl"));
-        let done = bench.arg("bench").args(args).args(["--ranks", "2"]).output().expect("it runs");
-        let err = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.code() == Some(2) && err.contains(says), "{args:?}: {err}");
+        let output = bench.arg("bench").args(args).args(["--ranks", "2"]).output().expect("it runs");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && err.contains(message), "{args:?}: {err}");
     }
 }

@@ -1,10 +1,10 @@
-//! Every collective over threads of one process, against its definition.
+//! Collectives over threads of one process, compared with their definitions.
 
 use std::thread;
 use tbccl::{Communicator, Config, Element, Rank, ReduceOp, SelectionConfig};
 
 /// Runs `body` as each rank of a job of threads.
-fn job(ranks: u32, config: &Config, body: impl Fn(&mut Communicator) + Sync) {
+fn on_each_rank(ranks: u32, config: &Config, body: impl Fn(&mut Communicator) + Sync) {
     let communicators = Communicator::local(ranks, config).expect("memory for a test");
     thread::scope(|scope| {
         for mut communicator in communicators {
@@ -42,7 +42,7 @@ fn all_reduce_by_every_algorithm_gives_every_rank_the_sum() {
                 SelectionConfig { algorithm: Some(algorithm.into()), segments, ..SelectionConfig::default() };
             let config = Config { selection, ..small() };
             for ranks in 1..=5 {
-                job(ranks, &config, |comm| {
+                on_each_rank(ranks, &config, |comm| {
                     for count in COUNTS {
                         let rank = comm.rank().0;
                         let mut out = vec![-1.0; count];
@@ -61,7 +61,7 @@ fn all_reduce_by_every_algorithm_gives_every_rank_the_sum() {
 #[test]
 fn the_other_collectives_do_what_they_say() {
     for ranks in 1..=5u32 {
-        job(ranks, &small(), |comm| {
+        on_each_rank(ranks, &small(), |comm| {
             let rank = comm.rank().0;
             let n = ranks as usize;
             for count in COUNTS {
@@ -123,7 +123,7 @@ fn registered_memory_is_not_copied() {
     for algorithm in ["ring", "mesh", "rsag_mesh", "double_binary_tree", "recursive_doubling"] {
         let selection = SelectionConfig { algorithm: Some(algorithm.into()), ..SelectionConfig::default() };
         let config = Config { selection, ..small() };
-        job(4, &config, |comm| {
+        on_each_rank(4, &config, |comm| {
             check(comm, 1.5f32, 6.0);
             check(comm, 3u64, 12);
         });
@@ -132,7 +132,7 @@ fn registered_memory_is_not_copied() {
 
 #[test]
 fn messages_between_two_ranks_arrive_in_order() {
-    job(3, &small(), |comm| {
+    on_each_rank(3, &small(), |comm| {
         let rank = comm.rank();
         for round in 0..200u32 {
             let count = (round * 37) as usize % 5000;

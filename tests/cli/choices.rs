@@ -1,5 +1,5 @@
-//! What jobs choose by: where their ranks are, and what a model says. Every element of a result is checked by
-//! `tbccl bench`.
+//! Choice of algorithms by the ranks' hosts and by a model. `tbccl bench` checks every element of the
+//! results.
 
 use serde_json::Value;
 use std::{
@@ -7,8 +7,8 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// `tbccl bench` as the ranks of a job, each with what the shell makes of `vars`; whatever cores this machine has, there are
-/// more than ranks if `vars` don't say otherwise.
+/// Runs `tbccl bench` as the ranks of a job, with the environment `vars`, which a shell evaluates on each
+/// rank. There are more cores than ranks unless `vars` sets TBCCL_CORES.
 fn job(ranks: u32, vars: &str, bench: &[&str]) -> Output {
     let script = format!("TBCCL_CORES=64 {vars} exec \"$0\" bench \"$@\"");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
@@ -21,7 +21,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The algorithms of all rows of a job that went well.
+/// Returns the algorithms of all rows of a successful job.
 fn algorithms(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}", stderr(output));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -47,7 +47,7 @@ fn ranks_of_two_hosts_go_within_them_first_where_much_is_sent() {
         let vars = format!("TBCCL_TRANSPORT=shm+tcp TBCCL_HOST_ID=h$(({host}))");
         let of = |collective| algorithms(&job(ranks, &vars, &bench(collective)));
         assert_eq!(of("all_reduce"), ["mesh", "hierarchical"], "{ranks}, {host}");
-        // To one rank elsewhere three others send three blocks either way.
+        // Three ranks send three blocks to the single rank of the other host, with either algorithm.
         let gathers = if host.contains('+') { "direct" } else { "hierarchical" };
         assert_eq!(of("all_gather"), ["direct", gathers], "{ranks}, {host}");
     }
@@ -68,7 +68,7 @@ fn ranks_of_one_host_that_has_fewer_cores_send_fewer_messages() {
     assert_eq!(of("TBCCL_CORES=3", "all_reduce"), ["recursive_doubling", "reduce_broadcast"]);
     assert_eq!(of("TBCCL_CORES=3", "reduce_scatter"), ["pairwise", "ring"]);
     assert_eq!(of("TBCCL_CORES=4", "reduce_scatter"), ["direct", "direct"]);
-    // What people want comes first, and an order of summation that a plan can't keep excludes it.
+    // TBCCL_ALGO takes precedence, and an order of summation that a plan can't keep excludes it.
     assert_eq!(of("TBCCL_CORES=3 TBCCL_ALGO=^recursive_doubling", "all_reduce")[0], "mesh");
     assert_eq!(of("TBCCL_CORES=3 TBCCL_ALGO=ring", "all_reduce"), ["ring", "ring"]);
     let two_hosts = "TBCCL_CORES=3 TBCCL_TRANSPORT=shm+tcp TBCCL_HOST_ID=h$((TBCCL_RANK / 2))";
@@ -89,7 +89,7 @@ fn sums_in_the_same_order_are_not_taken_apart_by_hosts() {
     assert_eq!(algorithms(&job(4, vars, &bench("all_gather"))), ["direct", "hierarchical"]);
 }
 
-/// A ring of so many hosts with cables, in a file.
+/// Writes a model file: a ring of `hosts` hosts with cables.
 fn model(folder: &Path, name: &str, hosts: u32) -> String {
     let path = folder.join(name);
     let link = "link = { latency_us = 5.0, bandwidth_gbps = 75.0 }";
@@ -118,7 +118,7 @@ fn models_that_differ_between_ranks_are_an_error_that_names_the_variable() {
     let output = job(3, &vars, &["barrier"]);
     assert!(!output.status.success());
     assert!(stderr(&output).contains("TBCCL_MODEL"), "{}", stderr(&output));
-    // The same numbers in another file are the same model.
+    // Another file with the same numbers is the same model.
     let copy = folder.path().join("1.toml");
     std::fs::copy(folder.path().join("0.toml"), copy).expect("our folder");
     assert!(job(3, &vars, &["barrier"]).status.success());

@@ -1,4 +1,4 @@
-//! `tbccl devices`, on software devices and without any.
+//! `tbccl devices` on software devices, and without devices.
 
 use crate::TBCCL;
 use serde_json::Value;

@@ -139,7 +139,10 @@ fn a_named_folder_is_kept() {
 fn a_running_fabric_is_found_broken_and_looked_at() {
     let _lock = lock();
     let (status, _, stderr) = outcome(&mut tbccl("stat"));
-    assert!(status == 2 && stderr.starts_with("tbccl: error: no fabric is running here"), "{stderr}");
+    assert!(
+        status == 2 && stderr.starts_with("tbccl: error: no fabric is running on this machine"),
+        "{stderr}"
+    );
     let mut running = run("apple-tb5-mesh3.toml", &[], "exec sleep 100").spawn().expect("it starts");
     let folder = folder_of(running.id());
     wait_until(|| folder.join("fabric.toml").exists());

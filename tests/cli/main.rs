@@ -1,4 +1,17 @@
-//! The command `tbccl`, as a user calls it: output, errors and exit status of its subcommands.
+//! The command `tbccl`: output, errors and exit status of its subcommands.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `bench` | `tbccl bench` |
+//! | `choices` | choice of algorithms in jobs |
+//! | `devices` | `tbccl devices` |
+//! | `fabric` | `tbccl fabric` |
+//! | `over_tcp` | collectives over TCP |
+//! | `ping` | `tbccl ping` |
+//! | `plan` | `tbccl plan` |
+//! | `tune` | `tbccl tune` |
+//! | `verbs_errors` | error messages of the verbs transport |
+//! | `vocabulary` | names and tables in documents |
 
 mod bench;
 mod choices;

@@ -1,4 +1,4 @@
-//! `tbccl ping`: over shared memory, and over the rails of software RDMA devices.
+//! `tbccl ping` over shared memory, and over the rails of software RDMA devices.
 
 use crate::TBCCL;
 use serde_json::Value;
@@ -59,16 +59,16 @@ fn the_table_has_a_line_for_each() {
 
 #[test]
 fn what_can_not_be_is_refused_in_one_line() {
-    for (arguments, says) in [
-        (&[][..], "say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl ping"),
+    for (arguments, expected) in [
+        (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl ping"),
         (&["--ranks", "1"], "between two ranks; use --ranks 2 or more"),
         (&["--ranks", "2", "--size", "0"], "from 1 to 256M"),
         (&["--ranks", "2", "--transport", "verb"], "did you mean `verbs`?"),
     ] {
         let output = ping(arguments);
-        let said = text(&output.stderr);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        assert!(said.starts_with("tbccl: error: ") && said.contains(says), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.starts_with("tbccl: error: ") && message.contains(expected), "{message}");
     }
 }
 
@@ -77,8 +77,8 @@ mod on_a_fabric {
     use super::*;
     use support::tbccl_with_software_device as tbccl;
 
-    /// A command as the ranks of a fabric with two nodes and two cables.
-    fn on(fabric: &str, command: &[&str]) -> Output {
+    /// Runs a command as the ranks of a fabric with two nodes and two cables.
+    fn run_on(fabric: &str, command: &[&str]) -> Output {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("fabric.toml");
         std::fs::write(&file, fabric).expect("writable");
@@ -108,10 +108,10 @@ mod on_a_fabric {
 
     #[test]
     fn each_rail_is_measured_by_itself_and_all_together() {
-        // What of a slow cable's figures shows up on the other one would be measured on the wrong rail.
+        // A measurement on the wrong rail would show figures of the slow cable on the fast one.
         for profile in ["apple-tb5", "usb4"] {
             let fabric = two_cables(profile, "latency_us = 2000.0\nbandwidth_gbps = 0.2");
-            let output = on(&fabric, &[&[TBCCL, "ping", "--json"], &QUICK[..]].concat());
+            let output = run_on(&fabric, &[&[TBCCL, "ping", "--json"], &QUICK[..]].concat());
             assert!(output.status.success(), "{}", text(&output.stderr));
             let rows = rows(&output);
             let name = |row: &Value| format!("{} {} {}", row["rails"], row["device"], row["peer_device"]);
@@ -139,16 +139,16 @@ mod on_a_fabric {
 
     #[test]
     fn a_rail_that_goes_down_is_named_and_the_status_is_1() {
-        // Rank 0 pulls the cable once both ranks have met: the first line of its report comes then. The other one's status
-        // is not to end it before it has shown that.
+        // Rank 0 unplugs the cable once its report has its first line, after both ranks have met. Rank 1
+        // exits with 0, so that the launcher does not end rank 0 before its report is printed.
         let script = "\
             [ $TBCCL_RANK = 0 ] || { $TBCCL ping --time 0.2 --size 256K; exit 0; }\n\
             $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
             until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done\n\
             $TBCCL fabric fault unplug second; wait $ping; status=$?; cat $SOFTRDMA_DIR/report; exit $status";
-        let output = on(&two_cables("apple-tb5", ""), &["sh", "-c", script]);
-        let (table, said) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(1), "{}: {table}{said}", output.status);
+        let output = run_on(&two_cables("apple-tb5", ""), &["sh", "-c", script]);
+        let (table, message) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{}: {table}{message}", output.status);
         let down = table.lines().filter(|line| line.ends_with("down")).collect::<Vec<_>>();
         assert!(down.len() == 2 && down[0].contains("en3 > en4") && down[1].contains("en4 > en3"), "{table}");
         assert!(
@@ -167,21 +167,21 @@ mod on_a_fabric {
             $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
             until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done\n\
             $TBCCL fabric fault unplug a/en2; wait $ping";
-        let output = on(&one, &["sh", "-c", script]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let output = run_on(&one, &["sh", "-c", script]);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(
-            said.contains(", pinging 0 to 1: ")
-                && said.contains("en2 of rank 0")
-                && said.contains("en5 of rank 1"),
-            "{said}"
+            message.contains(", pinging 0 to 1: ")
+                && message.contains("en2 of rank 0")
+                && message.contains("en5 of rank 1"),
+            "{message}"
         );
     }
 
     #[test]
     fn totals_tell_how_completions_were_found() {
         let bench = [TBCCL, "bench", "all_reduce", "-e", "64K", "-n", "20", "--stats", "--json", "-"];
-        let output = on(&two_cables("apple-tb5", ""), &bench);
+        let output = run_on(&two_cables("apple-tb5", ""), &bench);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let rows = rows(&output);
         let stats: Vec<&Value> = rows.iter().filter_map(|row| row.get("stats")).collect();
@@ -190,7 +190,7 @@ mod on_a_fabric {
             let found = |key: &str| stats[key].as_u64().unwrap_or_else(|| panic!("no {key}: {stats}"));
             let batches = stats["batches"].as_array().expect("a histogram");
             let full: u64 = batches.iter().filter_map(Value::as_u64).sum();
-            // Counted once, though there are four links: every poll found something or nothing.
+            // Counted once for all four links: every poll finds completions or nothing.
             assert_eq!(found("polls"), found("empty_polls") + full, "{stats}");
             assert!(full > 0 && found("depth_high_water") > 0, "{stats}");
             let largest = batches.iter().rposition(|count| *count != 0).expect("one") as u64 + 1;

@@ -1,4 +1,4 @@
-//! `tbccl plan`: what it prints, and with which status it ends.
+//! `tbccl plan`: output and exit status.
 
 use std::{
     path::Path,
@@ -9,7 +9,7 @@ fn plan(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tbccl")).arg("plan").args(args).output().expect("it runs")
 }
 
-/// The text on stdout of a command that ends with this status.
+/// Returns the stdout of a command that exits with `status`.
 fn stdout(args: &[&str], status: i32) -> String {
     let output = plan(args);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -17,7 +17,7 @@ fn stdout(args: &[&str], status: i32) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The one line on stderr of a command that is refused.
+/// Returns the single stderr line of a rejected command.
 fn refusal(args: &[&str]) -> String {
     let output = plan(args);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}");
@@ -71,12 +71,12 @@ fn what_is_shown_as_toml_can_be_verified_and_broken() {
     std::fs::write(&file, toml.replacen("send", "sned", 1)).expect("our folder");
     assert!(refusal(&["verify", path]).contains("line "));
     std::fs::write(&file, [0xff; 9]).expect("our folder");
-    assert!(refusal(&["verify", path]).contains("it is not a text"));
+    assert!(refusal(&["verify", path]).contains("it is not text"));
     std::fs::remove_file(&file).expect("our folder");
     assert!(refusal(&["verify", path]).contains("check the path"));
 }
 
-/// A schedule file of two ranks, each of which has these steps.
+/// Returns a schedule file of two ranks with these steps.
 fn schedule(steps: [&[&str]; 2]) -> String {
     let head = "version = 1\ncollective = \"all_reduce\"\nalgorithm = \"mine\"\nchunks = 2\n";
     let rank = |steps: &[&str]| format!("[[rank]]\nsteps = {steps:?}\n");
@@ -92,7 +92,7 @@ fn a_schedule_that_is_wrong_is_refused_with_the_step_named() {
         std::fs::write(&file, text).expect("our folder");
         stdout(&[&["verify", path], options].concat(), 1)
     };
-    // Each sends only when it has heard from the other.
+    // Each rank sends only after it has received from the other.
     let waits = |peer: u32| {
         let recv = format!("recv_reduce output[0..2] = input[0..2] + rank {peer} last");
         [recv, format!("send input[0..2] to rank {peer} after 0")]
@@ -141,7 +141,8 @@ fn a_schedule_that_breaks_the_rules_of_a_device_is_refused_with_the_step_named()
             stdout(&[&["verify", file, "--bytes", bytes], &rules[..]].concat(), status)
         };
         let long = verify(&whole, "64M", 1);
-        let says = "rank 0 step 0 `send input[0] to rank 1`: 33554432 bytes in one message, and the device takes 16773120; \
+        let says = "rank 0 step 0 `send input[0] to rank 1`: 33554432 bytes in one message, and the device \
+        takes 16773120; \
                     cut chunks into ";
         assert!(long.contains("WRONG: ") && long.contains(says), "{long}");
         assert!(verify(&cut, "64M", 0).contains("no message is longer than 16773120"));
@@ -209,7 +210,7 @@ fn a_choice_between_hosts_is_explained_by_the_cluster_or_as_asked() {
         .and_then(|all| all.iter().find(|one| one["algorithm"] == "rsag_mesh"));
     let (flat, taken) = (flat.expect("it can")["bound_us"].as_f64(), explained["taken"]["us"].as_f64());
     assert!(flat > taken.map(|us| 2.0 * us), "what one host alone would take: {explained}");
-    // Who numbers ranks otherwise than the cluster has them loses by it.
+    // A numbering of ranks that differs from the cluster's is slower.
     let us = |hosts: &str| {
         self::explained(&[&args[..], &["--hosts", hosts]].concat(), &[])["candidates"]
             .as_array()
@@ -269,7 +270,7 @@ fn plans_are_simulated_on_every_cluster_of_the_samples() {
     let files = ["mac-mesh4", "mac-ring5", "mac-ring8", "template", "two-tiers", "hypercube8", "torus16"];
     for file in files {
         let path = folder.join(format!("{file}.toml"));
-        // Few plans run on all of a torus or a hypercube; the first four hosts are a ring, or nearly one.
+        // Few plans run on a whole torus or hypercube; their first four hosts form a ring, or nearly one.
         let some: &[&str] =
             if ["hypercube8", "torus16"].contains(&file) { &["-n", "4", "--size", "1M"] } else { &[] };
         let operation = if file == "hypercube8" { "all_reduce" } else { "barrier" };
@@ -303,7 +304,7 @@ fn a_simulation_is_drawn_and_traced() {
     assert!(slow.contains(" 3000."), "{slow}");
 }
 
-/// The JSON of `tbccl plan explain` with these variables.
+/// Returns the JSON of `tbccl plan explain` with these variables.
 fn explained(args: &[&str], vars: &[(&str, &str)]) -> serde_json::Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
     let output = command.args(["plan", "explain", "--json"]).args(args).envs(vars.iter().copied()).output();
@@ -328,7 +329,7 @@ fn a_choice_is_explained_with_what_was_out() {
         "{small}"
     );
     assert!(small["above_bound_percent"].as_f64().is_some_and(|percent| percent >= 0.0), "{small}");
-    // The host's own memory connects everyone.
+    // The host's own memory connects all ranks.
     let shm = explained(&["all_to_all", "--ranks", "3", "--cluster", "shm", "--in-place"], &[]);
     assert!(shm["excluded"].as_array().is_some_and(Vec::is_empty), "{shm}");
     let barrier = stdout(&["explain", "barrier", "--ranks", "4"], 0);

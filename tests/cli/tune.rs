@@ -1,4 +1,4 @@
-//! `tbccl tune`, as a user calls it, and what its file does to later jobs.
+//! `tbccl tune`, and the effect of its file on later jobs.
 
 use crate::TBCCL;
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A file that was measured between two ranks, in a folder of its own.
+/// Measures a tuning file between two ranks, in a temporary folder.
 fn tuned() -> (tempfile::TempDir, PathBuf, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tuning.toml");
@@ -38,7 +38,7 @@ fn tuned() -> (tempfile::TempDir, PathBuf, String) {
     (folder, path, text)
 }
 
-/// The algorithms that `tbccl bench` of two ranks reports, with what it says on stderr.
+/// Returns the algorithms that `tbccl bench` of two ranks reports, and its stderr.
 fn algorithms(ranks: &str, tuning: &Path) -> (Vec<String>, String) {
     let args = ["bench", "all_reduce", "--ranks", ranks, "-b", "4", "-e", "128", "-f", "32"];
     let quick = ["-w", "1", "-n", "2", "--json", "-"];
@@ -59,16 +59,17 @@ fn what_is_measured_is_written_and_later_jobs_go_by_it() {
         assert_eq!(text.matches(&format!("collective = \"{collective}\"")).count(), choices, "{text}");
     }
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 1, "nothing else is left");
-    // Whatever was best: a choice that nobody makes by himself shows that it is the file that decides.
+    // An algorithm that is never chosen automatically shows that the file decides.
     let (head, _) = text.split_once("[[choice]]").expect("choices");
     let choice = |bytes: u32, algorithm: &str| {
         format!(
-            "[[choice]]\ncollective = \"all_reduce\"\nbytes = {bytes}\nalgorithm = \"{algorithm}\"\nsegments = 1\nus = 1.0\n"
+            "[[choice]]\ncollective = \"all_reduce\"\nbytes = {bytes}\nalgorithm = \"{algorithm}\"\nsegments \
+            = 1\nus = 1.0\n"
         )
     };
     fs::write(&path, format!("{head}{}{}", choice(4, "torus"), choice(128, "ring"))).expect("writable");
     assert_eq!(algorithms("2", &path), (vec!["torus".to_owned(), "ring".to_owned()], String::new()));
-    // It is written anew over the old one.
+    // A new measurement overwrites the file.
     let again = tune(&[&["-n", "2", "-o", path.to_str().expect("text")], &QUICK[..]].concat());
     assert!(again.status.success(), "{}", stderr(&again));
     assert_eq!(fs::read_to_string(&path).expect("written").matches("[[choice]]").count(), 4);
@@ -79,12 +80,12 @@ fn a_stale_file_is_reported_once_and_not_used() {
     let (_folder, path, text) = tuned();
     fs::write(&path, text.replace("\"mesh\"", "\"ring\"").replace("ranks = 2", "ranks = 4"))
         .expect("writable");
-    let (algorithms, said) = algorithms("2", &path);
+    let (algorithms, message) = algorithms("2", &path);
     assert_eq!(algorithms, ["mesh", "mesh"]);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert!(
-        said.contains("measured with ranks 4, and this job has 2; measure anew with `tbccl tune`"),
-        "{said}"
+        message.contains("measured with ranks 4, and this job has 2; measure anew with `tbccl tune`"),
+        "{message}"
     );
     let output = tune(&["-n", "2", "--check", path.to_str().expect("text")]);
     assert_eq!(output.status.code(), Some(2));
@@ -129,7 +130,7 @@ fn a_job_that_somebody_else_has_started_is_tuned_by_its_ranks() {
 #[test]
 fn choices_are_judged_with_a_file_and_without() {
     let (_folder, path, text) = tuned();
-    // One in more pieces than any that is tried.
+    // A choice with a number of segments that is not a candidate.
     fs::write(&path, text.replace("segments = 1", "segments = 3")).expect("writable");
     for (args, columns) in [(&["--check"][..], 1), (&["--check", path.to_str().expect("text")], 2)] {
         let output = tune(&[&["-n", "2"], &QUICK[..], args].concat());
@@ -152,8 +153,8 @@ fn what_can_not_be_is_refused_in_one_line_before_anything_is_measured() {
     fs::write(&letter, "Dear reader\n").expect("writable");
     let letter = letter.to_str().expect("text");
     let nowhere = folder.path().join("none/tuning.toml");
-    for (args, says) in [
-        (&[][..], "say --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl tune"),
+    for (args, expected) in [
+        (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl tune"),
         (&["-n", "1"], "nothing to tune; use -n 2 or more"),
         (&["-n", "2", "--ops", "all_redcue"], "did you mean `all_reduce`?"),
         (&["-n", "2", "-b", "8", "-e", "4"], "the smallest size comes first"),
@@ -168,9 +169,9 @@ fn what_can_not_be_is_refused_in_one_line_before_anything_is_measured() {
         (&["-n", "2", "--transport", "shn"], "did you mean `shm`?"),
     ] {
         let output = tune(args);
-        let said = stderr(&output);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{args:?}: {said}");
-        assert!(said.starts_with("tbccl: error: ") && said.contains(says), "{args:?}: {said}");
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{args:?}: {message}");
+        assert!(message.starts_with("tbccl: error: ") && message.contains(expected), "{args:?}: {message}");
     }
     assert_eq!(fs::read_to_string(letter).expect("still there"), "Dear reader\n");
     let forced = tune(&[&["-n", "2", "-o", letter, "--force"], &QUICK[..]].concat());

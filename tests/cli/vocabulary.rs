@@ -1,4 +1,4 @@
-//! Names and tables that people read, held against the tables of the library.
+//! Names and tables in documents, compared with the tables of the library.
 //!
 //! After a change of options: `TBCCL_WRITE_README=1 cargo test --test cli readme`.
 
@@ -10,7 +10,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a file of the repository")
 }
 
-/// Words of a text, with the letters that names have.
+/// Splits a text into words with the characters that names contain.
 fn words(text: &str) -> BTreeSet<&str> {
     text.split(|c: char| !(c.is_alphanumeric() || "_+/-".contains(c))).collect()
 }
@@ -27,7 +27,7 @@ fn assert_names(text: &str, names: impl IntoIterator<Item = &'static str>) {
     }
 }
 
-/// The table of options, with paths of documents as links.
+/// Returns the table of options, with links to documents.
 fn options() -> String {
     let linked = |doc: &str| {
         let word = |word: &str| {

@@ -1,4 +1,4 @@
-//! Collective calls by value: parameters that decide the plan and the record of a call.
+//! Collective calls by value: the parameters that decide the plan and the record of a call.
 
 use crate::{
     error::{Error, Result},
@@ -38,19 +38,19 @@ pub(crate) enum Blocks<'c> {
 }
 
 impl Call {
-    /// Returns the function that combines elements, if they are combined.
+    /// Returns the function that combines elements; `None` for a collective without reduction.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an average where there is none, [`Error::IllegalOp`] for an operation
-    /// that the elements do not have.
+    /// [`Error::InvalidArgument`] for an average that the collective does not have, [`Error::IllegalOp`] for
+    /// an operation that the elements do not have.
     #[inline]
     pub(super) fn reducer(&self) -> Result<Option<Reducer>> {
         if self.op == Some(ReduceOp::Avg) && !self.collective.averages() {
             let what = format!("{} has no average; choose another operation, e.g. sum", self.collective);
             return Err(Error::InvalidArgument(what));
         }
-        // Written out: through `map` and `transpose` the result is stored in parts and loaded as a whole, and
-        // the processor waits for the stores.
+        // Not written with `map` and `transpose`: these would store the result in parts and load it as a
+        // whole, and the processor would wait for the stores.
         let Some(op) = self.op else { return Ok(None) };
         match Reducer::new(self.dtype, op) {
             Ok(reducer) => Ok(Some(reducer)),

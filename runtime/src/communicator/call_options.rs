@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Options of one call.
 ///
-/// The default leaves everything as the communicator has it. All ranks pass the same options, except for the
-/// timeout, which each rank chooses for itself.
+/// The default keeps the communicator's settings. All ranks pass the same options, except for the timeout,
+/// which each rank chooses for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallOptions {
     /// Time that the call may wait without progress.

@@ -1,13 +1,13 @@
 //! Closing communicators: sent messages arrive first, and then the rendezvous in this process ends.
 //!
-//! When a process closes the communicator that has the rendezvous, other ranks may still be at work, and
-//! would take its end for that of the job; so closing waits until they have gone. Sent messages may lie in
-//! the system until their receiver takes them, and could be lost if the connection were closed before; so
-//! closing waits for that as well.
+//! When a process closes the communicator whose rendezvous it runs, other ranks may still be at work, and
+//! would mistake the end of the rendezvous for the end of the job. So closing waits until these ranks have
+//! left. Sent messages may still be in the system's buffers, and would be lost if the connection were closed.
+//! So closing waits for them as well.
 //!
-//! Where a process has several communicators, peers may wait for its next call on another one first. So only
-//! the last communicator waits: for all rendezvous that are still attended, and for communicators that are
-//! closed by threads of their own ([`close_in_background`]).
+//! Where a process has several communicators, peers may first wait for its next call on another one. So only
+//! the last communicator waits: for all rendezvous that still have ranks, and for communicators that close in
+//! the background ([`close_in_background`]).
 
 use super::{Communicator, watch::Peers};
 use bootstrap::Server;
@@ -19,20 +19,20 @@ use std::{
 use topology::Rank;
 use transport::driver::Endpoint;
 
-/// How long a rank that closes waits for anything where not all is well, or where it has other communicators.
+/// Timeout of closing where a rank has failed, or the process has other communicators.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between looks at how others are while what was sent is on its way.
+/// Interval between checks of the other ranks while messages are in flight.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// State shared by the communicators of this process.
 #[derive(Debug)]
 struct ProcessState {
-    /// How many there are, but for those behind.
+    /// Number of communicators, without those that close in the background.
     communicators: usize,
     /// Threads that close communicators.
     background: Vec<JoinHandle<()>>,
-    /// Rendezvous whose local ranks have gone, and the deadline for the others.
+    /// Rendezvous whose local ranks have left, and the deadline for the other ranks.
     servers: Vec<(Server, Option<Instant>)>,
 }
 
@@ -43,14 +43,16 @@ fn open() -> MutexGuard<'static, ProcessState> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A communicator has been made.
+/// Counts a new communicator.
 pub(super) fn opened() {
     open().communicators += 1;
 }
 
-/// Waits until this rank's sent messages have arrived, and closes the endpoint: messages that have not
-/// arrived by then may be lost. The last communicator waits up to `timeout`, since a receiver may take its
-/// time; where a rank has failed or died, most likely nothing is received any more.
+/// Waits until this rank's sent messages have arrived, and closes the endpoint; messages that have not
+/// arrived by then may be lost.
+///
+/// The last communicator waits up to `timeout`, since a receiver may take its time. Where a rank has failed
+/// or died, most likely no more messages are received, and the wait is short.
 pub(super) fn drain(endpoint: &mut dyn Endpoint, peers: &mut Peers, timeout: Duration, in_background: bool) {
     let began = Instant::now();
     while !endpoint.flush(LOOK_EVERY, &|rank| peers.is_gone(Rank(rank))) {
@@ -72,7 +74,7 @@ pub(super) fn close_in_background(mut comm: Communicator) {
     }
     comm.in_background = true;
     let name = format!("tbccl-closing-{}", comm.rank());
-    // If there is no thread to be had, it is closed by this one.
+    // Without a thread, this thread closes it.
     let began = thread::Builder::new().name(name).spawn(|| drop(comm));
     let mut open = open();
     open.background.retain(|closing| !closing.is_finished());
@@ -85,7 +87,8 @@ pub(super) fn close_in_background(mut comm: Communicator) {
     }
 }
 
-/// A communicator is closed; its rendezvous, if it is in this process, and how long others may take to go.
+/// Counts a closed communicator. `server` is its rendezvous, if it runs in this process, and the time that
+/// other ranks have to leave.
 pub(super) fn closed(server: Option<(Server, Duration)>, in_background: bool) {
     let mut open = open();
     open.servers.extend(server.map(|(server, timeout)| (server, Instant::now().checked_add(timeout))));
@@ -101,18 +104,19 @@ pub(super) fn closed(server: Option<(Server, Duration)>, in_background: bool) {
     wait_and_end(ended);
 }
 
-/// No communicator is open: waits for those behind, and for others to go.
+/// Waits for communicators that close in the background, and for other ranks to leave. Called when no
+/// communicator is open.
 fn wait_for_rest() {
     let background = std::mem::take(&mut open().background);
     for closing in background {
-        // It has told of a panic itself.
+        // A panic of the thread has been reported by the thread.
         let _ = closing.join();
     }
     let servers = std::mem::take(&mut open().servers);
     wait_and_end(servers);
 }
 
-/// Waits until all have gone of some rendezvous, and ends them.
+/// Waits until all ranks of these rendezvous have left, and ends them.
 fn wait_and_end(servers: Vec<(Server, Option<Instant>)>) {
     for (server, until) in servers {
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
@@ -120,7 +124,7 @@ fn wait_and_end(servers: Vec<(Server, Option<Instant>)>) {
     }
 }
 
-/// Whether all ranks have gone.
+/// Whether all ranks of a rendezvous have left.
 fn has_no_ranks(server: &Server) -> bool {
     let status = server.wait_until(|_| true, Duration::ZERO);
     status.is_over || status.gone == status.joined

@@ -1,8 +1,9 @@
-//! The part of a communicator that other threads may use while a call is in progress: abort, counters,
-//! failure.
+//! The control of a communicator: the part that other threads may use while a call is in progress (abort,
+//! counters, failure).
 //!
-//! A communicator belongs to the thread that makes its calls. Its control is shared: no lock guards it that a
-//! call in progress holds. A call reads one word of it whenever something has moved, and more on request.
+//! A communicator belongs to the thread that makes its calls. Its control is shared, and no lock that a call
+//! in progress holds guards it. A call reads one word of the control whenever something has moved, and more
+//! on request.
 //!
 //! An abort sets that word, which makes the call in progress and every further one fail. Where boards are
 //! shared memory it also raises the job's failure at once, so that peers see it even if no call is in
@@ -32,9 +33,9 @@ use std::{
 use topology::Rank;
 use transport::{Counters, PollCounters};
 
-/// The program has aborted the communicator.
+/// Bit of `wanted`: the program has aborted the communicator.
 const ABORTED: u32 = 1;
-/// Somebody wants to know what the links have done.
+/// Bit of `wanted`: a thread waits for the counters of the links.
 const STATS: u32 = 2;
 
 /// Returns whether the program wants to end a waiting call. Called on the thread that makes the call.
@@ -44,22 +45,22 @@ pub(crate) type InterruptCheck = fn() -> bool;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Calls that were begun; each call of a group counts.
+    /// Calls that have begun; each call of a group counts.
     pub begun: u64,
-    /// Calls that were carried out.
+    /// Calls that have finished.
     pub finished: u64,
     /// Counters of all links together.
     pub links: Counters,
-    /// The same per peer, for those that there are links to.
+    /// Counters per peer, for peers with links.
     pub peers: Vec<(Rank, Counters)>,
-    /// How links have looked for completions.
+    /// Counters of polls for completions.
     pub polls: PollCounters,
 }
 
 /// Counters of the links, as last published.
 #[derive(Debug, Default)]
 struct Published {
-    /// How often it was published.
+    /// Number of publications.
     generation: u64,
     stats: Stats,
 }
@@ -71,16 +72,16 @@ pub(crate) struct Control {
     names: Arc<[PeerName]>,
     transport: &'static str,
     agreement: Agreement,
-    /// Requests to the call in progress, in bits. Shared, since executors read it too.
+    /// Requests to the call in progress, as bits. Shared with executors.
     wanted: Arc<AtomicU32>,
-    /// The function that a long wait asks.
+    /// The function that long waits poll.
     interrupt_check: OnceLock<InterruptCheck>,
-    /// The error that every further call gives.
+    /// The error of every further call.
     failed: Mutex<Option<Error>>,
     published: Mutex<Published>,
     newly_published: Condvar,
     pub(super) recorder: Recorder,
-    /// The folder for flight recorders, on failure and on the signal.
+    /// The folder of flight recorders, written on failure and on SIGUSR2.
     folder: Option<PathBuf>,
 }
 
@@ -107,12 +108,12 @@ impl Control {
         }
     }
 
-    /// Not 0 when the call in progress is to look at what is wanted of it.
+    /// Returns the word that is not 0 while the call in progress has requests to serve.
     pub(super) fn wanted(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.wanted)
     }
 
-    /// Whether the others' boards are mapped here.
+    /// Whether the boards of the other ranks are mapped here.
     pub(crate) fn is_mapped(&self) -> bool {
         self.agreement.is_mapped()
     }
@@ -134,7 +135,7 @@ impl Control {
         self.wanted.load(Acquire) & ABORTED != 0
     }
 
-    /// Sets the function that calls ask in long waits. Set once; later ones are ignored.
+    /// Sets the function that calls poll during long waits. Set once; later ones are ignored.
     pub(crate) fn set_interrupt_check(&self, check: InterruptCheck) {
         let _ = self.interrupt_check.set(check);
     }
@@ -144,14 +145,14 @@ impl Control {
         self.interrupt_check.get().is_some_and(|check| check())
     }
 
-    /// The latest collective that this rank has entered, or none.
+    /// Returns the place of the latest collective that this rank has entered.
     fn place_of_latest(&self) -> Place {
         let seq = self.agreement.entered(self.rank);
         let call = self.agreement.call(self.rank, seq).unwrap_or(CallRecord::nothing(seq));
         Place { rank: self.rank, call, step: None, waited: Duration::ZERO }
     }
 
-    /// The first error is the one that stays.
+    /// Records the error of the communicator. The first error stays.
     pub(super) fn set_failed(&self, error: &Error) {
         locked(&self.failed).get_or_insert_with(|| error.clone());
     }
@@ -165,7 +166,7 @@ impl Control {
         Some(failure.into_error(&self.names, self.place_of_latest()))
     }
 
-    /// Tells what the links have done, if somebody wants to know.
+    /// Publishes the counters of the links, if a thread waits for them.
     #[inline]
     pub(super) fn publish_if_wanted(&self, stats: impl FnOnce() -> Stats) {
         if self.wanted.load(Acquire) & STATS != 0 {
@@ -173,7 +174,7 @@ impl Control {
         }
     }
 
-    /// Tells what the links have done.
+    /// Publishes the counters of the links.
     #[cold]
     pub(super) fn publish(&self, stats: Stats) {
         self.wanted.fetch_and(!STATS, AcqRel);
@@ -183,8 +184,8 @@ impl Control {
         self.newly_published.notify_all();
     }
 
-    /// Returns the links' counters: those that the call in progress publishes within a moment, or the last
-    /// published ones.
+    /// Returns the counters of the links: those that the call in progress publishes within 20 ms, or else the
+    /// last published ones.
     pub(crate) fn fresh_stats(&self) -> Stats {
         const FRESH_TIMEOUT: Duration = Duration::from_millis(20);
         let published = locked(&self.published);
@@ -207,7 +208,7 @@ impl Control {
         Stats { begun: self.recorder.begun(), finished: self.recorder.finished(), ..stats }
     }
 
-    /// The error that every further call gives, if it is known.
+    /// Returns the error of every further call, if it is known.
     pub(crate) fn failed(&self) -> Option<Error> {
         locked(&self.failed).clone()
     }
@@ -232,7 +233,7 @@ impl Control {
         self.recorder.dump(&flight, out)
     }
 
-    /// The folder that the options name for them.
+    /// Returns the folder that the options name for flight recorders.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
@@ -255,7 +256,7 @@ pub(super) fn stats_of(links: &Links) -> Stats {
     Stats { links: links.counters(), peers, polls: links.poll_counters(), ..Stats::default() }
 }
 
-/// The error for a call that comes after the end.
+/// Returns the error of a call on a finalized communicator.
 pub(crate) fn closed() -> Error {
     Error::InvalidArgument("the communicator has been finalized".into())
 }

@@ -1,7 +1,7 @@
-//! The reason why a call cannot go on, or whether its end proves enough, found from the state of the other
-//! ranks.
+//! Diagnosis of ended runs: the reason why a call cannot go on, or whether its end proves enough, from the
+//! state of the other ranks.
 //!
-//! This module ends nothing, and raises only the death of a peer that was not known yet.
+//! This module ends no runs, and raises only the death of a peer that was not known yet.
 
 use super::watch::CallWatch;
 use crate::{
@@ -18,7 +18,7 @@ use topology::Rank;
 use transport::TransportError;
 
 /// Waits until the receivers of a rank that has only sent have entered the same call: nothing else would show
-/// that they are in another one.
+/// that they are in another call.
 pub(super) fn confirm(
     executor: &Executor,
     program: &Program,
@@ -54,14 +54,14 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
             Some(theirs) => Some(watch.mismatch(peer, expected, theirs)),
             None => watch.failure_meanwhile(|| step.clone()),
         },
-        // A process that cannot be read or reached has most likely just ended; the launcher will report it in
-        // a moment.
+        // A process that cannot be read or reached has most likely just ended; the launcher reports it in a
+        // moment.
         TransportError::Unreadable { .. }
         | TransportError::NoRail { .. }
         | TransportError::Unreachable { .. }
         | TransportError::Lost { .. }
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, NEWS_TIMEOUT),
-        // Here there is more to come: it has ended or left, and both are told.
+        // The peer has ended or left, and news of either will come.
         TransportError::Closed { .. } => failure_soon(watch, peer, &step, REPORT_TIMEOUT),
         _ => None,
     };
@@ -76,18 +76,18 @@ fn place(watch: &CallWatch<'_>, step: String) -> Place {
     Place { rank: watch.peers.rank, call: watch.call(), step: Some(step), waited: watch.waited }
 }
 
-/// How long news of a peer are waited for that may have none.
+/// Timeout for news of a peer that may not come.
 const NEWS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Time limit for news of a peer that are certain to come, over a rendezvous that may be short of a core.
+/// Timeout for news of a peer that are certain to come, over a rendezvous that may be short of a core.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rounds of waiting before a peer that has left is taken to have left without a reason: the reason may be in
 /// flight.
 const MAX_LEAVE_ROUNDS: u32 = 20;
 
-/// Waits a moment for news of the peer: it has died, failed, or is in another call and has failed for that;
-/// or it has closed its part of the communicator, and its connections with it.
+/// Waits briefly for news of the peer: it has died, failed, or failed because it is in another call; or it
+/// has closed its communicator, and its connections with it.
 fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Duration) -> Option<Error> {
     let others: Vec<Rank> = watch.peers.others().collect();
     let asked = Instant::now();

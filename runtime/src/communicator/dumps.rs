@@ -1,7 +1,9 @@
-//! Flight recorder files: one per rank and process, written when a communicator fails and its options name a
-//! folder, or on SIGUSR2 once the program, or the options of any communicator, have asked for it.
+//! Flight recorder files: one per rank and process.
 //!
-//! The signal's handler only writes to a pipe; a thread of its own sleeps until something arrives there.
+//! They are written when a communicator fails and its options name a folder, or on SIGUSR2 once the program,
+//! or the options of any communicator, have asked for that.
+//!
+//! The signal handler only writes to a pipe; a thread sleeps until a byte arrives there.
 
 use super::control::Control;
 use crate::{
@@ -20,7 +22,7 @@ use std::{
 /// The communicators of this process.
 static LIVE: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
 
-/// The reaction to the signal.
+/// The reaction to SIGUSR2.
 static ON_SIGNAL: Mutex<OnSignal> = Mutex::new(OnSignal { caught: false, folder: None });
 
 struct OnSignal {
@@ -32,9 +34,9 @@ struct OnSignal {
 
 /// Makes SIGUSR2 write the latest calls of every communicator of this process, as lines of JSON.
 ///
-/// They go to a file of this folder, `tbccl-rank0-pid1234.jsonl`, or to stderr if there is no folder;
-/// communicators whose options name a folder ([`Config::dump`](crate::Config::dump)) write there. Files are
-/// appended to. The program's own handler for the signal stays.
+/// They are written to a file of this folder, `tbccl-rank0-pid1234.jsonl`, or to stderr if there is no
+/// folder. Communicators whose options name a folder ([`Config::dump`](crate::Config::dump)) write there.
+/// Files are appended to. The program's own handler for the signal stays installed.
 ///
 /// # Errors
 /// [`Error::System`] when the signal cannot be caught.
@@ -44,7 +46,7 @@ pub fn record_on_signal(folder: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// From now on the signal has communicators written.
+/// Installs the signal handler and its thread, unless they exist.
 pub(super) fn catch_signal() -> Result<()> {
     let mut on_signal = locked(&ON_SIGNAL);
     if !on_signal.caught {
@@ -63,13 +65,13 @@ fn write_all() {
     for control in live {
         match control.folder().or(folder.as_deref()) {
             Some(folder) => write_or_warn(&control, folder),
-            // Nobody hears of it if there is no stderr.
+            // A failure to write to stderr cannot be reported.
             None => drop(control.dump(&mut io::stderr().lock())),
         }
     }
 }
 
-/// A communicator has been made that may be asked.
+/// Registers a communicator for dumps on SIGUSR2.
 pub(super) fn register(control: Control) -> Arc<Control> {
     let control = Arc::new(control);
     locked(&LIVE).push(Arc::downgrade(&control));
@@ -81,14 +83,14 @@ pub(super) fn deregister(control: &Arc<Control>) {
     locked(&LIVE).retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)));
 }
 
-/// Writes the recorder of a communicator whose options name a folder.
+/// Writes the flight recorder of a communicator whose options name a folder.
 pub(super) fn write_if_wanted(control: &Control) {
     if let Some(folder) = control.folder() {
         write_or_warn(control, folder);
     }
 }
 
-/// Writes to the file of a rank; says on stderr if that can't be done.
+/// Writes to the file of a rank, and prints a warning if that fails.
 fn write_or_warn(control: &Control, folder: &Path) {
     if let Err(error) = append(control, folder) {
         eprintln!("tbccl: warning: can't write the flight recorder to {}: {error}", folder.display());

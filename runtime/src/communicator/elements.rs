@@ -1,9 +1,9 @@
 //! Elements at an address: the arguments of calls, whether made from a slice or from an address.
 //!
 //! # Safety
-//! Elements are made from slices, whose borrow they hold, or from addresses by functions whose callers vouch
-//! for them. Bytes that came from another process are made valid elements ([`settle_output`]) before the
-//! borrow ends.
+//! Elements are made from slices, whose borrow they hold, or from addresses by functions whose callers
+//! guarantee the validity of the memory. Bytes from another process are made valid elements
+//! ([`settle_output`]) before the borrow ends.
 
 use crate::{
     Element,
@@ -62,7 +62,7 @@ impl<'m, T: Element> From<&'m mut [T]> for ElementsMut<'m> {
     }
 }
 
-/// Makes valid elements of the bytes that a call wrote, whether or not the call succeeded.
+/// Turns the bytes that a call wrote into valid elements, whether or not the call succeeded.
 #[inline]
 pub(super) fn settle_output(dtype: DType, output: SpanMut<'_>) {
     if dtype != DType::Bool || output.is_empty() {
@@ -74,7 +74,7 @@ pub(super) fn settle_output(dtype: DType, output: SpanMut<'_>) {
     unsafe { settle_as(dtype, bytes) };
 }
 
-/// Makes valid elements of an output when the call ends, however it ends.
+/// Turns an output into valid elements when the call ends, with success, an error or a panic.
 pub(super) struct SettleOnDrop<'m> {
     pub(super) dtype: DType,
     pub(super) output: SpanMut<'m>,

@@ -39,11 +39,11 @@ pub(super) struct Prepared<'m> {
 
 impl Communicator {
     /// Carries out a call of checked arguments.
-    // Always: a call is mostly known where this is inlined, and a jump is left of the match.
+    // Always inlined: the kind of the call is mostly known there, and the match becomes a jump.
     #[inline(always)]
     pub(super) fn execute(&mut self, request: &Request<'_>) -> Result<()> {
-        // The request is passed by reference, and nothing is done after the call: moving a call or a result
-        // takes a small call longer than making it.
+        // The request is passed by reference, and nothing follows the call: moving a call or a result takes
+        // longer than a small call itself.
         let _settle = SettleOnDrop { dtype: request.dtype(), output: request.output };
         match &request.kind {
             RequestKind::Collective(call) if request.lengths.is_none() => {
@@ -54,8 +54,8 @@ impl Communicator {
         }
     }
 
-    /// Carries out a collective. `input` and `output` hold the blocks of the collective; in place, they
-    /// overlap as its shape says.
+    /// Runs a collective. `input` and `output` hold the blocks of the collective; in place, they overlap as
+    /// its shape says.
     fn collective(
         &mut self,
         call: &Call,
@@ -68,14 +68,14 @@ impl Communicator {
         let (slot, PlannedCall { program, sizes }) = self.plans.borrow(&self.plan_key(call, blocks))?;
         let mut scratch_bytes = sizes.scratch_bytes;
         let mut record = record_of(call, blocks, &program);
-        // Made here and changed where it is: a call of 8 bytes takes 40 ns longer, of 77, if `prepare`
-        // returns it.
+        // Made in place and then changed: a call of 8 bytes takes 40 ns longer, of 77, if `prepare` returns
+        // the binding.
         let mut binding = self.binding(call, &program, &sizes, (input, output));
         binding.reducer = reducer;
         if call.codec.is_some() || record.uneven {
             self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
         }
-        // The other ranks are about to enter, so this failure is theirs too.
+        // The other ranks are about to enter the call, so this failure fails them too.
         if let Err(error) = self.grow_scratch(scratch_bytes) {
             return self.fail(error);
         }
@@ -92,8 +92,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Carries out a collective whose blocks have lengths of their own. Where not every rank reaches every
-    /// other, ranks in between pass the blocks of an `all_to_all_v` on.
+    /// Runs a collective whose blocks have unequal lengths. Where not every rank reaches every other, ranks
+    /// in between forward the blocks of an `all_to_all_v`.
     #[cold]
     fn uneven_collective(&mut self, call: &Call, request: &Request<'_>) -> Result<()> {
         let (blocks, input, output) = (request.blocks(), request.input, request.output);
@@ -139,7 +139,7 @@ impl Communicator {
     }
 
     /// Binds a plan to memory, for blocks of one length and messages that are not packed.
-    // Always: it is large, and is made where it is used.
+    // Always inlined: the binding is large, and is built where it is used.
     #[inline(always)]
     fn binding<'m>(
         &self,
@@ -165,7 +165,7 @@ impl Communicator {
         }
     }
 
-    /// Changes a binding whose blocks have lengths of their own, or whose messages travel packed.
+    /// Adjusts a binding for blocks of unequal lengths, or for packed messages.
     #[cold]
     fn bind_variant(
         &self,
@@ -186,7 +186,7 @@ impl Communicator {
         let bytes = all.map(|all| all.iter().map(|count| count.saturating_mul(elem_bytes as u64)).sum());
         binding.sizing = bytes
             .map_or(Sizing::ByMessage, |bytes| Sizing::ByCall(self.executor.protocols().size_class(bytes)));
-        // Ranks whose blocks differ in length are in different calls.
+        // The lengths are part of the digest: ranks whose lengths differ are in different calls.
         let bytes_of = |count: &u64| count.to_le_bytes();
         let lengths: Vec<u8> = all.unwrap_or(&[]).iter().flat_map(bytes_of).collect();
         record.plan ^= xxhash_rust::xxh3::xxh3_64(&lengths);
@@ -377,7 +377,7 @@ impl Communicator {
         self.fail(error)
     }
 
-    /// Makes an error the communicator's, and the job's if it is the first one.
+    /// Records an error as the communicator's, and as the job's if it is the first one.
     pub(super) fn fail(&mut self, error: Error) -> Result<()> {
         if !matches!(error, Error::Remote { .. } | Error::Mismatch { .. } | Error::PeerDied { .. }) {
             let message = error.to_string();
@@ -392,12 +392,12 @@ impl Communicator {
 
     /// Records the failure of the communicator, if it has failed, and tells other ranks of an abort.
     pub(crate) fn notice_failure(&mut self) {
-        // The error is kept, and returned by the next call.
+        // The error is stored, and returned by the next call.
         let _ = self.check_alive();
     }
 
-    /// Returns the error that has failed the communicator or will fail the next call, as far as that is known
-    /// without waiting.
+    /// Returns the error that has failed the communicator or will fail the next call, as far as this rank
+    /// knows without waiting.
     pub(crate) fn news_of_failure(&mut self) -> Option<Error> {
         if self.failed.is_none() {
             self.peers.keep_in_touch();

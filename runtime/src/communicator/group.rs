@@ -33,10 +33,10 @@ use collectives::{Collective, schedule::InPlace};
 use topology::Rank;
 use transport::memory::SpanMut;
 
-/// Most bytes of fused calls together: about what two messages move in the time of their latency.
+/// Maximum bytes of fused calls together: about as many as two messages move in the time of their latency.
 const FUSED_BYTES: usize = 32 << 10;
 
-/// Most calls of a group.
+/// Maximum number of calls of a group.
 const MAX_CALLS: usize = u16::MAX as usize;
 
 /// Calls that run together.
@@ -69,7 +69,7 @@ impl Communicator {
 }
 
 impl<'m> Group<'_, 'm> {
-    /// Rank and size of the communicator.
+    /// Returns the rank and size of the communicator.
     pub(super) fn rank_info(&self) -> RankInfo {
         self.comm.rank_info()
     }
@@ -86,10 +86,10 @@ impl<'m> Group<'_, 'm> {
         Ok(())
     }
 
-    /// Carries out all calls of the group.
+    /// Runs all calls of the group.
     ///
     /// # Errors
-    /// The first error of a call, as for [`Communicator::all_reduce`]; no result can be relied on then.
+    /// The first error of a call, as for [`Communicator::all_reduce`]; all results are undefined then.
     /// Nothing has moved after an [`Error::InvalidArgument`].
     pub fn run(self) -> Result<()> {
         self.comm.run_together(&self.calls, &[])
@@ -190,7 +190,7 @@ impl Communicator {
         let ordered = self.in_agreed_order(calls);
         let runs = runs(&ordered);
         let together = runs.iter().map(|run| run.bytes).sum();
-        // The other ranks are about to enter, so this failure is theirs too.
+        // The other ranks are about to enter the calls, so this failure fails them too.
         let mut memory = match self.slab.allocate(together) {
             Ok(memory) => memory,
             Err(error) => return self.fail(error.into()),
@@ -208,7 +208,7 @@ impl Communicator {
                 buffers.push((part, buffer));
             }
         }
-        // All arguments are right: memory is written from here on.
+        // All arguments are valid: memory is written from here on.
         scalings.iter().for_each(Scaling::apply);
         buffers.iter().for_each(|(part, buffer)| gather(part, *buffer));
         for (sent, received) in own {

@@ -1,8 +1,8 @@
 //! Access to a communicator's links without calls, for [`crate::p2p`].
 //!
-//! The user makes no calls on the communicator, so the links carry nothing else. It gets the links, and the
-//! services of calls: the protocol of a message, deaths, departures and failures of other ranks, and error
-//! reports. The meaning of messages is not known here.
+//! The program makes no calls on this communicator, so the links carry nothing else. This module offers the
+//! links, and the services of calls: the protocol of a message, deaths, departures and failures of other
+//! ranks, and error reports. It does not interpret messages.
 
 use super::{Communicator, closed, closing, diagnosis::explain, watch::CallWatch};
 use crate::{
@@ -23,11 +23,11 @@ use transport::{Link, RecvState, SendState, SizeClass, Sleeper, TransportError, 
 /// The context of an error: the operation, and its progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ErrorContext<'a> {
-    /// As a call.
+    /// The operation as a call.
     pub(crate) record: CallRecord,
     /// Details beside the record.
     pub(crate) details: &'a str,
-    /// How long nothing has moved.
+    /// Time without progress.
     pub(crate) waited: Duration,
 }
 
@@ -44,12 +44,12 @@ impl LinkAccess {
         LinkAccess(comm)
     }
 
-    /// Closes the communicator, without waiting for receivers of what has been sent.
+    /// Closes the communicator, without waiting for the receivers of sent messages.
     pub(crate) fn close(self) {
         closing::close_in_background(self.0);
     }
 
-    /// The communicator, for what is no call.
+    /// Returns the communicator, for uses other than calls.
     pub(crate) fn communicator(&self) -> &Communicator {
         &self.0
     }
@@ -67,13 +67,13 @@ impl LinkAccess {
         self.0.plans.reaches(peer)
     }
 
-    /// The link to a peer that we reach.
+    /// Returns the link to a reachable peer.
     #[inline]
     pub(crate) fn link(&mut self, peer: Rank, lane: u8) -> &mut dyn Link {
         self.0.executor.link(index(peer, lane))
     }
 
-    /// A message of these bytes, about to be sent to a peer.
+    /// Returns the state of a send of these bytes to a peer.
     #[inline]
     pub(crate) fn message_to_send(&mut self, peer: Rank, lane: u8, digest: u64, src: Span<'_>) -> SendState {
         self.0.executor.message_to_send(index(peer, lane), digest, src)
@@ -96,7 +96,7 @@ impl LinkAccess {
         self.0.executor.wait_policy()
     }
 
-    /// How long something may wait without progress.
+    /// Returns the time that an operation may wait without progress.
     pub(crate) fn timeout(&self) -> Duration {
         self.0.timeout
     }
@@ -107,7 +107,7 @@ impl LinkAccess {
         self.0.peers.agreement.has_left(rank)
     }
 
-    /// A message begins to use memory that may be registered.
+    /// Records that a message uses memory, which may be registered.
     pub(crate) fn begin_use(&mut self, memory: Span<'_>) {
         if Arc::strong_count(&self.0.lending) > 1
             && let Some(endpoint) = &mut self.0.endpoint
@@ -116,7 +116,7 @@ impl LinkAccess {
         }
     }
 
-    /// A message has ended that used this memory.
+    /// Records that a message no longer uses memory.
     pub(crate) fn end_use(&mut self, memory: Span<'_>) {
         if Arc::strong_count(&self.0.lending) > 1
             && let Some(endpoint) = &mut self.0.endpoint
@@ -125,7 +125,7 @@ impl LinkAccess {
         }
     }
 
-    /// Whether nothing forbids to go on. Data read from a peer's memory before this returned `true` is what
+    /// Whether the communicator can go on. Data read from a peer's memory before this returned `true` is what
     /// the peer had sent.
     #[inline]
     pub(crate) fn is_healthy(&self) -> bool {
@@ -134,7 +134,7 @@ impl LinkAccess {
         self.0.failed.is_none() && !peers.agreement.has_failure() && !peers.control.is_aborted()
     }
 
-    /// The error for those who can't go on.
+    /// Returns the error of an operation that cannot go on.
     #[cold]
     pub(crate) fn failure(&mut self, about: &ErrorContext<'_>) -> Error {
         let known = self.0.failure().or_else(|| self.look(about).err());
@@ -142,7 +142,7 @@ impl LinkAccess {
     }
 
     /// Checks the job's health during a long wait, as a call does: failures, deaths, departures of the ranks
-    /// in the record, and the time limit. An error is not yet the communicator's.
+    /// in the record, and the timeout. An error is not yet recorded as the communicator's.
     pub(crate) fn look(&mut self, about: &ErrorContext<'_>) -> Result<()> {
         let Communicator { peers, executor, timeout, .. } = &mut self.0;
         let mut watch = CallWatch {
@@ -155,7 +155,7 @@ impl LinkAccess {
         watch.look(&executor.waiting_for_text(about.details, about.waited))
     }
 
-    /// Tells others, should they wonder, what this rank waits for; or that it no longer does.
+    /// Publishes the operation that this rank waits for, or that it waits for none.
     pub(crate) fn publish_waiting(&self, record: Option<&CallRecord>) {
         match record {
             Some(record) => self.0.peers.agreement.enter_message(record),
@@ -163,7 +163,7 @@ impl LinkAccess {
         }
     }
 
-    /// The error for a link to a peer that has failed.
+    /// Returns the error for a failed link to a peer.
     #[cold]
     pub(crate) fn explain(&mut self, about: &ErrorContext<'_>, peer: Rank, error: TransportError) -> Error {
         let Communicator { peers, timeout, .. } = &mut self.0;
@@ -177,12 +177,12 @@ impl LinkAccess {
         explain(Stop::Link { step: about.details.to_owned(), peer, error }, &mut watch)
     }
 
-    /// Ends all use of memory by links, and makes the error the communicator's and the job's.
+    /// Ends all use of memory by links, and records the error as the communicator's and the job's.
     #[cold]
     pub(crate) fn give_up(&mut self, error: Error) {
         self.0.executor.abort_links();
         if self.0.failure().is_none() {
-            // It gives the error back.
+            // `fail` returns the same error.
             let _ = self.0.fail(error);
         }
     }

@@ -1,7 +1,7 @@
-//! The machines of a job: which ranks share a host, and the processors.
+//! The machines of a job: the ranks that share a host, and the processors.
 //!
-//! All ranks must reach the same results, since plans depend on them; so nothing is queried that ranks of one
-//! host may see differently, such as the cores that each is bound to.
+//! All ranks must get the same results, since plans depend on them. So this module queries nothing that ranks
+//! of one host may see differently, such as the cores to which each is bound.
 
 use crate::error::PeerName;
 use collectives::select::Fingerprint;
@@ -22,7 +22,7 @@ pub(super) fn placement_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) 
 pub(super) fn fingerprint(transport: &str, names: &[PeerName]) -> Fingerprint {
     let placement = Placement::from_hosts(names.iter().map(|name| name.host.as_str()));
     let hosts = placement.map_or(1, |placement| placement.hosts());
-    // A rank knows its own host only.
+    // A rank knows only its own host.
     let machine = if hosts == 1 { Processors::here().to_string() } else { "several hosts".to_owned() };
     Fingerprint { transport: transport.to_owned(), ranks: names.len() as u32, hosts, machine }
 }
@@ -58,7 +58,7 @@ impl fmt::Display for Processors {
     }
 }
 
-/// How many ranks share this rank's host.
+/// Returns the number of ranks on this rank's host.
 pub(super) fn ranks_on_host_of(rank: Rank, names: &[PeerName]) -> u32 {
     Placement::from_hosts(names.iter().map(|name| name.host.as_str()))
         .map_or(1, |placement| placement.ranks_on(placement.host_of(rank)).count() as u32)

@@ -101,14 +101,14 @@ impl Communicator {
         Communicator::from_unique_id(&id, self.rank().0, size, config)
     }
 
-    /// Exchanges messages by rank, each the bytes of an id or nothing. They do not travel over links, which
-    /// others may listen to.
+    /// Exchanges messages by rank, each the bytes of an id or empty, over the bootstrap's connections. They
+    /// do not travel over links, which could be eavesdropped on.
     fn exchange_over_bootstrap(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
         if matches!(self.rejoin, Rejoin::Processes(_)) {
             let connection = self.peers.connection.as_mut().ok_or(Error::LauncherGone)?;
             return Ok(connection.exchange(said)?);
         }
-        // Threads of one process have no other links than its memory.
+        // Threads of one process use its memory.
         let mut word = [0; 1 + UniqueId::BYTES];
         if !said.is_empty() {
             word[0] = 1;
@@ -120,8 +120,8 @@ impl Communicator {
         Ok(all.chunks_exact(word.len()).map(part).collect())
     }
 
-    /// Makes the communicator of these ranks, this one among them, in this order. All of them pass the same
-    /// name, which no other such call in progress between them has.
+    /// Makes the communicator of these ranks, in this order, this rank among them. All of them pass the same
+    /// name, which differs from that of any other such call in progress between them.
     fn make(&self, job: &str, members: &[Rank], config: &Config) -> Result<Communicator> {
         let made = match &self.rejoin {
             Rejoin::Threads(rendezvous) => rendezvous.meet(job, self.rank(), members, config),
@@ -130,7 +130,7 @@ impl Communicator {
             }
         };
         made.map_err(|error| match error {
-            // Those who are missing are known here by their numbers here.
+            // Callers know the missing ranks by their numbers here.
             Error::Absent { ranks, why } => {
                 let here = ranks.iter().filter_map(|rank| members.get(rank.index()));
                 Error::Absent { ranks: here.copied().collect(), why: format!("{job}: {why}") }
@@ -140,10 +140,10 @@ impl Communicator {
     }
 }
 
-/// The colour of a rank that is to be in no communicator. Colours are not negative.
+/// The color of a rank that joins no communicator. Colors are not negative.
 const NO_COLOR: i64 = -1;
 
-/// The ranks of a colour in the order of their keys, from everyone's colours and keys.
+/// Returns the ranks of a color in the order of their keys, from all ranks' colors and keys.
 fn of_color(words: &[i64], color: u32) -> Vec<Rank> {
     let said = words.chunks_exact(2).zip(0..);
     let mut found: Vec<(i64, u32)> =
@@ -152,7 +152,7 @@ fn of_color(words: &[i64], color: u32) -> Vec<Rank> {
     found.into_iter().map(|(_, rank)| Rank(rank)).collect()
 }
 
-/// All ranks but some, and these as text.
+/// Returns all ranks except some, and the latter as text.
 fn survivors(me: Rank, size: u32, without: &[Rank]) -> Result<(Vec<Rank>, String)> {
     if let Some(rank) = without.iter().find(|rank| rank.0 >= size) {
         return Err(Error::InvalidArgument(format!("rank {rank} can't be left out: there are {size} ranks")));

@@ -1,11 +1,11 @@
-//! Communicators: a group of ranks, and the calls they make together.
+//! Communicators: groups of ranks, and the calls that they make together.
 //!
 //! A communicator is made from the launcher's environment ([`Communicator::from_env`]), from a unique id, for
 //! threads of this process ([`Communicator::local`]), or from another communicator. All its ranks make the
 //! same calls in the same order. A call blocks, progresses on the caller's thread, and either completes or
-//! fails within the time limit. After a failure the communicator stays failed, on every rank.
+//! fails within the timeout. After a failure the communicator stays failed, on every rank.
 //!
-//! This module moves no bytes: calls are turned into plans (`plans`) and carried out by the executor.
+//! This module moves no bytes: `plans` turns calls into plans, and the executor runs them.
 
 mod buffer;
 mod call;
@@ -76,7 +76,7 @@ use watch::Peers;
 /// Alignment of the parts of scratch memory, in bytes: a cache line.
 const ALIGNMENT: usize = 64;
 
-/// A group of ranks, as one of them.
+/// A communicator, from the view of one rank.
 ///
 /// Not cloned and not shared between threads: `&mut self` keeps a rank's calls in order.
 #[derive(Debug)]
@@ -87,8 +87,8 @@ pub struct Communicator {
     slab: Slab,
     // Boxed, so that taking it for a call moves a pointer.
     scratch: Option<Box<Registered>>,
-    /// The endpoint of the links, where that is more than memory. Declared after the links, so that they end
-    /// first.
+    /// The endpoint of the links, for drivers that have one. Declared after the links, so that they are
+    /// dropped first.
     endpoint: Option<Box<dyn Endpoint>>,
     /// Held by every registration of the program's own memory.
     lending: Arc<()>,
@@ -96,21 +96,21 @@ pub struct Communicator {
     timeout: Duration,
     numerics: Numerics,
     transport: &'static str,
-    /// The number of the latest collective.
+    /// Number of the latest collective.
     seq: u64,
-    /// Per peer: the numbers of the latest message sent to it and received from it.
+    /// Per peer: numbers of the latest message sent and of the latest message received.
     message_seqs: Vec<(u64, u64)>,
-    /// Per peer and direction.
+    /// Programs of messages, per peer and direction.
     message_programs: Vec<Option<Arc<Program>>>,
-    /// The error that every further call gives.
+    /// The error of every further call.
     failed: Option<Error>,
-    /// How long others may take to go when this is closed, if they meet in this process.
+    /// Time that other ranks have to leave when this is closed, if this process runs their rendezvous.
     departure_timeout: Duration,
-    /// Whether a thread of its own closes it, so that the program need not wait.
+    /// Whether a background thread closes it, so that the program need not wait.
     in_background: bool,
-    /// How to find the others again.
+    /// The means to find the other ranks again.
     rejoin: Rejoin,
-    /// The rendezvous, where it is in this process. The last to end.
+    /// The rendezvous, if this process runs it. Dropped last.
     server: Option<Server>,
 }
 
@@ -126,13 +126,13 @@ struct Parts {
     endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
     rejoin: Rejoin,
-    /// The rank whose process has the rendezvous, if any.
+    /// The rank whose process runs the rendezvous, if any.
     rendezvous_rank: Option<Rank>,
-    /// Whether it is made from no other communicator: only then warnings about the job are printed.
+    /// Whether it is not made from another communicator: only then warnings about the job are printed.
     is_first: bool,
 }
 
-/// The longest sleep of a rank that its device wakes. It then looks whether its peers live.
+/// Longest sleep of a rank that its device wakes, before it checks whether its peers live.
 const WOKEN_SLEEP: Duration = Duration::from_millis(25);
 
 impl Communicator {
@@ -166,7 +166,7 @@ impl Communicator {
         let control = Control::new(rank, &names, transport, &agreement, config.dump.clone());
         let control = dumps::register(control);
         let here = fingerprint(transport, &names);
-        // The same on all ranks: those of one host see the same machine.
+        // Equal on all ranks: those of one host see the same machine.
         let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
         let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
         let together = placement.is_none_or(|placement| placement.hosts() == 1);
@@ -230,19 +230,19 @@ impl Communicator {
         }
     }
 
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.peers.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.peers.names.len() as u32
     }
 
-    /// The driver that moves the bytes: `local`, `shm`, or what [`crate::Transport`] names.
+    /// Returns the name of the transport: `local`, `shm`, or a name of [`crate::Transport`].
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.transport
@@ -260,7 +260,7 @@ impl Communicator {
         self.executor.links().counters()
     }
 
-    /// How this rank's links have looked for completions. All zero where they look at memory and at no queue.
+    /// Returns the counters of polls for completions. All zero for links that poll memory and no queue.
     #[must_use]
     pub fn poll_counters(&self) -> PollCounters {
         self.executor.links().poll_counters()
@@ -277,7 +277,7 @@ impl Communicator {
         Arc::clone(&self.peers.control)
     }
 
-    /// The error that every further call gives, if it has failed.
+    /// Returns the error of every further call, if the communicator has failed.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.failed.clone()
@@ -291,20 +291,22 @@ impl Communicator {
     }
 
     /// Prefers a rail for messages between this rank and a peer from the next call on; `None` allows all
-    /// again. Both ends call it between the same two calls. While the rail is down the others are used; a
-    /// transport without rails ignores the call.
+    /// rails again.
+    ///
+    /// Both ends call it between the same two calls. While the rail is down the others are used. A transport
+    /// without rails ignores the call.
     pub fn prefer_rail(&mut self, peer: Rank, rail: Option<usize>) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.prefer_rail(peer.0, rail);
         }
     }
 
-    /// Returns the algorithm of a call with these arguments, and the segments of each chunk. `count` is the
+    /// Returns the algorithm of a call with these arguments, and the segments per chunk. `count` is the
     /// number of elements of one block.
     ///
     /// # Errors
-    /// [`Error::Plan`] when no algorithm, or not the one that the options name, works with the cables there
-    /// are.
+    /// [`Error::Plan`] when no algorithm, or not the one that the options name, works with the existing
+    /// cables.
     pub fn plan_of(
         &self,
         collective: Collective,
@@ -326,10 +328,11 @@ impl Communicator {
         })
     }
 
-    /// Plans a collective in advance, so that the first call of these arguments need not. `count` is the
-    /// number of elements of one block; `in_place`, whether input and output are the same memory. A call
-    /// whose plan is cached finds it in a few tens of nanoseconds. Nothing is sent, and other ranks need not
-    /// do the same.
+    /// Plans a collective in advance, so that the first call with these arguments need not.
+    ///
+    /// `count` is the number of elements of one block, and `in_place` says whether input and output are the
+    /// same memory. A call finds a cached plan in a few tens of nanoseconds. Nothing is sent, and other ranks
+    /// need not do the same.
     ///
     /// # Errors
     /// As for [`Communicator::plan_of`]; [`Error::InvalidArgument`] for a root outside the communicator.
@@ -351,13 +354,12 @@ impl Communicator {
         Ok(())
     }
 
-    /// Sets the algorithm of collectives that have it, from the next call on: they use it, or fail if it
-    /// cannot do the call. Other collectives are not affected. Several names are accepted in the form of
-    /// [`crate::SelectionConfig::algorithm`].
+    /// Sets the algorithm of collectives that have it, from the next call on.
     ///
-    /// `segments` is the number of pieces of each chunk, 0 for the automatic choice. This overrides all
-    /// options; `None`, with any segments, lets the options decide again. All ranks call it between the same
-    /// two calls.
+    /// These collectives use it, or fail if it cannot do the call. Other collectives are not affected.
+    /// Several names are accepted in the form of [`crate::SelectionConfig::algorithm`]. `segments` is the
+    /// number of pieces per chunk, 0 for the automatic choice. The setting overrides all options; `None`,
+    /// with any segments, returns to the options. All ranks call it between the same two calls.
     ///
     /// # Errors
     /// [`Error::UnknownName`] for an algorithm that no collective has, [`Error::InvalidArgument`] for too
@@ -369,19 +371,20 @@ impl Communicator {
         Ok(())
     }
 
-    /// Returns the fingerprint of this job, the same on all ranks: a tuning file is used only if it was
-    /// measured on the same one.
+    /// Returns the fingerprint of this job, equal on all ranks: a tuning file is used only if it was measured
+    /// on a system with an equal fingerprint.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
         fingerprint(self.transport, &self.peers.names)
     }
 
-    /// Sets the order of contributions of calls from now on. All ranks call it between the same two calls.
+    /// Sets the order in which later calls combine contributions. All ranks call it between the same two
+    /// calls.
     pub fn set_numerics(&mut self, numerics: Numerics) {
         self.numerics = numerics;
     }
 
-    /// How long a call may wait without progress.
+    /// Sets the time that a call may wait without progress.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }

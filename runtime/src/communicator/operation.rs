@@ -69,22 +69,22 @@ impl Signature {
 }
 
 impl<'c> Operation<'c> {
-    /// A collective. Those that combine elements need an operation ([`Operation::with_op`]), those with a
-    /// root have rank 0 unless [`Operation::with_root`] names another.
+    /// Creates a collective. Collectives that combine elements need an operation ([`Operation::with_op`]).
+    /// Those with a root use rank 0 unless [`Operation::with_root`] names another.
     #[must_use]
     #[inline]
     pub const fn new(collective: Collective) -> Operation<'c> {
         Operation::of_kind(CallKind::Collective(collective), Rank(0))
     }
 
-    /// A message to a rank, as [`Communicator::send`].
+    /// Creates a message to a rank, as [`Communicator::send`].
     #[must_use]
     #[inline]
     pub const fn send(to: Rank) -> Operation<'c> {
         Operation::of_kind(CallKind::Send, to)
     }
 
-    /// A message from a rank, as [`Communicator::recv`].
+    /// Creates a message from a rank, as [`Communicator::recv`].
     #[must_use]
     #[inline]
     pub const fn recv(from: Rank) -> Operation<'c> {
@@ -96,7 +96,7 @@ impl<'c> Operation<'c> {
         Operation { kind, op: None, root, scale: None, codec: None, counts: Counts::Even }
     }
 
-    /// Combines elements by `op`.
+    /// Sets the operation that combines elements.
     #[must_use]
     #[inline]
     pub const fn with_op(mut self, op: ReduceOp) -> Operation<'c> {
@@ -104,7 +104,7 @@ impl<'c> Operation<'c> {
         self
     }
 
-    /// Makes a rank the root.
+    /// Sets the root.
     #[must_use]
     #[inline]
     pub const fn with_root(mut self, root: Rank) -> Operation<'c> {
@@ -128,14 +128,14 @@ impl<'c> Operation<'c> {
         self
     }
 
-    /// Gives every rank's block a length of its own, as [`Communicator::all_gather_v`]: one per rank, the
-    /// same on all ranks.
+    /// Gives every rank's block a length of its own, as [`Communicator::all_gather_v`]: one length per rank,
+    /// the same on all ranks.
     #[must_use]
     pub fn with_counts(self, counts: impl Into<Cow<'c, [usize]>>) -> Operation<'c> {
         Operation { counts: Counts::Common(counts.into()), ..self }
     }
 
-    /// Gives this rank's blocks of `send` and of `recv` lengths, as [`Communicator::all_to_all_v`].
+    /// Sets the lengths of this rank's blocks of `send` and of `recv`, as [`Communicator::all_to_all_v`].
     #[must_use]
     pub fn with_own_counts(
         self,
@@ -145,14 +145,14 @@ impl<'c> Operation<'c> {
         Operation { counts: Counts::Own { send: send.into(), recv: recv.into() }, ..self }
     }
 
-    /// The shape of its arguments.
+    /// Returns the shape of the operation's arguments.
     #[must_use]
     #[inline]
     pub const fn shape(&self) -> &'static CallShape {
         self.signature().shape
     }
 
-    /// Its kind, with the shape of its arguments.
+    /// Returns the operation's kind, with the shape of its arguments.
     #[inline]
     pub(super) const fn signature(&self) -> Signature {
         Signature::new(self.kind)
@@ -196,7 +196,7 @@ impl<'c> Operation<'c> {
         self.check_variant(shape, dtype)
     }
 
-    /// Checks what only some collectives have.
+    /// Checks the parameters that only some collectives have.
     #[cold]
     fn check_variant(&self, shape: &CallShape, dtype: DType) -> Result<()> {
         let name = shape.names.rust;

@@ -95,7 +95,7 @@ struct CachedPlan {
     /// Generation in which the plan was chosen.
     generation: u64,
     sizes: CallSizes,
-    /// `None` while a call has it.
+    /// The plan; `None` while a call has borrowed it.
     program: Option<Arc<Program>>,
 }
 
@@ -103,17 +103,17 @@ struct CachedPlan {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheSlot(usize);
 
-/// A choice that the program makes between two calls. It takes precedence over all options.
+/// The choice that a program makes between two calls. It takes precedence over all options.
 #[derive(Debug)]
 struct Override {
     policy: Policy,
     segments: u32,
 }
 
-/// The overrides before [`Plans::override_once`].
+/// The state before [`Plans::override_once`].
 #[derive(Debug)]
 pub(super) struct SavedOverride {
-    /// The earlier override, if that one was about algorithms.
+    /// The earlier override, if algorithms were overridden.
     overriding: Option<Option<Override>>,
     segments_once: u32,
     generation: u64,
@@ -144,7 +144,7 @@ pub(super) struct Plans {
     lanes: u8,
     /// Ranks that can send to each other. Plans send between those only.
     reach: Reach,
-    /// Ranks that share a host. Equal on all ranks, as everything that plans are chosen by.
+    /// Placement of ranks on hosts. Equal on all ranks, as are all inputs of the choice of plans.
     hosts: Hosts,
     policy: Policy,
     segments: u32,
@@ -152,7 +152,7 @@ pub(super) struct Plans {
     overriding: Option<Override>,
     /// Replaces every other number of segments, unless it is 0.
     segments_once: u32,
-    /// Generation whose choices hold: those made since the latest override.
+    /// Generation of the valid choices: those made since the latest override.
     generation: u64,
     /// Number of generations so far.
     generations: u64,
@@ -241,10 +241,10 @@ impl Plans {
         Ok(PlannedCall { program, sizes })
     }
 
-    /// Lends the plan of a call, which returns it by [`Plans::give_back`]. A plan that is not returned would
-    /// be made again.
+    /// Lends the plan of a call, which returns it by [`Plans::give_back`]. A plan that is not returned is
+    /// made again.
     ///
-    /// Lending counts no references, on which all processors would have to agree.
+    /// Lending changes no reference count, which would be a shared cache line of all processors.
     #[inline]
     pub(super) fn borrow(&mut self, shape: &PlanKey) -> Result<(CacheSlot, PlannedCall)> {
         let kind =
@@ -366,18 +366,18 @@ impl Plans {
             .or_insert_with(|| select::simulated(call, root, &self.reach, &self.policy, requirements))
     }
 
-    /// Whether a call has no plan because not every rank reaches every other. The same on all ranks.
+    /// Whether a call has no plan because not every rank reaches every other. Equal on all ranks.
     pub(super) fn lacks_cables(&self, shape: &PlanKey) -> bool {
         !self.reach.is_complete() && self.choose(shape).is_err()
     }
 
-    /// The number of compiled programs.
+    /// Returns the number of compiled programs.
     #[cfg(test)]
     pub(super) fn programs_compiled(&self) -> usize {
         self.programs.len()
     }
 
-    /// Limits sends to these ranks, as if cables connected no others.
+    /// Limits sends to these pairs of ranks, as if no other cables existed.
     #[cfg(test)]
     pub(super) fn limit_to(&mut self, reach: Reach) {
         self.reach = reach;

@@ -13,7 +13,7 @@ use collectives::{
 use topology::Rank;
 
 impl Communicator {
-    /// Returns how often an element is packed at most in an `all_reduce` of `count` elements.
+    /// Returns the maximum number of times that an element is packed in an `all_reduce` of `count` elements.
     ///
     /// [`Codec::error_bound`] depends on it. The function plans for all ranks, which takes time where there
     /// are many.

@@ -1,12 +1,12 @@
 //! Calls on memory by address: the base of the C interface and of other languages.
 //!
-//! A raw call becomes the same [`Request`] as its typed twin, so both follow the same rules. This module checks only
-//! properties that a slice guarantees: null, misaligned and overlapping addresses, and lengths beyond memory. As in NCCL, a
-//! call is in place if its addresses say so.
+//! A raw call becomes the same [`Request`] as its typed twin, so both follow the same rules. This module
+//! checks only properties that a slice guarantees: null, misaligned and overlapping addresses, and lengths
+//! beyond memory. As in NCCL, a call is in place if its addresses say so.
 //!
 //! # Safety
-//! The issuer of a call vouches for its addresses ([`Communicator::call_raw`]). Spans are made of addresses after they have
-//! been checked, and end with the call.
+//! The issuer of a call guarantees the validity of its addresses ([`Communicator::call_raw`]). Spans are made
+//! of addresses after they have been checked, and end with the call.
 
 use super::{
     Communicator,
@@ -26,14 +26,16 @@ use transport::memory::{Span, SpanMut};
 
 /// A call, by the addresses of its memory.
 ///
-/// The value only describes the call. Its issuer makes the promise about the memory.
+/// The value only describes the call; the guarantee about the memory is given when it is issued.
 ///
-/// `count` is the number of elements of one block, as NCCL counts: the elements that a rank sends in `all_gather` and
-/// `gather`, receives in `reduce_scatter` and `scatter`, and sends to each rank in `all_to_all`. Operations with lengths
-/// ([`Operation::with_counts`]) do not look at it. A buffer that only the root has is not looked at on other ranks.
+/// `count` is the number of elements of one block, as NCCL counts: the elements that a rank sends in
+/// `all_gather` and `gather`, receives in `reduce_scatter` and `scatter`, and sends to each rank in
+/// `all_to_all`. Operations with lengths ([`Operation::with_counts`]) ignore it. A buffer that only the root
+/// has is ignored on other ranks.
 ///
-/// A call is in place if `send` equals `recv`, or if the block of this rank in the buffer of all blocks is the other buffer
-/// ([`collectives::CallShape::in_place`]). `all_to_all` and operations with lengths have no form in place.
+/// A call is in place if `send` equals `recv`, or if this rank's block in the buffer of all blocks is the
+/// other buffer ([`collectives::CallShape::in_place`]). `all_to_all` and operations with lengths have no form
+/// in place.
 #[derive(Clone, Debug)]
 pub struct RawCall {
     /// The operation.
@@ -48,15 +50,16 @@ pub struct RawCall {
     pub recv: *mut u8,
 }
 
-// SAFETY: a call is a description; addresses are used only where somebody vouches for them, on whatever thread.
+// SAFETY: a call is a description; its addresses are used only by functions whose callers guarantee the
+// validity of the memory, on any thread.
 unsafe impl Send for RawCall {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for RawCall {}
 
-/// An `all_reduce` by address, without scale and codec: the call that programs make most often.
+/// An `all_reduce` by address, without scale and codec: the most frequent call.
 ///
-/// It is small and has nothing to drop, so it is passed in registers. By a [`RawCall`], which is written to memory, an
-/// `all_reduce` of 8 bytes takes 15 ns longer through C, of 78.
+/// It is small and needs no drop, so it is passed in registers. Through a [`RawCall`], which is written to
+/// memory, an `all_reduce` of 8 bytes takes 15 ns longer from C, of 78.
 #[derive(Clone, Copy, Debug)]
 pub struct RawAllReduce {
     /// The type of the elements.
@@ -71,9 +74,9 @@ pub struct RawAllReduce {
     pub recv: *mut u8,
 }
 
-/// A call by address that a communicator can carry out.
+/// A call by address that a communicator can run.
 pub trait CallByAddress {
-    /// Carries out the call.
+    /// Runs the call.
     ///
     /// # Errors
     /// Those of [`Communicator::call_raw`].
@@ -86,29 +89,29 @@ pub trait CallByAddress {
 impl CallByAddress for RawCall {
     #[inline]
     unsafe fn execute(&self, comm: &mut Communicator) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the validity of the memory.
         unsafe { comm.call_raw(self) }
     }
 }
 
 impl CallByAddress for RawAllReduce {
-    // Always: each step on the way of a call of 8 bytes that is a function takes as long as its checks.
+    // Always inlined: in a call of 8 bytes, each function call takes as long as the checks.
     #[inline(always)]
     unsafe fn execute(&self, comm: &mut Communicator) -> Result<()> {
         const SIGNATURE: Signature = Signature::new(CallKind::Collective(Collective::AllReduce));
         let RawAllReduce { dtype, op, count, send, recv } = *self;
         let operation = Operation::new(Collective::AllReduce).with_op(op);
         let call = RawCall { operation, dtype, count, send, recv };
-        // SAFETY: the caller vouches for the memory until this returns.
+        // SAFETY: the caller guarantees the validity of the memory until this returns.
         let request = unsafe { call.request_of(SIGNATURE, comm.rank_info())? };
         comm.execute(&request)
     }
 }
 
-/// The alignment of elements.
+/// Returns the alignment of elements.
 const fn alignment(dtype: DType) -> usize {
     match dtype {
-        // A pair of floats.
+        // A complex number is a pair of floats.
         DType::Complex64 => align_of::<f32>(),
         other => other.size(),
     }
@@ -117,10 +120,10 @@ const fn alignment(dtype: DType) -> usize {
 /// Returns the bytes of `count` elements at an address.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if there can be no such elements.
+/// [`Error::InvalidArgument`] for a null or misaligned address, or for too many elements.
 #[inline(always)] // As `RawAllReduce`.
 fn checked(what: &str, address: usize, dtype: DType, count: usize) -> Result<usize> {
-    // Below it, no product or sum of these is more than memory can hold.
+    // Below this limit, no product or sum of lengths exceeds memory.
     const MOST: usize = 1 << (usize::BITS - 8);
     let size = dtype.size();
     if address != 0 && (address | count) < MOST && address & (size - 1) == 0 {
@@ -129,7 +132,7 @@ fn checked(what: &str, address: usize, dtype: DType, count: usize) -> Result<usi
     checked_exactly(what, address, dtype, count)
 }
 
-/// As [`checked`], for addresses and counts that are not as usual.
+/// Checks as [`checked`], for unusual addresses and counts.
 #[cold]
 fn checked_exactly(what: &str, address: usize, dtype: DType, count: usize) -> Result<usize> {
     let bytes = count.checked_mul(dtype.size()).filter(|bytes| *bytes <= isize::MAX as usize);
@@ -182,7 +185,7 @@ impl RawCall {
     /// # Errors
     /// Those of [`Communicator::call_raw`] that are about arguments.
     pub(crate) fn check(&self, rank: Rank, size: u32) -> Result<()> {
-        // SAFETY: the request is dropped before anybody looks at memory.
+        // SAFETY: the request is dropped before the memory is accessed.
         let request = unsafe { self.request(RankInfo { rank, size })? };
         if let RequestKind::Collective(call) = request.kind {
             call.reducer()?;
@@ -213,7 +216,7 @@ impl RawCall {
     /// # Safety
     /// As for [`Communicator::call_raw`].
     unsafe fn request<'m>(&self, info: RankInfo) -> Result<Request<'m>> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the validity of the memory.
         unsafe { self.request_of(self.operation.signature(), info) }
     }
 
@@ -231,7 +234,7 @@ impl RawCall {
         let sent = checked("send", self.send.addr(), *dtype, extents.send)?;
         let received = checked("recv", self.recv.addr(), *dtype, extents.recv)?;
         let in_place = self.in_place((sent, received), overlap, info.rank)?;
-        // SAFETY: the caller vouches for the memory.
+        // SAFETY: the caller guarantees the validity of the memory.
         let (input, output) = unsafe { (Span::new(self.send, sent), SpanMut::new(self.recv, received)) };
         Request::new(signature, info, operation, (*dtype, *count), (input, output, in_place))
     }
@@ -249,42 +252,42 @@ fn forbidden_overlap(overlap: Overlap) -> Error {
 }
 
 impl Communicator {
-    /// Carries out a call on memory by address, as its typed twin.
+    /// Runs a call on memory by address, as its typed twin.
     ///
     /// # Errors
-    /// Those of the typed twin. [`Error::InvalidArgument`] names the argument where an address is null and elements are
-    /// needed, is not aligned to the elements, or where `send` and `recv` overlap otherwise than in place.
+    /// Those of the typed twin. [`Error::InvalidArgument`] names the argument if a required address is null,
+    /// if an address is misaligned, or if `send` and `recv` overlap otherwise than in place.
     ///
     /// # Safety
-    /// Until the call returns, the elements at `send` stay readable and the elements at `recv` readable and writable; in
-    /// place, all blocks are readable and writable. Meanwhile no other thread writes the elements at `send` or uses those at
-    /// `recv`.
+    /// Until the call returns, the elements at `send` stay readable and the elements at `recv` readable and
+    /// writable; in place, all blocks are readable and writable. Meanwhile no other thread writes the
+    /// elements at `send` or uses those at `recv`.
     #[inline]
     pub unsafe fn call_raw(&mut self, call: &RawCall) -> Result<()> {
         match call.as_all_reduce() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the validity of the memory.
             Some(call) => unsafe { call.execute(self) },
             // SAFETY: as above.
             None => unsafe { self.general_call(call) },
         }
     }
 
-    /// Carries out any call.
+    /// Runs a call of any kind.
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
     #[inline(never)]
     unsafe fn general_call(&mut self, call: &RawCall) -> Result<()> {
         if call.operation.scale.is_some() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the validity of the memory.
             return unsafe { self.group_raw(slice::from_ref(call)) };
         }
-        // SAFETY: the caller vouches for the memory until this returns.
+        // SAFETY: the caller guarantees the validity of the memory until this returns.
         let request = unsafe { call.request(self.rank_info())? };
         self.execute(&request)
     }
 
-    /// Carries out calls as a [`super::Group`]: together, and in this order as far as their results depend on it.
+    /// Runs calls as a [`super::Group`]: together, and in this order as far as their results depend on it.
     ///
     /// # Errors
     /// Those of [`Communicator::call_raw`]; nothing has moved after an [`Error::InvalidArgument`].
@@ -293,7 +296,7 @@ impl Communicator {
     /// As for [`Communicator::call_raw`], for each call. No call writes memory that another one uses.
     pub unsafe fn group_raw(&mut self, calls: &[RawCall]) -> Result<()> {
         let info = self.rank_info();
-        // SAFETY: the caller vouches for the memory until this returns.
+        // SAFETY: the caller guarantees the validity of the memory until this returns.
         let mut requests: Vec<Request<'_>> =
             calls.iter().map(|call| unsafe { call.request(info) }).collect::<Result<_>>()?;
         let scales: Vec<_> = calls.iter().map(|call| call.operation.scale).collect();
@@ -305,7 +308,7 @@ impl Communicator {
             if scale.is_some() { scaling_bytes(request).next_multiple_of(super::ALIGNMENT) } else { 0 }
         };
         let bytes: Vec<usize> = scales.iter().zip(&requests).map(bytes).collect();
-        // The others are about to enter, so that this failure is theirs too.
+        // The other ranks are about to enter the calls, so this failure fails them too.
         let mut memory = match self.slab.allocate(bytes.iter().sum()) {
             Ok(memory) => memory,
             Err(error) => return self.fail(error.into()),
@@ -316,7 +319,8 @@ impl Communicator {
             let Some(scale) = scale else { continue };
             let own = rest.sub(0, scaling_bytes(request));
             rest = rest.sub(bytes, rest.len() - bytes);
-            // SAFETY: the caller vouches for the memory until this returns, and `own` is ours until then.
+            // SAFETY: the caller guarantees the validity of the memory until this returns, and `own` is not
+            // used by others until then.
             scalings.push(unsafe { scaled(request, scale, own)? });
         }
         self.run_together(&requests, &scalings)

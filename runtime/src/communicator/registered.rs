@@ -1,9 +1,9 @@
-//! Memory of the program's own that is registered with devices, as `CommRegister` does.
+//! Registration of the program's own memory with devices, as `CommRegister` does.
 //!
 //! # Safety
 //! A driver may use the memory until its lease is dropped. The guard borrows the memory exclusively for
-//! longer than the lease lives. A leaked guard leaves the memory registered: the device then keeps pages that
-//! it has pinned, and is asked to use them only in a call on that very memory.
+//! longer than the lease lives. A leaked guard leaves the memory registered: the device keeps its pages
+//! pinned, and uses them only in a call on that very memory.
 
 use super::Communicator;
 use crate::{Element, Result, error::Error};
@@ -14,16 +14,17 @@ use std::{
 };
 use transport::driver::RegistrationGuard;
 
-/// A slice of the program's own that collectives move without copies, where transport and devices allow that.
+/// A slice of the program's memory that collectives move without copies, where transport and devices allow
+/// that.
 ///
-/// It is used as the slice that it is. Dropping it ends the registration. It may outlive its communicator.
+/// It is used as the slice itself. Dropping it ends the registration. It may outlive its communicator.
 pub struct RegisteredSlice<'m, T> {
     /// Declared before the memory, so that it is dropped first.
     registration: Registration,
     memory: &'m mut [T],
 }
 
-/// The registration of the program's own memory with devices, until it is dropped.
+/// The registration of the program's memory with devices, until it is dropped.
 ///
 /// It may outlive its communicator.
 #[derive(Debug)]
@@ -36,11 +37,11 @@ pub struct Registration {
 }
 
 impl Communicator {
-    /// Registers memory of the program's own with devices, so that calls on it copy nothing on the way.
+    /// Registers the program's memory with devices, so that calls on it move it without copies.
     ///
-    /// Calls work as before where the transport does not register memory, or where a device registers none
-    /// after its connections are made (Apple's). Memory from [`Communicator::alloc`] is moved without copies
-    /// on every transport.
+    /// Calls work as before where the transport does not register memory, or where a device cannot register
+    /// memory after its connections are made (Apple's). Memory from [`Communicator::alloc`] is moved without
+    /// copies on every transport.
     ///
     /// Devices register the memory when a call first uses it, within the limits `TBCCL_CACHE_REGIONS` and
     /// `TBCCL_CACHE_BYTES`. Beyond them, the least recently used memory makes room.
@@ -49,8 +50,8 @@ impl Communicator {
     /// [`Error::InvalidArgument`] if part of the memory is registered already.
     pub fn register<'m, T: Element>(&mut self, memory: &'m mut [T]) -> Result<RegisteredSlice<'m, T>> {
         let (start, len) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
-        // SAFETY: the guard keeps the borrow until it has dropped the registration; the module says what a
-        // leaked guard does.
+        // SAFETY: the guard keeps the borrow until it has dropped the registration; the module docs describe
+        // the effect of a leaked guard.
         let registration = unsafe { self.register_raw(start, len)? };
         Ok(RegisteredSlice { registration, memory })
     }
@@ -65,7 +66,7 @@ impl Communicator {
     pub unsafe fn register_raw(&mut self, start: *mut u8, bytes: usize) -> Result<Registration> {
         let lease = match &mut self.endpoint {
             Some(endpoint) if bytes > 0 => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees the validity of the memory.
                 let lent = unsafe { endpoint.register(start, bytes) };
                 lent.map_err(|e| Error::InvalidArgument(e.to_string()))?
             }

@@ -1,12 +1,12 @@
 //! `all_to_all_v` where some ranks have no cable between them: ranks in between forward blocks.
 //!
-//! A plan of all_to_all cannot do it: with blocks of unequal lengths a rank knows its own only, so that it
-//! has no room for others'. So ranks first exchange all lengths. Then each scatters its blocks to all, and
-//! these scatters run together: the lengths of a scatter are known to all ranks, and on a ring of cables it
-//! goes down a line. Scatters come in the order of their roots in every stream, and within one messages go
-//! away from the root, so that no circular wait is possible.
+//! A plan of all_to_all cannot do it: with blocks of unequal lengths a rank knows only the lengths of its own
+//! blocks, so it has no memory for those of others. So ranks first exchange all lengths. Then each rank
+//! scatters its blocks to all others, and these scatters run together: all ranks know the lengths of a
+//! scatter, and on a ring of cables it goes down a line. Scatters come in the order of their roots in every
+//! stream, and within a scatter messages move away from the root, so no circular wait is possible.
 //!
-//! No block is padded to the length of another one. Boards show that ranks are in a scatter.
+//! Blocks are not padded. Boards show that ranks are in a scatter.
 
 use super::{
     Communicator,
@@ -18,25 +18,25 @@ use collectives::{Collective, DType, schedule::InPlace};
 use topology::Rank;
 use transport::memory::{Span, SpanMut};
 
-/// The lengths of all blocks, as all ranks have told them.
+/// The lengths of all blocks, as all ranks have exchanged them.
 struct Lengths {
     ranks: usize,
-    /// Lengths per rank: of the blocks that it sends to each, and of those that it expects from each.
+    /// Lengths per rank: of the blocks that it sends to each rank, and of those that it expects from each.
     all: Vec<u64>,
 }
 
 impl Lengths {
-    /// The blocks that a rank sends.
+    /// Returns the lengths of the blocks that a rank sends.
     fn sent(&self, rank: usize) -> &[u64] {
         &self.all[rank * 2 * self.ranks..][..self.ranks]
     }
 
-    /// The blocks that a rank expects.
+    /// Returns the lengths of the blocks that a rank expects.
     fn expected(&self, rank: usize) -> &[u64] {
         &self.all[(rank * 2 + 1) * self.ranks..][..self.ranks]
     }
 
-    /// All find out the same.
+    /// Checks that sent and expected lengths agree. All ranks get the same result.
     fn check(&self) -> Result<()> {
         for (from, to) in (0..self.ranks).flat_map(|from| (0..self.ranks).map(move |to| (from, to))) {
             let (sent, expected) = (self.sent(from)[to], self.expected(to)[from]);
@@ -51,7 +51,7 @@ impl Lengths {
 }
 
 impl Communicator {
-    /// Carries out an `all_to_all_v` with arguments that this rank has checked.
+    /// Runs an `all_to_all_v` whose arguments this rank has checked.
     #[cold]
     pub(super) fn all_to_all_relayed(
         &mut self,
@@ -98,7 +98,7 @@ mod tests {
     use crate::Config;
     use topology::Reach;
 
-    /// Ranks that are threads, of which neighbours of a circle reach each other.
+    /// Runs `each` on ranks that are threads, of which only neighbors of a ring reach each other.
     fn on_a_ring(ranks: u32, each: impl Fn(&mut Communicator) + Sync) {
         let config = Config { slab_bytes: Some(1 << 22), ..Config::default() };
         let comms = Communicator::local(ranks, &config).expect("memory for a test");
@@ -112,7 +112,7 @@ mod tests {
         });
     }
 
-    /// Some blocks are empty, and some of several cache lines.
+    /// Returns the length of a block: empty for some, several cache lines for others.
     fn length(from: u32, to: u32) -> usize {
         ((from * 7 + to * 3) % 5 * 40) as usize
     }

@@ -1,8 +1,8 @@
 //! Requests: calls whose arguments have been checked.
 //!
-//! A communicator carries a request out at once; a group keeps it until it runs. One set of functions checks
-//! the arguments of every call, on slices and on addresses, by the shape of its operation ([`CallShape`]).
-//! Nothing here moves bytes or asks peers: a request is made of what this rank knows.
+//! A communicator runs a request at once; a group keeps it until it runs. One set of functions checks the
+//! arguments of every call, on slices and on addresses, by the shape of its operation ([`CallShape`]). This
+//! module moves no bytes and asks no peers: a request depends only on what this rank knows.
 
 use super::{
     call::{Blocks, Call},
@@ -18,7 +18,7 @@ use collectives::{self, BufferShape, CallShape, DType, Overlap, schedule::InPlac
 use topology::Rank;
 use transport::memory::{Span, SpanMut};
 
-/// A call of checked arguments, with its memory, which it borrows.
+/// A call with checked arguments, and its memory, which it borrows.
 #[derive(Debug)]
 pub(super) struct Request<'m> {
     pub(super) kind: RequestKind,
@@ -62,7 +62,7 @@ impl Lengths {
             Counts::Even => (0, None),
             Counts::Common(counts) => {
                 let (own, all) = (vec![counts[info.rank.index()] as u64], list(counts));
-                // The mean is the same on all ranks, and near enough to choose a plan by.
+                // The mean is equal on all ranks, and good enough to choose a plan by.
                 let mean = all.iter().sum::<u64>() / u64::from(info.size);
                 let lengths = match shape.send.blocks == collectives::Blocks::PerRank {
                     true => Lengths { input: all, output: own, known: Known::Input },
@@ -175,8 +175,8 @@ fn wrong_length(what: &str, given: usize, needed: usize) -> Error {
     Error::InvalidArgument(format!("{what} has {given} elements where {needed} are needed"))
 }
 
-/// Whether a call on slices takes its count from `recv`. It takes it from a buffer of one block that all
-/// ranks have; `send` if both are.
+/// Whether a call on slices takes its count from `recv`. The count comes from a buffer of one block that all
+/// ranks have; from `send` if both are such buffers.
 #[inline(always)]
 fn is_counted_by_recv(shape: &CallShape) -> bool {
     let is_of_all = |buffer: BufferShape| buffer.blocks == collectives::Blocks::One && !buffer.is_root_only;
@@ -263,7 +263,7 @@ impl<'m> Request<'m> {
         };
         let call = Call {
             collective,
-            // Equal on all ranks, whatever a caller has put into parameters that the call does not have.
+            // Equal on all ranks, also if a caller sets parameters that the call does not have.
             dtype: if has_data { dtype } else { DType::U8 },
             op: operation.op,
             count: if has_data { count } else { 0 },
@@ -274,7 +274,7 @@ impl<'m> Request<'m> {
         Ok(Request { kind: RequestKind::Collective(call), input, output, lengths })
     }
 
-    /// The type of its elements.
+    /// Returns the type of the request's elements.
     #[inline]
     pub(super) fn dtype(&self) -> DType {
         match self.kind {
@@ -283,7 +283,7 @@ impl<'m> Request<'m> {
         }
     }
 
-    /// The lengths of a collective's blocks.
+    /// Returns the lengths of a collective's blocks.
     #[inline]
     pub(super) fn blocks(&self) -> Blocks<'_> {
         self.lengths.as_deref().map_or(Blocks::Even, Lengths::blocks)

@@ -1,4 +1,4 @@
-//! Scales: the factors by which ranks multiply their contributions.
+//! Scales: factors by which ranks multiply their contributions.
 
 use crate::{
     Element,
@@ -8,7 +8,7 @@ use crate::{
 };
 use collectives::{DType, ReduceOp};
 
-/// A number of an element type, by which contributions are multiplied.
+/// A factor of an element type, by which a contribution is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     dtype: DType,
@@ -17,7 +17,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Makes a scale of a number.
+    /// Creates a scale from a number.
     #[must_use]
     pub fn new<T: Element>(factor: T) -> Scale {
         let mut bytes = [0; 8];
@@ -25,7 +25,7 @@ impl Scale {
         Scale { dtype: T::DTYPE, bytes }
     }
 
-    /// Makes a scale of the bytes of an element.
+    /// Creates a scale from the bytes of an element.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an element of the type has another length.
@@ -39,18 +39,18 @@ impl Scale {
         Ok(Scale { dtype, bytes })
     }
 
-    /// The type of the number.
+    /// Returns the type of the factor.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The bytes of the number's element.
+    /// Returns the bytes of the factor's element.
     pub(super) fn element(&self) -> &[u8] {
         &self.bytes[..self.dtype.size()]
     }
 
-    /// Returns the product of elements of this type.
+    /// Returns the function that multiplies elements of this type.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for elements of another type, [`Error::IllegalOp`] for a type without

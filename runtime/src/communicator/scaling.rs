@@ -1,11 +1,11 @@
-//! Contributions that are multiplied before a call moves them.
+//! Multiplication of contributions before a call moves them.
 //!
 //! A contribution is multiplied into the output where that has room for it, and into the library's own memory
 //! elsewhere. The call then runs on the product.
 //!
 //! # Safety
 //! Kernels get spans of one length, equal or disjoint, aligned to their elements. In place, all blocks are
-//! writable, as the issuer of the call has promised.
+//! writable, as the issuer of the call guarantees.
 
 use super::{
     request::{Request, RequestKind},
@@ -42,15 +42,15 @@ impl<'m> Scaling<'m> {
         for start in (0..self.from.len()).step_by(block.len()) {
             let len = block.len().min(self.from.len() - start);
             let (from, to) = (self.from.sub(start, len), self.to.sub(start, len));
-            // SAFETY: both spans hold as many elements, aligned as their addresses were checked to be, or the
-            // library's own, and are equal or disjoint; the factors are a block of this function's, aligned
-            // to every element.
+            // SAFETY: both spans hold the same number of elements, aligned as their addresses were checked to
+            // be, or as the library's own memory is. They are equal or disjoint. The factors are a block of
+            // this function's, aligned to every element.
             unsafe { self.product.reduce(to.as_mut_ptr(), from.as_ptr(), block.as_ptr(), len / size) };
         }
     }
 }
 
-/// Memory that a product is written to.
+/// The memory that a product is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Destination {
     /// The output, which is as long as the input; the call then runs in place.
@@ -99,7 +99,7 @@ pub(super) unsafe fn scaled<'m>(
             request.input = request.output.as_span();
             request.output
         }
-        // SAFETY: in place the caller vouches for the memory of all blocks being writable.
+        // SAFETY: in place the caller guarantees that the memory of all blocks is writable.
         Destination::Input => unsafe { SpanMut::new(from.as_ptr().cast_mut(), from.len()) },
         Destination::Own => {
             request.input = memory.as_span();

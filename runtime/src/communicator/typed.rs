@@ -1,7 +1,7 @@
-//! The table of calls on slices: the methods of [`Communicator`], and those of [`Group`] by the same names.
+//! The table of calls on slices: the methods of [`Communicator`], and those of [`Group`] with the same names.
 //!
 //! Each row has a name, its arguments, and the operation that they make. `request` checks slices against the
-//! shape of the operation, so no row says what its arguments must be.
+//! shape of the operation, so rows do not repeat the rules of arguments.
 
 use super::{
     Buffer, Communicator, Group,
@@ -18,7 +18,7 @@ use collectives::{Codec, Collective, ReduceOp};
 use topology::Rank;
 
 impl Communicator {
-    /// Rank and size, against which arguments are checked.
+    /// Returns the rank and size, against which arguments are checked.
     #[inline]
     pub(super) fn rank_info(&self) -> RankInfo {
         RankInfo { rank: self.rank(), size: self.size() }
@@ -36,7 +36,7 @@ impl Communicator {
         Ok(Buffer::new(self.slab.allocate(bytes)?))
     }
 
-    /// Carries out any operation, from `send` to `recv`.
+    /// Runs any operation, from `send` to `recv`.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for an operation with a scale.
@@ -45,7 +45,7 @@ impl Communicator {
         self.execute(&Request::apart(self.rank_info(), operation, send.into(), recv.into())?)
     }
 
-    /// Carries out any operation in place.
+    /// Runs any operation in place.
     ///
     /// `data` has all blocks on a rank that has a buffer of all blocks, and one block elsewhere.
     ///
@@ -245,7 +245,7 @@ calls! { in place:
     exclusive_scan_in_place(op: ReduceOp) = EXCLUSIVE_SCAN.with_op(op);
 }
 
-/// Calls that do not fit the table: of one element type, with another order of arguments, and messages.
+/// Calls that do not fit the table: those of one element type or another order of arguments, and messages.
 impl Communicator {
     /// Reduces as [`Communicator::all_reduce`], with every message packed by `codec`.
     ///
@@ -284,9 +284,9 @@ impl Communicator {
     /// `recv`.
     ///
     /// Block `j` of `send` has `send_counts[j]` elements, block `i` of `recv` has `recv_counts[i]`. A rank
-    /// passes its own lengths only; the call fails on all ranks if one sends another length than its peer
-    /// expects. Where not every rank has a cable to every other, ranks first tell each other all lengths, and
-    /// ranks in between pass blocks on.
+    /// passes only its own lengths; the call fails on all ranks if one sends another length than its peer
+    /// expects. Where not every rank has a cable to every other, ranks first exchange all lengths, and ranks
+    /// in between forward blocks.
     ///
     /// # Errors
     /// Those of [`Communicator::all_reduce`].

@@ -76,7 +76,7 @@ impl Form<usize> for Bytes {
     }
 }
 
-/// A number of seconds, with a fraction if need be.
+/// A number of seconds, optionally with a fraction.
 pub(super) struct Seconds;
 
 impl Form<Duration> for Seconds {
@@ -90,7 +90,7 @@ impl Form<Duration> for Seconds {
     }
 }
 
-/// A number of microseconds, with a fraction if need be.
+/// A number of microseconds, optionally with a fraction.
 pub(super) struct Microseconds;
 
 impl Form<Duration> for Microseconds {
@@ -162,7 +162,7 @@ impl Form<PathBuf> for FilePath {
     }
 }
 
-/// Names of algorithms, in order of preference or, after `^`, to be left out.
+/// Names of algorithms, in order of preference, or excluded after `^`.
 pub(super) struct AlgorithmNames;
 
 impl Form<String> for AlgorithmNames {
@@ -208,7 +208,7 @@ impl Form<Security> for Protection {
     }
 }
 
-/// A file of selection rules. Ranks compare what the file says, not where it is.
+/// A file of selection rules. Ranks compare the rules, not the path.
 pub(super) struct RulesFile;
 
 impl Form<Vec<Rule>> for RulesFile {

@@ -1,7 +1,13 @@
 //! Options of the runtime, read once from the environment and passed down as a value.
 //!
-//! `table` declares every option; `forms` reads and writes values; `transport` names the transports. This module reads the environment, and checks options
-//! that depend on each other. Nothing below the constructors of a communicator reads the environment.
+//! | module | purpose |
+//! |---|---|
+//! | `table` | the declaration of every option |
+//! | `forms` | how values are read and written |
+//! | `transport` | names of transports |
+//!
+//! This module reads the environment, and checks options that depend on each other. Nothing below the
+//! constructors of a communicator reads the environment.
 
 mod forms;
 mod table;
@@ -20,7 +26,7 @@ use collectives::{
 };
 use std::{collections::BTreeMap, path::PathBuf};
 
-/// Where other programs look for the path of a device matrix.
+/// Variables of MLX and JACCL that name the file of a device matrix.
 const MATRICES: [&str; 2] = ["MLX_IBV_DEVICES", "JACCL_IBV_DEVICES"];
 
 /// Variables that tell a rank who it is; set by the launcher, not options.
@@ -36,17 +42,17 @@ pub const IDENTITY: &[&str] = &[
     "TBCCL_ROOT",
 ];
 
-/// Variables that begin so steer this project's own tests, whose programs inherit them.
+/// Prefix of the variables of this project's own tests, whose programs inherit them.
 const OF_TESTS: &str = "TBCCL_TEST_";
 
 impl Config {
     /// Default address space for registered memory, in bytes per rank; untouched memory costs nothing.
     pub const SLAB_BYTES: u64 = 16 << 30;
 
-    /// The options that these variables set; others keep their defaults.
+    /// Reads the options from variables; other options keep their defaults.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a value that cannot be, [`Error::UnknownName`] for a `TBCCL_` variable that
+    /// [`Error::InvalidArgument`] for an invalid value, [`Error::UnknownName`] for a `TBCCL_` variable that
     /// nothing reads.
     pub fn from_vars(vars: impl IntoIterator<Item = (String, String)>) -> Result<Config> {
         let mut config = Config::default();
@@ -69,7 +75,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The options that the process's environment sets.
+    /// Reads the options from the process's environment.
     ///
     /// # Errors
     /// As for [`Config::from_vars`].
@@ -79,13 +85,13 @@ impl Config {
         Config::from_vars(vars)
     }
 
-    /// The options that must be equal on all ranks, as text.
+    /// Returns the options that must be equal on all ranks, as text.
     #[must_use]
     pub fn shared(&self) -> BTreeMap<String, String> {
         OPTIONS.iter().filter(|o| o.shared).map(|o| (o.env.to_owned(), (o.get)(self))).collect()
     }
 
-    /// What decides which plan a call takes. What was measured elsewhere is not part of it.
+    /// Returns the policy by which plans are selected. Measurements of other machines are left out.
     pub(crate) fn policy(&self, here: &Fingerprint, oversubscribed: bool) -> Policy {
         let SelectionConfig { algorithm, rules, tuned, model, .. } = &self.selection;
         let names = algorithm.as_deref().map(Names::parse).transpose().ok().flatten();
@@ -98,7 +104,7 @@ impl Config {
         RingLayout { cells: 256, staging_bytes: self.shm.staging_bytes, piece_bytes: self.shm.piece_bytes }
     }
 
-    /// Checks options that depend on each other; each alone is checked as it is read.
+    /// Checks options that depend on each other. Each value by itself was checked when it was read.
     fn check(&self) -> Result<()> {
         let ShmConfig { staging_bytes, piece_bytes, .. } = self.shm;
         let pieces = staging_bytes / piece_bytes;

@@ -1,7 +1,9 @@
-//! The table of options: each is declared here once, with its field, default, environment variable, form and limits.
+//! The table of options: the one declaration of every option, with its field, default, environment variable,
+//! form and limits.
 //!
-//! The declaration makes the structures ([`Config`] and its groups), their defaults, and [`OPTIONS`], from which the
-//! environment, the C interface, error messages and the tables of the documentation are served.
+//! The declaration generates the structures ([`Config`] and its groups), their defaults, and [`OPTIONS`]. The
+//! environment, the C interface, error messages and the tables of the documentation are derived from
+//! [`OPTIONS`].
 
 use super::{
     Transport,
@@ -26,9 +28,9 @@ use transport::{
 /// An option: its environment variable, its documentation, and access to its value.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigOption {
-    /// The environment variable.
+    /// Environment variable.
     pub env: &'static str,
-    /// A sentence for people; the default stands in parentheses.
+    /// Description as a sentence; the default is in parentheses.
     pub doc: &'static str,
     /// Whether the value must be equal on all ranks.
     pub shared: bool,
@@ -82,7 +84,7 @@ macro_rules! options {
                     &(*config)$(.$path)?
                 }
 
-                /// As `of`, to be changed.
+                /// Returns the group of an option in `config`, mutably.
                 fn of_mut(config: &mut Config) -> &mut $group {
                     &mut (*config)$(.$path)?
                 }
@@ -121,8 +123,9 @@ macro_rules! is_shared {
     };
 }
 
-// An option: documentation; field: type = default, variable, whether all ranks of the `job` or each `rank` decides, form,
-// and where not all values of the form are valid, the condition and how it is put to people.
+// An option: documentation; field: type = default, variable, whether it must be equal on all ranks of the
+// `job` or each `rank` decides, form. If not all values of the form are valid, the condition and its message
+// follow.
 options! {
     /// Options of the runtime.
     Config [] {

@@ -1,4 +1,4 @@
-//! The transports, and the names that people type for them.
+//! The transports, and their names.
 
 use collectives::UnknownName;
 use std::{fmt, str::FromStr};
@@ -20,14 +20,14 @@ pub enum Transport {
     Verbs,
     /// Shared memory between processes of one host, RDMA between hosts.
     MixedVerbs,
-    /// Shared memory between processes of one host; between hosts RDMA if its devices connect every rank with those of
-    /// all other hosts, and TCP if not.
+    /// Shared memory between processes of one host; between hosts RDMA if its devices connect every rank with
+    /// those of all other hosts, and TCP if not.
     MixedAuto,
     /// For tests: shared memory, used as if there were none ([`transport::driver::strict`]).
     Strict,
 }
 
-/// The names of transports. The last one is for tests, and not offered to people.
+/// Names of transports. The last one is for tests, and not offered to users.
 const NAMES: [(&str, Transport); 8] = [
     ("auto", Transport::Auto),
     ("shm", Transport::Shm),
@@ -40,7 +40,7 @@ const NAMES: [(&str, Transport); 8] = [
 ];
 
 impl Transport {
-    /// The names that people may type.
+    /// Returns the names that users may type.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMES[..NAMES.len() - 1].iter().map(|(name, _)| *name)
     }

@@ -9,23 +9,24 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-/// Sizes from which on protocols are used.
+/// Size thresholds of protocols.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocols {
-    /// Messages of at least this many bytes from foreign memory are pulled where possible.
+    /// Messages of at least this many bytes from unregistered memory are pulled where possible.
     pub(crate) pull_min_bytes: usize,
     /// Operations of at least this many bytes move registered memory without copying it.
     pub(crate) direct_min_bytes: u64,
 }
 
 impl Protocols {
-    /// Whether an operation of this many bytes is worth the set-up of transfers without copies.
+    /// Returns the size class of an operation: `Bulk` if it is worth the set-up of transfers without copies.
     #[inline]
     pub(crate) fn size_class(&self, operation_bytes: u64) -> SizeClass {
         if operation_bytes >= self.direct_min_bytes { SizeClass::Bulk } else { SizeClass::Small }
     }
 
-    /// How a message travels: by the link's capabilities, the operation's size, and the message's memory.
+    /// Returns the protocol of a message, by the link's capabilities, the operation's size, and the message's
+    /// memory.
     #[inline]
     pub(super) fn choose(
         &self,
@@ -44,12 +45,12 @@ impl Protocols {
     }
 }
 
-/// The rule by which messages of a call are sized, the same at both ends.
+/// The rule for the size class of a call's messages, the same at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sizing {
     /// All ranks know how much the call moves.
     ByCall(SizeClass),
-    /// Only the two ends of a message know how long it is.
+    /// Only the two ends of a message know its length.
     ByMessage,
 }
 
@@ -63,29 +64,29 @@ pub(crate) struct Packed {
     pub(crate) start: usize,
 }
 
-/// The memory of one call, and what its messages carry beside bytes.
+/// The memory of one call, and the other inputs of its messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Binding<'a> {
-    /// Names the call in its messages.
+    /// Digest of the call, which its messages carry.
     pub(crate) digest: u64,
     pub(crate) input: Span<'a>,
     pub(crate) output: SpanMut<'a>,
     pub(crate) scratch: SpanMut<'a>,
     pub(crate) layout: BlockLayout,
-    /// The layout of blocks of unequal lengths; `layout` is then not used.
+    /// Layout of blocks of unequal lengths, which replaces `layout`.
     pub(crate) uneven: Option<Arc<UnevenLayout>>,
     /// The packing of messages, if any.
     pub(crate) packed: Option<Packed>,
     pub(crate) elem_bytes: usize,
-    /// How elements are combined, where they are.
+    /// The function that combines elements, if they are combined.
     pub(crate) reducer: Option<Reducer>,
     /// The divisor of an average.
     pub(crate) ranks: u32,
     pub(crate) threads: Threads,
-    /// Derived from the bytes of the call, which are the same on all ranks, and not from buffers, which are
-    /// not.
+    /// Derived from the bytes of the call, which are equal on all ranks, not from buffers, which differ.
     pub(crate) sizing: Sizing,
-    /// Sends are complete only when they are matched: this rank hears of its peers by nothing else.
+    /// Whether sends are complete only when they are matched, because nothing else shows this rank that its
+    /// peers are in the same call.
     pub(crate) confirmed: bool,
 }
 
@@ -104,7 +105,7 @@ impl<'a> Binding<'a> {
         (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
     }
 
-    /// The same for a packed chunk: there is one in a run.
+    /// Returns the same for a packed chunk, which is a run of its own.
     fn packed_bytes(&self, packed: &Packed, run: &Run) -> (usize, usize) {
         let (block, chunk) = run.from;
         let len = packed.layout.codec.packed_bytes(self.layout.len(chunk));
@@ -127,7 +128,7 @@ impl<'a> Binding<'a> {
         }
     }
 
-    /// The bytes of a run, for reading.
+    /// Returns the bytes of a run, for reading.
     #[inline]
     pub(super) fn source(&self, run: &Run) -> Span<'a> {
         let (offset, len) = self.bytes(run);
@@ -138,7 +139,7 @@ impl<'a> Binding<'a> {
         }
     }
 
-    /// The bytes of a run, for writing.
+    /// Returns the bytes of a run, for writing.
     #[inline]
     pub(super) fn target(&self, run: &Run) -> SpanMut<'a> {
         let (offset, len) = self.bytes(run);

@@ -1,4 +1,4 @@
-//! Several calls as one program.
+//! Concatenation of several calls into one program.
 //!
 //! Steps of different calls do not wait for each other: their memory is distinct. But messages of two ranks
 //! on one lane travel in the order of the calls, on both sides, since a stream of the whole is the
@@ -9,7 +9,7 @@ use super::program::{Program, Stream, followed};
 use topology::Rank;
 
 impl Program {
-    /// The program of calls that are issued together, in order.
+    /// Returns the program of calls that are issued together, in order.
     pub(crate) fn concat(parts: &[&Program]) -> Program {
         let mut whole = Concatenation::default();
         for (call, part) in (0u16..).zip(parts) {
@@ -41,12 +41,12 @@ struct Concatenation {
     ops: Vec<super::program::Op>,
     dependents: Vec<u32>,
     waits_for: Vec<u32>,
-    /// The step that each follows.
+    /// Per step: the receive that it follows.
     follows: Vec<Option<u32>>,
     first_local: Vec<u32>,
     parts: Vec<(u32, String)>,
     unheard: Vec<Rank>,
-    /// The streams of the parts: direction, link and peer, and their steps.
+    /// Streams of the parts (direction, link and peer), and their steps.
     pieces: Vec<(Stream, Vec<u32>)>,
 }
 
@@ -71,9 +71,9 @@ impl Concatenation {
         }
     }
 
-    /// The streams of the whole, sends first so that peers can start.
+    /// Returns the streams of the whole, sends first so that peers can start.
     fn streams(&mut self) -> (Vec<Stream>, Vec<u32>) {
-        // Stable, so that the pieces of one stream stay in the order of the calls.
+        // A stable sort, so that the pieces of one stream stay in the order of the calls.
         self.pieces.sort_by_key(|(stream, _)| (!stream.sends, stream.link));
         let mut streams: Vec<Stream> = Vec::new();
         let mut order = Vec::new();

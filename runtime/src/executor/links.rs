@@ -1,14 +1,15 @@
-//! The links of one rank, by peer and lane: made beforehand, or when they are first needed.
+//! The links of one rank, by peer and lane: made in advance, or on demand.
 
 use std::fmt;
 use transport::{Counters, Link, PollCounters};
 
-/// Makes the link of an index.
+/// A function that makes the link with an index.
 pub(crate) type LinkMaker = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
 
-/// The links of one rank. In a job of a thousand ranks, a rank talks to ten of them.
+/// The links of one rank. Some are made on demand: in a job of a thousand ranks, a rank communicates with
+/// ten.
 pub(crate) struct Links {
-    /// By peer and lane; `None` for this rank itself, and for what is not made yet.
+    /// Links by peer and lane; `None` for this rank itself, and for links not made yet.
     made: Vec<Option<Box<dyn Link>>>,
     make: Option<LinkMaker>,
 }
@@ -18,19 +19,19 @@ impl Links {
         Links { made, make: None }
     }
 
-    /// From now on those that are not there are made when they are needed.
+    /// Sets the function that makes missing links on demand.
     pub(super) fn set_maker(&mut self, make: LinkMaker) {
         self.make = Some(make);
     }
 
-    /// The sum of what all have done.
+    /// Returns the sum of the counters of all links.
     pub(crate) fn counters(&self) -> Counters {
         let mut sum = Counters::default();
         self.iter().for_each(|link| sum += link.counters());
         sum
     }
 
-    /// The sum of how all have found their completions.
+    /// Returns the sum of the poll counters of all links.
     pub(crate) fn poll_counters(&self) -> PollCounters {
         let mut sum = PollCounters::default();
         self.iter().for_each(|link| sum += link.poll_counters());
@@ -53,7 +54,7 @@ impl Links {
         self.made.iter_mut().flatten()
     }
 
-    /// The link of an index, to a peer that we reach.
+    /// Returns the link with an index, to a reachable peer.
     #[inline]
     pub(super) fn at(&mut self, index: usize) -> &mut Box<dyn Link> {
         if self.made[index].is_none() {

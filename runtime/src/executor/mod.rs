@@ -1,18 +1,18 @@
-//! The executor: carries out one rank's part of a schedule over links.
+//! The executor: runs one rank's part of a schedule over links.
 //!
 //! [`Program`] is the rank's part, flattened once per plan. [`Executor`] binds it to the memory of a call and
-//! runs it: every (peer, lane, direction) is a stream whose head step is polled as soon as the steps it comes
-//! after are complete; local steps run when they become ready. After the first call of a program there is no
-//! allocation and no system call, except where a transfer needs one or a wait gets long.
+//! runs it. Every (peer, lane, direction) is a stream, whose head step is polled as soon as the steps that it
+//! comes after are complete. Local steps run when they become ready. After the first call of a program the
+//! executor allocates nothing and makes no system call, unless a transfer needs one or a wait gets long.
 //!
-//! A send that follows a receive is polled with the bytes combined so far, once nothing else holds it up.
-//! Both are then in flight at the same time, each in its stream; when the receive is complete the send is
-//! like any other.
+//! A send that follows a receive is polled with the bytes combined so far, once nothing else delays it. Both
+//! are then in flight at the same time, each in its stream. When the receive is complete, the send is like
+//! any other.
 //!
-//! Several calls that were issued together run as one: their programs one behind the other (`concat`), tied
-//! only by the order of messages between two ranks.
+//! Several calls that were issued together run as one: their programs are concatenated (`concat`), and only
+//! the order of messages between two ranks connects them.
 //!
-//! Links that want it get receives announced ahead of time, as soon as their memory may be written; receives
+//! Links that support it get receives announced in advance, as soon as their memory may be written. Receives
 //! that reduce are announced even earlier, since their data waits in memory of the link.
 //!
 //! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`]

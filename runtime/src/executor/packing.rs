@@ -20,21 +20,21 @@ fn check(packer: &Packer, elements_bytes: usize, packed: usize) -> usize {
     count
 }
 
-/// `dst = packed(src)`.
+/// Computes `dst = packed(src)`.
 pub(super) fn encode(packer: &Packer, dst: SpanMut<'_>, src: Span<'_>) {
     let count = check(packer, src.len(), dst.len());
     // SAFETY: the spans are as long as `count` elements, and their packed bytes, are; they are disjoint.
     unsafe { packer.encode(dst.as_mut_ptr(), src.as_ptr().cast(), count) }
 }
 
-/// `dst = unpacked(src)`.
+/// Computes `dst = unpacked(src)`.
 pub(super) fn decode(packer: &Packer, dst: SpanMut<'_>, src: Span<'_>) {
     let count = check(packer, dst.len(), src.len());
     // SAFETY: as for `encode`.
     unsafe { packer.decode(dst.as_mut_ptr().cast(), src.as_ptr(), count) }
 }
 
-/// `dst = local + unpacked(src)`, divided by `ranks` where an average is complete.
+/// Computes `dst = local + unpacked(src)`, divided by `ranks` where an average is complete.
 pub(super) fn decode_add(
     packer: &Packer,
     dst: SpanMut<'_>,

@@ -31,9 +31,9 @@ use waiting::At;
 /// Runs programs over the links of one rank.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    /// By peer and lane.
+    /// Links by peer and lane.
     links: Links,
-    /// Whether any link wants announcements.
+    /// Whether any link takes announcements.
     announces: bool,
     /// The slab of registered memory.
     slab: Slab,
@@ -58,17 +58,17 @@ impl Executor {
         Executor { links, announces, slab, wait, sleeper: None, protocols, workspace, wanted }
     }
 
-    /// The same, with a word that is not 0 when the watch wants to look.
+    /// Returns the executor with a word that is not 0 while the watch has requests.
     pub(crate) fn with_requests(self, wanted: Arc<AtomicU32>) -> Executor {
         Executor { wanted, ..self }
     }
 
-    /// The same, with a driver that can sleep until its device wakes it.
+    /// Returns the executor with a driver that can sleep until its device wakes it.
     pub(crate) fn with_sleeper(self, sleeper: Option<Arc<dyn Sleeper>>) -> Executor {
         Executor { sleeper, ..self }
     }
 
-    /// Sets how links are made that were not given; they are made on demand, and take no announcements.
+    /// Sets the function that makes missing links on demand. Such links take no announcements.
     pub(crate) fn set_link_maker(&mut self, make: LinkMaker) {
         self.links.set_maker(make);
     }
@@ -78,12 +78,12 @@ impl Executor {
         &self.protocols
     }
 
-    /// The links, for what they have done.
+    /// Returns the links, for their counters.
     pub(crate) fn links(&self) -> &Links {
         &self.links
     }
 
-    /// The link of an index, for who uses it without a program.
+    /// Returns the link with an index, for callers that run no program.
     #[inline]
     pub(crate) fn link(&mut self, index: usize) -> &mut dyn Link {
         &mut **self.links.at(index)
@@ -99,18 +99,18 @@ impl Executor {
         SendState::new(digest, protocol).with_size(size)
     }
 
-    /// The state of a message of its own that is to be received.
+    /// Returns the state of a receive outside of programs.
     #[inline]
     pub(crate) fn message_to_receive(&self, digest: u64, len: usize) -> RecvState {
         RecvState::new(digest, len).with_size(self.protocols.size_class(len as u64))
     }
 
-    /// How to wait for links, and by what one is woken.
+    /// Returns how to wait for links, and the driver that can wake the wait.
     pub(crate) fn wait_policy(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
         (self.wait, self.sleeper.clone())
     }
 
-    /// A wait of who uses links without a program.
+    /// Returns the wait of a caller that uses links without a program. `said` describes it.
     pub(crate) fn waiting_for_text<'a>(&'a self, said: &'a str, waited: Duration) -> Waiting<'a> {
         Waiting { at: At::Said(said), links: &self.links, waited }
     }
@@ -120,8 +120,8 @@ impl Executor {
         self.links.iter_mut().for_each(|link| link.abort());
     }
 
-    /// Carries out `program` on the memory of `bindings`, one for each call that it is made from. After an
-    /// error no link uses that memory.
+    /// Runs `program` on the memory of `bindings`, one for each call that it is made from. After an error no
+    /// link uses that memory.
     pub(crate) fn run(
         &mut self,
         program: &Program,
@@ -143,7 +143,7 @@ impl Executor {
         stop
     }
 
-    // Always, and so is what begins a run: out of line they cost 5 % of the smallest calls.
+    // Always inlined, like the functions that begin a run: out of line they cost 5 % of the smallest calls.
     #[inline(always)]
     fn run_to_completion<const ANNOUNCES: bool, const GROUPED: bool>(
         &mut self,
@@ -186,7 +186,7 @@ impl Executor {
         }
     }
 
-    /// Waits until `done`, asking the watch when it gets long.
+    /// Waits until `done` returns true, and asks the watch when the wait gets long.
     pub(crate) fn wait_until(
         &self,
         program: &Program,
@@ -205,7 +205,7 @@ impl Executor {
     }
 }
 
-/// One run under way. Without announcements it is as quick as if there were none, and so is a single call.
+/// One run in progress. The parameters keep runs without announcements, and single calls, free of their cost.
 struct Run<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> {
     program: &'r Program,
     bindings: &'r [Binding<'m>],
@@ -216,13 +216,13 @@ struct Run<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> {
 }
 
 impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, GROUPED> {
-    /// The memory that a step works on.
+    /// Returns the memory that a step works on.
     #[inline]
     fn binding(&self, op: &Op) -> &'r Binding<'m> {
         &self.bindings[if GROUPED { usize::from(op.call) } else { 0 }]
     }
 
-    /// Goes once round everything that might move. True when anything did.
+    /// Polls everything that might move once. Returns whether anything moved.
     #[inline]
     fn poll(&mut self) -> Result<bool, Stop> {
         let mut advanced = self.run_local();
@@ -239,7 +239,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         Ok(advanced)
     }
 
-    /// Announces everything that can be announced from the start. It precedes all sends: on a queue with a
+    /// Announces everything that can be announced from the start. It precedes all sends: in a queue with a
     /// megabyte to send, an announcement would come after it, and the peer waits for both.
     fn announce_all(&mut self) -> Result<(), Stop> {
         if !ANNOUNCES {
@@ -283,7 +283,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             let step = self.program.order[cursor.next as usize];
             let waits_for = self.workspace.waits_for[step as usize];
             if waits_for != 0 {
-                // A receive that it follows, perhaps.
+                // It may wait for a receive that it follows.
                 if waits_for == 1 && !self.program.followed.is_empty() {
                     advanced |= self.poll_following(at, step)?;
                 }
@@ -398,7 +398,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         let stream = &self.program.streams[at];
         for _ in 0..most {
             let cursor = &self.workspace.cursors[at];
-            // None is told of behind one that was begun untold.
+            // No receive is announced behind one that began unannounced.
             let begun =
                 cursor.announced == cursor.next && cursor.recv.is_some_and(|recv| recv.received() > 0);
             if cursor.announced == stream.end || begun {
@@ -444,14 +444,14 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         Waiting { at: At::Step(self.program, at), links: &*self.links, waited }
     }
 
-    /// Lets the watch look although messages are moving: it wants to.
+    /// Lets the watch check the run although messages are moving, because it has requests.
     #[cold]
     fn look_in_passing(&self, watch: &mut dyn Watch) -> Result<(), Stop> {
         watch.look(&self.waiting(Duration::ZERO)).map_err(Stop::Watch)
     }
 }
 
-/// Packs or unpacks.
+/// Runs a step that packs or unpacks.
 fn repack(binding: &Binding<'_>, op: &Op) {
     let Some(packed) = &binding.packed else { unreachable!("a plan that packs is bound to memory for it") };
     let (dst, a) = (binding.target(&op.dst), binding.source(&op.a));
@@ -470,7 +470,7 @@ fn link<'l>(links: &'l mut Links, stream: &Stream) -> &'l mut Box<dyn Link> {
     links.at(stream.link as usize)
 }
 
-/// How a step combines, if there is anything to combine.
+/// Returns how a step combines; `None` if it combines nothing.
 fn combine<'b>(binding: &'b Binding<'_>, op: &Op) -> Option<Combine<'b>> {
     binding.reducer.as_ref().map(|reducer| Combine {
         reducer,

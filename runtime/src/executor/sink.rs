@@ -25,7 +25,7 @@ impl Sink for CopySink<'_> {
     }
 }
 
-/// How to combine, and whether the result is complete.
+/// The reduction of a step, and whether its result is complete.
 #[derive(Clone, Copy)]
 pub(super) struct Combine<'r> {
     pub(super) reducer: &'r Reducer,
@@ -36,14 +36,14 @@ pub(super) struct Combine<'r> {
 }
 
 impl Combine<'_> {
-    /// `dst = a ⊕ b`; all of the same length, `dst` the same as `a` or `b` or disjoint.
+    /// Computes `dst = a ⊕ b`. All have the same length; `dst` equals `a` or `b`, or is disjoint from both.
     #[inline]
     pub(super) fn apply(&self, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
         assert!(dst.len() == a.len() && dst.len() == b.len(), "operands of different lengths");
         let count = dst.len() / self.elem_bytes;
-        // SAFETY: the spans hold `count` accessible elements each; the plan's verifier admits only steps
-        // whose destination equals an operand or is disjoint from both, and a message's bytes are in no
-        // buffer of this rank (but in the link's, or a peer's).
+        // SAFETY: the spans hold `count` accessible elements each. The plan's verifier admits only steps
+        // whose destination equals an operand or is disjoint from both. A message's bytes are in no buffer of
+        // this rank, but in the link's memory or a peer's.
         unsafe {
             self.reducer.reduce_parallel(
                 self.threads,
@@ -76,7 +76,7 @@ impl Sink for ReduceSink<'_, '_> {
     }
 }
 
-/// Takes a message of no bytes, where there is nothing to combine.
+/// Takes a message without bytes, where there is nothing to combine.
 pub(super) struct EmptySink;
 
 impl Sink for EmptySink {

@@ -1,5 +1,5 @@
-//! Every plan over links that take announcements and spoil memory as soon as they may write it, against links
-//! that do not; and the sizes, confirmations and ends that links are given.
+//! Every plan over strict links, which take announcements and spoil memory as soon as they may write it,
+//! against links that do not. Also the sizes, confirmations and ends that links are given.
 
 use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch};
 use crate::{Error, kernels::Reducer, kernels::Threads};
@@ -29,7 +29,7 @@ use stub_link::StubLink;
 const LANES: u8 = 2;
 const ELEM_BYTES: usize = 4;
 
-/// Gives a run two seconds without progress.
+/// Limits a run to two seconds without progress.
 struct TimeoutWatch;
 
 impl Watch for TimeoutWatch {
@@ -63,7 +63,7 @@ fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
     (0..ranks).map(one).collect()
 }
 
-/// Endpoints that know each other.
+/// Returns endpoints that have exchanged their addresses.
 fn connected_endpoints(ranks: u32, layout: ArenaLayout) -> Vec<StrictEndpoint> {
     let open = |rank| StrictEndpoint::open(layout, rank).expect("memory for a test");
     let mut endpoints: Vec<StrictEndpoint> = (0..ranks).map(open).collect();
@@ -91,7 +91,7 @@ fn over_strict_driver(ranks: u32) -> Vec<(Executor, Slab)> {
 struct Job {
     schedule: Schedule,
     count: u64,
-    /// How long rank 0 comes after the others.
+    /// Delay of rank 0 after the others.
     late: Duration,
 }
 
@@ -165,7 +165,7 @@ impl Job {
     }
 }
 
-/// The outputs of all ranks, one call after the other over the same links.
+/// Returns the outputs of all ranks, one call after the other over the same links.
 fn outputs(ranks: Vec<(Executor, Slab)>, jobs: &[Job]) -> Vec<Vec<Vec<u8>>> {
     thread::scope(|scope| {
         let one = |((mut executor, slab), rank): ((Executor, Slab), u32)| {
@@ -193,7 +193,7 @@ fn jobs(ranks: u32) -> Vec<Job> {
     jobs
 }
 
-/// Both kinds of links give the same.
+/// Asserts that both kinds of links give the same results.
 fn compare(ranks: u32, jobs: &[Job]) {
     let (expected, got) = (outputs(over_local(ranks), jobs), outputs(over_strict_driver(ranks), jobs));
     for (at, job) in jobs.iter().enumerate() {
@@ -287,7 +287,7 @@ fn a_confirmed_send_is_complete_when_it_is_matched_and_others_before() {
     message(&mut sender, 1, &mut data, Way::Send).expect("complete once it is staged");
     thread::scope(|scope| {
         let late = Duration::from_millis(200);
-        // Before the receiver is there to wait: on a busy machine it may be the first to run.
+        // Takes the time before the receiver waits: on a busy machine it may run first.
         let started = std::time::Instant::now();
         scope.spawn(move || {
             let mut data = theirs.allocate(100).expect("room");
@@ -307,12 +307,13 @@ fn a_run_that_fails_ends_the_use_of_its_memory() {
     let mut data = slab.allocate(100).expect("room");
     let stop = message(&mut executor, 1, &mut data, Way::Recv).expect_err("nobody sends");
     assert!(matches!(stop, Stop::Watch(Error::LauncherGone)), "{stop:?}");
-    // The link says so by a panic.
+    // The link panics.
     let again = std::panic::AssertUnwindSafe(|| message(&mut executor, 1, &mut data, Way::Recv).is_ok());
     assert!(std::panic::catch_unwind(again).is_err(), "the link was not ended");
 }
 
-/// Completes the second of two messages at once, and the first one much later; it keeps what that held then.
+/// Returns a link that completes the second of two messages at once, and the first one much later, and
+/// records the bytes of the first one then.
 fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
     // The address of the first message, once known.
     let mut first = None;

@@ -1,4 +1,4 @@
-//! The state of a run; reused, so that running allocates nothing.
+//! The state of a run, which is reused, so that running allocates nothing.
 
 use super::program::Program;
 use transport::{RecvState, SendState};
@@ -10,7 +10,7 @@ pub(super) struct Cursor {
     pub(super) done: u32,
     /// The first message that is not begun and posted.
     pub(super) next: u32,
-    /// The first message that the link has not been told of; never before `next`.
+    /// The first message that has not been announced to the link; never before `next`.
     pub(super) announced: u32,
     /// The message being received, once it has been polled.
     pub(super) recv: Option<RecvState>,
@@ -19,7 +19,7 @@ pub(super) struct Cursor {
 /// The state of a run.
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
-    /// Per step: how many steps it still waits for.
+    /// Per step: number of steps that it still waits for.
     pub(super) waits_for: Vec<u32>,
     /// Per step: the message being sent; `None` before it is begun and after it is complete.
     pub(super) sends: Vec<Option<SendState>>,
@@ -54,7 +54,7 @@ impl Workspace {
         self.remaining = program.ops.len();
     }
 
-    /// Ticks a step off, and makes ready what waited for it alone.
+    /// Marks a step as complete, and makes the steps ready that waited for it alone.
     #[inline]
     pub(super) fn complete(&mut self, program: &Program, step: u32) {
         self.remaining -= 1;
@@ -68,7 +68,7 @@ impl Workspace {
         }
     }
 
-    /// The state of the message that a stream receives next, if it was announced or begun.
+    /// Returns the state of the message that a stream receives next, if it was announced or begun.
     #[inline]
     pub(super) fn recv_state(&self, stream: usize) -> Option<RecvState> {
         let cursor = &self.cursors[stream];
@@ -83,7 +83,7 @@ impl Workspace {
         self.cursors[stream].recv = Some(state);
     }
 
-    /// A link has been told of the first message of the stream that it had not been told of.
+    /// Records that the first unannounced message of a stream has been announced to its link.
     pub(super) fn announced(&mut self, stream: usize, state: RecvState) {
         let cursor = &mut self.cursors[stream];
         self.announcements[cursor.announced as usize] = state;
@@ -93,7 +93,7 @@ impl Workspace {
         cursor.announced += 1;
     }
 
-    /// The message that a stream receives next is there.
+    /// Records that the message that a stream receives next has arrived.
     #[inline]
     pub(super) fn received(&mut self, stream: usize) {
         let cursor = &mut self.cursors[stream];

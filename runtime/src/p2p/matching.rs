@@ -1,4 +1,4 @@
-//! Matching of messages and receives: MPI's rule, and nothing else.
+//! Matching of messages and receives by MPI's rule.
 //!
 //! A receive names a context, and a source and a tag or any. A message goes to the matching receive that was
 //! posted first; a receive takes the matching message that arrived first. So messages of one source in one
@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-/// What a receive asks for.
+/// Context, source and tag of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pattern {
     pub(super) context: u32,
@@ -41,7 +41,7 @@ const ANY_TAG: i64 = i64::MAX;
 pub(super) struct Matching<R, M> {
     posted: BTreeMap<Key, R>,
     arrived: BTreeMap<Key, M>,
-    /// Posted receives from any source or with any tag.
+    /// Number of posted receives from any source or with any tag.
     wildcards: usize,
     /// The age of the next entry.
     next: u64,

@@ -37,7 +37,7 @@ pub(super) fn units_of(len: usize) -> u32 {
     (2 + len.div_ceil(UNIT_BYTES)) as u32
 }
 
-/// Digests are even, as all digests; the low bits of a payload's digest are its length or number.
+/// Digests are even, as all digests of calls; the low bits of a payload's digest are its length or number.
 pub(super) const FRAME_DIGEST: u64 = 0x6d61_696c_0000_0000;
 pub(super) const EAGER_DIGEST: u64 = 0x6d61_696c_8000_0000;
 const DATA_DIGEST: u64 = 0x6d61_8000_0000_0000;
@@ -128,7 +128,7 @@ pub(super) struct Peer {
     eager: Option<EagerReceive>,
     data_sends: VecDeque<DataSend>,
     data_recvs: VecDeque<DataRecv>,
-    /// Of the receives in `data_recvs`, the number announced to the link.
+    /// Number of receives in `data_recvs` that have been announced to the link.
     announced_ahead: usize,
 }
 

@@ -46,9 +46,9 @@ pub(super) struct Queues {
     matching: Matching<RecvRequest, Message>,
     /// Incomplete requests.
     pub(super) pending: usize,
-    /// Of these, unmatched receives from any source.
+    /// Incomplete receives from any source that have not been matched.
     pub(super) any_source: usize,
-    /// Of these, sends to other ranks.
+    /// Incomplete sends to other ranks.
     pub(super) sends: usize,
     /// Units used by messages of this rank to itself.
     pub(super) own_units: u32,

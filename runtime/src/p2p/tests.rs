@@ -158,7 +158,7 @@ fn nonsense_of_a_peer_is_an_error_that_names_it() {
         (vec![Frame::Reject { number: 7 }.encode(0)], "a rejection"),
         (vec![Frame::Credit.encode(1)], "more credit"),
         (vec![short; 10 + (CREDIT_UNITS / units_of(8)) as usize], "more eager bytes"),
-        // The payload is not the announced one.
+        // The payload differs from the announced one.
         (vec![eager, short], "another operation"),
     ] {
         let error = error_of(&frames).to_string();

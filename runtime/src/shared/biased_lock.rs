@@ -1,9 +1,8 @@
-//! A biased lock: the lock of a shared communicator, which costs the one thread that uses it no atomic
-//! operation.
+//! A biased lock: the lock of a shared communicator, which costs its owner thread no atomic operation.
 //!
-//! An atomic operation waits until all earlier stores of the thread have arrived, and takes about as long as
-//! all else that a call from C costs. So a [`BiasedLock`] has an owner, the first thread that takes it, which
-//! announces that it is inside, checks that it is still the owner, and leaves by a plain store. Another
+//! An atomic read-modify-write waits until all earlier stores of the thread are visible, and takes about as
+//! long as the rest of a call from C. So a [`BiasedLock`] has an owner, the first thread that takes it. The
+//! owner announces that it is inside, checks that it is still the owner, and leaves by a plain store. Another
 //! thread that wants the lock revokes the ownership for good: it removes the owner, makes all threads of the
 //! process pass a fence, and checks whether the former owner is inside. From then on all threads take the
 //! lock by an atomic operation. On systems without such a fence (all but Linux) no thread becomes the owner.
@@ -11,11 +10,11 @@
 //! A lock is never freed: a table that finds one by a handle that may have been freed takes it first and
 //! checks afterwards whether it was the right one. While it is taken, the guarded value stays.
 //!
-//! A thread that leaves checks for waiting threads without a fence between the store and the check; so the
+//! A thread that leaves checks for waiting threads without a fence between the store and the check. So the
 //! two may miss each other, and waiting threads check again every millisecond.
 //!
 //! Invariants: between taking and leaving no other thread has the lock; leaving publishes all writes in
-//! between. A lock is lent to one [`Guarded`] at a time. A thread that took it in error holds it for a moment
+//! between. A lock belongs to one [`Guarded`] at a time. A thread that took it in error holds it for a moment
 //! only.
 //!
 //! The lock is not fair, and does not order waiting threads; a queue does (`queue`).
@@ -43,33 +42,34 @@ use std::{
     time::Duration,
 };
 
-/// A lock that lives as long as the process.
+/// A biased lock that lives as long as the process.
 pub struct BiasedLock {
-    /// The thread that takes it without an atomic step, or one of the two below. Written by who has `taken`.
+    /// The thread that takes the lock without an atomic operation, or one of the two constants below. Written
+    /// by the thread that holds `taken`.
     owner: AtomicUsize,
-    /// Whether the owner has taken it, or is about to find out that it is no longer the owner.
+    /// Whether the owner holds the lock, or is about to find out that it is no longer the owner.
     inside: AtomicBool,
-    /// Whether a thread has taken it by an atomic operation.
+    /// Whether a thread has taken the lock by an atomic operation.
     taken: AtomicBool,
-    /// How many threads sleep, or are about to.
+    /// Number of threads that sleep, or are about to.
     waiting: AtomicU32,
     mutex: Mutex<()>,
     released: Condvar,
 }
 
-/// There is no owner: the next thread becomes it.
+/// Value of `owner` without an owner: the next thread becomes the owner.
 const NO_OWNER: usize = 0;
 
-/// There is no owner, and there will be none.
+/// Value of `owner` after a revocation: no thread becomes the owner any more.
 const REVOKED: usize = 1;
 
-/// How long a thread sleeps that nobody wakes.
+/// Longest sleep before a waiting thread checks again.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// How often a thread looks before it sleeps.
+/// Attempts before a waiting thread sleeps.
 const SPINS: u32 = 64;
 
-/// Returns a number that no other living thread has: the address of a thread-local variable.
+/// Returns a number that no other live thread has: the address of a thread-local variable.
 #[inline]
 fn this_thread() -> usize {
     thread_local! {
@@ -90,15 +90,15 @@ impl BiasedLock {
         }
     }
 
-    /// Takes the biased_lock if nobody has it.
+    /// Takes the lock if no thread holds it.
     #[inline]
     pub fn try_take(&'static self) -> Option<BiasedGuard> {
         let us = this_thread();
-        // Acquired, since another thread may have released what we took, or had our number before us.
+        // Acquire, since another thread may have held the lock before, or had this thread's number.
         if self.owner.load(Relaxed) == us && !self.inside.load(Acquire) {
             self.inside.store(true, Relaxed);
-            // The processor may still perform the check before the store has arrived: the revoking thread
-            // then makes this one pass a fence, and finds it inside if the fence came after the check.
+            // The processor may perform the check before the store is visible: the revoking thread then makes
+            // this one pass a fence, and finds it inside if the fence came after the check.
             compiler_fence(SeqCst);
             if self.owner.load(Relaxed) == us {
                 return Some(BiasedGuard { biased_lock: self, as_owner: true });
@@ -120,7 +120,7 @@ impl BiasedLock {
                 if owner != REVOKED && owner != us {
                     self.revoke_ownership();
                 }
-                // The owner, former or not, may be inside.
+                // The owner, current or former, may be inside.
                 if !self.inside.load(Acquire) {
                     return Some(BiasedGuard { biased_lock: self, as_owner: false });
                 }
@@ -129,18 +129,18 @@ impl BiasedLock {
         };
         // No thread is woken: waiting threads check again in any case.
         self.taken.store(false, Release);
-        // Made only where there is one, since dropping it leaves the biased_lock.
+        // The guard is created only if the lock was taken, since dropping a guard releases the lock.
         as_owner.then(|| BiasedGuard { biased_lock: self, as_owner })
     }
 
-    /// From now on the owner takes it as all do, when it has released.
+    /// Revokes the ownership: the former owner takes the lock by an atomic operation from now on.
     #[cold]
     fn revoke_ownership(&self) {
         self.owner.store(REVOKED, SeqCst);
         fence::fence_all_threads();
     }
 
-    /// Takes the biased_lock, when it is released.
+    /// Takes the lock, and waits until it is released if necessary.
     pub fn take(&'static self) -> BiasedGuard {
         self.try_take().unwrap_or_else(|| self.wait())
     }
@@ -170,7 +170,7 @@ impl BiasedLock {
 
     #[cold]
     fn wake(&self) {
-        // Under the lock, so that who has looked in vain is asleep, and not about to be.
+        // Under the mutex, so that a thread that has failed to take the lock is asleep, not about to be.
         drop(self.mutex.lock().unwrap_or_else(PoisonError::into_inner));
         self.released.notify_one();
     }
@@ -183,7 +183,7 @@ impl fmt::Debug for BiasedLock {
     }
 }
 
-/// A biased_lock that was taken; dropping this leaves it.
+/// A held lock; dropping it releases the lock.
 #[derive(Debug)]
 #[must_use = "dropping it leaves the biased_lock"]
 pub struct BiasedGuard {

@@ -1,18 +1,18 @@
-//! A communicator that threads share: calls from any of them, one after the other, at once or later.
+//! A communicator shared by threads: calls from any of them run one after the other, blocking or in the
+//! background.
 //!
-//! A blocking call on an idle communicator is made by its caller, under a lock that nobody else wants
-//! (`biased_lock`). All others wait in a queue, and a thread makes them in the order in which they came; a blocking
-//! call behind them waits there too. So every call is whole, and calls are made in the order in which they
-//! were issued.
+//! The caller makes a blocking call itself if the communicator is idle, under a lock that no other thread
+//! holds (`biased_lock`). All other calls wait in a queue, and a thread makes them in the order in which they
+//! were issued; a blocking call behind them waits there too. So calls do not interleave, and run in the order
+//! in which they were issued.
 //!
-//! Aborting, and asking how things stand, take no lock that a call in progress holds.
+//! Aborting, and querying the state, take no lock that a call in progress holds.
 //!
-//! This module does not check arguments and moves nothing: what it does with calls is what `communicator`
-//! does.
+//! This module neither checks arguments nor moves bytes: `communicator` does both.
 //!
 //! # Safety
-//! Whoever issues a call vouches for its memory until it is done. A queue holds addresses and never looks at
-//! what is there; the call does, before its [`Pending`] says that it is done.
+//! The issuer of a call guarantees the validity of its memory until the call is done. A queue holds addresses
+//! and does not access the memory; the call does, before its [`Pending`] reports that it is done.
 
 mod biased_lock;
 mod pending;
@@ -30,14 +30,15 @@ use queue::Queue;
 use std::{io, sync::Arc, thread, time::Duration};
 use topology::Rank;
 
-/// One rank of a communicator, for several threads. Clones are the same rank; the last one closes it.
+/// One rank of a communicator, for several threads. Clones are the same rank; dropping the last one closes
+/// it.
 ///
-/// All ranks make the same calls in the same order. Where several threads of a rank issue calls, it is up to
-/// the program that they agree with other ranks' threads about the order.
+/// All ranks make the same calls in the same order. Where several threads of a rank issue calls, the program
+/// must make the order of the calls agree with that of other ranks.
 #[derive(Clone, Debug)]
 pub struct SharedCommunicator(Arc<Handle>);
 
-/// What the program holds; the thread that makes calls holds the core only.
+/// The program's side. The thread that makes calls holds the core only.
 #[derive(Debug)]
 struct Handle {
     core: Arc<Core>,
@@ -47,17 +48,17 @@ struct Handle {
 struct Core {
     rank: Rank,
     size: u32,
-    /// Held during a call. `None` once it is closed.
+    /// The communicator; `None` once it is closed. Locked during a call.
     comm: Guarded<Option<Communicator>>,
     queue: Queue,
     control: Arc<Control>,
 }
 
-/// A communicator that is locked, unless it has been closed.
+/// A locked communicator, unless it has been closed.
 type CommunicatorGuard<'c> = Guard<'c, Option<Communicator>>;
 
 impl SharedCommunicator {
-    /// Lets threads share a communicator.
+    /// Shares a communicator between threads.
     #[must_use]
     pub fn new(comm: Communicator) -> SharedCommunicator {
         let (rank, size, control) = (comm.rank(), comm.size(), comm.control());
@@ -65,23 +66,23 @@ impl SharedCommunicator {
         SharedCommunicator(Arc::new(Handle { core: Arc::new(core) }))
     }
 
-    /// This rank.
+    /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
         self.0.core.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.0.core.size
     }
 
-    /// Makes a call, after all that was issued before.
+    /// Makes a call, after all calls issued before.
     ///
     /// # Errors
-    /// As for [`Communicator::call_raw`]; [`Error::Aborted`] after an abort, [`Error::InvalidArgument`] after
-    /// the end.
+    /// Those of [`Communicator::call_raw`]; [`Error::Aborted`] after an abort, [`Error::InvalidArgument`]
+    /// after the communicator is finalized.
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
@@ -91,18 +92,20 @@ impl SharedCommunicator {
         if let Some(mut comm) = core.idle()? {
             let comm = comm.as_mut().ok_or_else(closed)?;
             if options.is_default() {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees the validity of the memory.
                 return unsafe { comm.call_raw(call) };
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the validity of the memory.
             return comm.with_options(options, |comm| unsafe { comm.call_raw(call) })?;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the validity of the memory.
         unsafe { self.call_later(call, options) }
     }
 
-    /// What is taken during a call. It outlives the communicator, whose clones have the same one: a table may
-    /// take it before it knows that the communicator is still there.
+    /// Returns the lock that is held during a call.
+    ///
+    /// It outlives the communicator, and clones share it: a handle table may take it before it knows whether
+    /// the communicator still exists.
     #[must_use]
     pub fn biased_lock(&self) -> &'static BiasedLock {
         self.0.core.comm.biased_lock()
@@ -111,12 +114,11 @@ impl SharedCommunicator {
     /// Makes a call without options, as [`SharedCommunicator::call`], while the caller holds this
     /// communicator's lock.
     ///
-    /// `None` if the call cannot be made now, and was not: calls are queued, the communicator is closed or
-    /// broken, or the lock is another one's.
+    /// Returns `None`, without making the call, if calls are queued, the communicator is closed or poisoned,
+    /// or the lock is another one's.
     ///
     /// # Errors
-    /// Those of [`SharedCommunicator::call`], boxed: results that are moved from hand to hand take longer
-    /// than the lock.
+    /// Those of [`SharedCommunicator::call`], boxed: returning an unboxed result takes longer than the lock.
     ///
     /// # Safety
     /// As for [`Communicator::call_raw`].
@@ -131,7 +133,7 @@ impl SharedCommunicator {
             return None;
         }
         let comm = core.comm.borrow(biased_lock)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the validity of the memory.
         let done = comm.value.as_mut().map(|comm| unsafe { call.execute(comm) }.map_err(Box::new));
         comm.end();
         done
@@ -143,15 +145,15 @@ impl SharedCommunicator {
     /// As for [`Communicator::call_raw`].
     #[cold]
     unsafe fn call_later(&self, call: &RawCall, options: &CallOptions) -> Result<()> {
-        // SAFETY: the caller's promise; this returns when the call is done.
+        // SAFETY: the caller guarantees the validity of the memory; this returns when the call is done.
         let pending = unsafe { self.issue(vec![call.clone()], options)? };
         self.0.core.wait_for(&pending)
     }
 
-    /// Makes calls as a group, after all that was issued before.
+    /// Makes calls as a group, after all calls issued before.
     ///
     /// # Errors
-    /// As for [`SharedCommunicator::call`].
+    /// Those of [`SharedCommunicator::call`].
     ///
     /// # Safety
     /// As for [`Communicator::group_raw`].
@@ -159,30 +161,32 @@ impl SharedCommunicator {
         let core = &self.0.core;
         if let Some(mut comm) = core.idle()? {
             let comm = comm.as_mut().ok_or_else(closed)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees the validity of the memory.
             return comm.with_options(options, |comm| unsafe { comm.group_raw(calls) })?;
         }
-        // SAFETY: the caller's promise; this returns when the calls are done.
+        // SAFETY: the caller guarantees the validity of the memory; this returns when the calls are done.
         let pending = unsafe { self.issue(calls.to_vec(), options)? };
         core.wait_for(&pending)
     }
 
-    /// From now on blocking calls that wait long ask this now and then, on the thread that waits, be it for
-    /// its turn or for other ranks. When it says that the program wants out, the communicator is aborted:
-    /// this is how a language's own interruptions end a call. Said once; who comes later is not heard.
+    /// Sets a function that blocking calls poll during long waits, on the waiting thread.
+    ///
+    /// When it returns `true`, the communicator is aborted: this is how a language's interrupts (Ctrl-C) end
+    /// a call. Only the first function set counts.
     pub fn set_interrupt_check(&self, check: fn() -> bool) {
         self.0.core.control.set_interrupt_check(check);
     }
 
-    /// Has a call made, or several as a group, after all that was issued before. Returns at once.
+    /// Issues one call, or several as a group, to run after all calls issued before. Returns at once.
     ///
     /// # Errors
-    /// What is wrong with the arguments, as far as this rank can tell, or why no call can be made any more.
-    /// Nothing is issued then. All other errors the [`Pending`] tells.
+    /// [`Error::InvalidArgument`] and the other errors of arguments, as far as this rank can check them, and
+    /// the communicator's error if it has failed. Nothing is issued then. All later errors are reported by
+    /// the [`Pending`].
     ///
     /// # Safety
-    /// As for [`Communicator::group_raw`], until the [`Pending`] says that the calls are done or the last
-    /// clone of the communicator has been dropped. Dropping the [`Pending`] changes nothing.
+    /// As for [`Communicator::group_raw`], until the [`Pending`] reports that the calls are done or the last
+    /// clone of the communicator has been dropped. Dropping the [`Pending`] does not cancel the calls.
     pub unsafe fn issue(&self, calls: Vec<RawCall>, options: &CallOptions) -> Result<Pending> {
         let core = &self.0.core;
         options.check()?;
@@ -193,21 +197,24 @@ impl SharedCommunicator {
         Queue::push_calls(core, calls, options)
     }
 
-    /// Ends the communicator for good: the call in progress, what is queued and every further call give
-    /// [`Error::Aborted`], and every other rank's calls an error that names this rank. Does not wait for any
-    /// of them. What runs in [`SharedCommunicator::with`] ends by itself, if it is no call.
+    /// Aborts the communicator: the call in progress, queued calls and every further call return
+    /// [`Error::Aborted`], and every other rank's calls return an error that names this rank.
+    ///
+    /// Does not wait for any of them. A closure in [`SharedCommunicator::with`] that makes no call runs to
+    /// its end.
     pub fn abort(&self) {
         self.0.core.abort();
     }
 
-    /// What has made the communicator fail, as far as it is known here; does not wait for a call in progress.
+    /// Returns the error with which the communicator has failed, as far as this rank knows. Does not wait for
+    /// a call in progress.
     #[must_use]
     pub fn async_error(&self) -> Option<Error> {
         let core = &self.0.core;
         if let Some(error) = core.control.failed() {
             return Some(error);
         }
-        // Where boards are mirrors, news come in only when somebody reads them.
+        // Mirrored boards receive news only when a thread reads them.
         if let Some(mut comm) = core.comm.try_lock()
             && let Some(error) = comm.as_mut().and_then(Communicator::news_of_failure)
         {
@@ -216,8 +223,8 @@ impl SharedCommunicator {
         core.control.error()
     }
 
-    /// What has been done so far. Does not wait for a call in progress longer than it takes to look up, 20 ms
-    /// at most; what links have done is then as it was last known.
+    /// Returns all counters. Waits at most 20 ms for a call in progress to publish the counters of links;
+    /// otherwise they are the last published ones.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let core = &self.0.core;
@@ -231,7 +238,7 @@ impl SharedCommunicator {
     }
 
     /// Writes the flight recorder: a line of JSON about this rank, and one for each of its latest calls, the
-    /// oldest first. Does not wait for a call in progress, and says where it stands.
+    /// oldest first. Does not wait for a call in progress, and includes its progress.
     ///
     /// # Errors
     /// Those of `out`.
@@ -239,12 +246,12 @@ impl SharedCommunicator {
         self.0.core.control.dump(out)
     }
 
-    /// Waits for what is queued, then closes this rank's part of the communicator. Every further call gives
+    /// Waits for queued calls, then closes this rank's part of the communicator. Every further call returns
     /// an error.
     ///
     /// # Errors
-    /// What has made the communicator fail, if it has; it is closed in any case. [`Error::InvalidArgument`]
-    /// if it was.
+    /// The communicator's error, if it has failed; it is closed in any case. [`Error::InvalidArgument`] if it
+    /// was closed before.
     pub fn finalize(&self) -> Result<()> {
         let core = &self.0.core;
         let comm = core.in_turn(Option::take)?.ok_or_else(closed)?;
@@ -255,11 +262,11 @@ impl SharedCommunicator {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Uses the communicator itself, after all that is queued; what is issued meanwhile waits. `work` must
-    /// not use this shared communicator, for which it would wait for ever.
+    /// Runs `work` on the communicator, after all queued calls; calls issued meanwhile wait. `work` must not
+    /// use this shared communicator, which would deadlock.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] after the end.
+    /// [`Error::InvalidArgument`] after the communicator is finalized.
     pub fn with<R>(&self, work: impl FnOnce(&mut Communicator) -> R) -> Result<R> {
         self.0.core.in_turn(|comm| comm.as_mut().map(work))?.ok_or_else(closed)
     }
@@ -271,11 +278,11 @@ impl Core {
         if self.control.is_mapped() {
             return;
         }
-        // Where boards are mirrors somebody has to tell the others, and may wait for an answer: the call in
-        // progress does, unless it was about to end.
+        // With mirrored boards a thread must tell the other ranks, and may wait for an answer: the call in
+        // progress does so, unless it was about to end.
         let shared = Arc::clone(self);
         let tell = move || {
-            // Also when a call has panicked: the others are still to be told.
+            // Also after a panic of a call: the other ranks still have to be told.
             let mut comm = shared.comm.lock();
             if let Some(comm) = &mut *comm {
                 comm.notice_failure();
@@ -289,7 +296,7 @@ impl Core {
         }
     }
 
-    /// The communicator, if nobody uses it and nothing is queued.
+    /// Returns the communicator, if no thread uses it and nothing is queued.
     #[inline]
     fn idle(&self) -> Result<Option<CommunicatorGuard<'_>>> {
         if !self.queue.is_empty() {
@@ -298,7 +305,7 @@ impl Core {
         self.comm.try_lock().map(|comm| self.unless_poisoned(comm)).transpose()
     }
 
-    /// The communicator, unless a call on it has panicked.
+    /// Returns the communicator, unless a call on it has panicked.
     #[inline]
     fn unless_poisoned<'c>(&'c self, comm: CommunicatorGuard<'c>) -> Result<CommunicatorGuard<'c>> {
         if self.comm.is_poisoned() { Err(self.panicked()) } else { Ok(comm) }
@@ -308,7 +315,7 @@ impl Core {
         self.unless_poisoned(self.comm.lock())
     }
 
-    /// Uses what there is of the communicator after all that is queued.
+    /// Runs `work` on the communicator after all queued calls; `None` if it is closed.
     fn in_turn<R>(self: &Arc<Self>, work: impl FnOnce(&mut Option<Communicator>) -> R) -> Result<R> {
         if let Some(mut comm) = self.idle()? {
             return Ok(work(&mut comm));
@@ -324,14 +331,14 @@ impl Core {
         let mut comm = self.lock()?;
         let comm = comm.as_mut().ok_or_else(closed)?;
         comm.with_options(options, |comm| match calls {
-            // SAFETY: whoever issued the call vouches for its memory until it is done.
+            // SAFETY: the issuer guarantees the validity of the memory until the call is done.
             [call] => unsafe { comm.call_raw(call) },
             // SAFETY: as above.
             _ => unsafe { comm.group_raw(calls) },
         })?
     }
 
-    /// What becomes of a call that waits for its turn.
+    /// Waits for the result of queued calls, and polls the interrupt check meanwhile.
     fn wait_for(self: &Arc<Self>, pending: &Pending) -> Result<()> {
         const INTERVAL: Duration = Duration::from_millis(50);
         loop {
@@ -345,7 +352,7 @@ impl Core {
         }
     }
 
-    /// A call has panicked: nobody knows in what state it has left the communicator.
+    /// Aborts the communicator after a panic, which may have left it in any state, and returns the error.
     #[cold]
     fn panicked(&self) -> Error {
         self.control.abort();
@@ -357,8 +364,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.core.queue.close();
         self.core.queue.finish();
-        // Here and not wherever the last reference to the core is: whoever drops this may rely on its being
-        // closed.
+        // Closed here, not when the last reference to the core is dropped: the communicator must be closed
+        // once its last handle is dropped.
         let comm = self.core.comm.lock().take();
         drop(comm);
     }

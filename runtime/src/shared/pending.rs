@@ -35,7 +35,7 @@ impl Pending {
     /// them in either case. Returns `None` if they are not done in time.
     #[must_use]
     pub fn wait(&self, most: Option<Duration>) -> Option<Result<()>> {
-        // A time limit beyond all clocks is none.
+        // A deadline beyond the clock's range is none.
         let until = most.and_then(|most| Instant::now().checked_add(most));
         let mut result = self.0.result();
         loop {
@@ -66,7 +66,7 @@ impl Promise {
         (Promise(Arc::clone(&slot)), Pending(slot))
     }
 
-    /// The calls are done, and this is what has become of them.
+    /// Delivers the result of the calls.
     pub(super) fn complete(self, result: Result<()>) {
         *self.0.result() = Some(result);
         self.0.done.notify_all();

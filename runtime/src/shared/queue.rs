@@ -33,12 +33,12 @@ enum Job {
     Turn(Arc<Turn>),
 }
 
-/// Jobs in order.
+/// The queue of jobs.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// How many wait, or are being seen to. Written under the lock of the state, or by the thread.
+    /// Number of jobs that wait or run. Written under the lock of the state, or by the queue's thread.
     length: AtomicUsize,
 }
 
@@ -49,7 +49,7 @@ struct State {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A use of the communicator by the thread that asked for it, while the queue stands still.
+/// A use of the communicator by the thread that asked for it, while the queue is paused.
 #[derive(Debug, Default)]
 struct Turn {
     state: Mutex<TurnState>,
@@ -70,7 +70,7 @@ impl Turn {
         self.changed.notify_all();
     }
 
-    /// Waits until it has come so far.
+    /// Waits until the turn has reached a state.
     fn wait(&self, wanted: TurnState) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_early = |state: &mut TurnState| *state != wanted;
@@ -78,7 +78,7 @@ impl Turn {
     }
 }
 
-/// A turn that has come; the queue goes on when it is dropped.
+/// A granted turn; dropping it resumes the queue.
 #[derive(Debug)]
 pub(super) struct TurnGuard(Arc<Turn>);
 
@@ -137,13 +137,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes nothing any more.
+    /// Closes the queue to further jobs.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_one();
     }
 
-    /// Waits until the thread has seen to all that is queued. The queue is closed.
+    /// Waits until the thread has run all queued jobs. The queue must be closed.
     pub(super) fn finish(&self) {
         let thread = self.state().thread.take();
         if let Some(thread) = thread {
@@ -152,7 +152,7 @@ impl Queue {
         }
     }
 
-    /// The first in the state, when there is one; `None` when there will be none.
+    /// Waits for the first job; `None` once the queue is closed and empty.
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
         loop {
@@ -173,12 +173,13 @@ impl Queue {
     }
 }
 
-/// The thread's loop.
+/// Runs jobs until the queue is closed and empty.
 fn run_queue(core: &Core) {
     while let Some(job) = core.queue.next() {
         match job {
             Job::Calls { calls, options, promise } => {
-                // SAFETY-relevant order: the memory is the issuer's again only when the promise is kept.
+                // SAFETY-relevant order: the memory belongs to the issuer again only when the promise is
+                // completed.
                 let made = catch_unwind(AssertUnwindSafe(|| core.run_calls(&calls, &options)));
                 core.queue.advance();
                 promise.complete(made.unwrap_or_else(|_| Err(core.panicked())));

@@ -1,13 +1,13 @@
-//! The arguments of `tbccl bench`, as typed.
+//! Command-line arguments of `tbccl bench`.
 
 use super::{
     super::arguments,
-    operation::{Named, Operation},
+    operation::{Operation, OperationArg},
 };
 use collectives::{Codec, DType, ReduceOp, UnknownName};
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
-/// The text after the options: operations, examples, and the meaning of what is printed.
+/// Returns the text after the options: operations, examples, and an explanation of the output.
 fn after_help() -> String {
     let names: Vec<_> = Operation::names().collect();
     let mut text = String::from("Operations:");
@@ -19,7 +19,8 @@ fn after_help() -> String {
         text.extend([start]);
         text.extend([*name, end]);
     }
-    text + "\n(pingpong: half a round trip between ranks 0 and 1). Other spellings, allreduce or bcast, are fine.\n\n"
+    text + "\n(pingpong: half a round trip between ranks 0 and 1). Other spellings, \
+    such as allreduce or bcast, are accepted.\n\n"
         + EXAMPLES
 }
 
@@ -32,25 +33,25 @@ Examples:
   tbccl bench all_reduce --ranks 3 -d all -o all       every type with every operation it has
   tbccl bench all_reduce --ranks 4 --codec int8        with every message packed into a quarter
   tbccl bench pingpong --ranks 2 --json - | jq .us_median
-  tbccl run -n 4 -- tbccl bench all_reduce             as ranks of a job that is there already
+  tbccl run -n 4 -- tbccl bench all_reduce             as ranks of an existing job
 
-The sizes are those of the larger side, input or output, per rank. Times are the largest over the
-ranks, medians over samples; busbw is the bandwidth that the wires see, as in nccl-tests. Inputs are
-exact under any order of combination, so #wrong counts elements that differ from what must come out,
-over all ranks, before and after the measurement. With --codec it counts those further off than the
-codec may be, and all where ranks differ; busbw is then that of the elements, not of the packed bytes.
+Sizes are those of the larger of input and output, per rank. Times are the maximum over the ranks, medians
+over samples; busbw is the bandwidth on the wires, as in nccl-tests. Results have the same bits under any
+order of combination, so #wrong counts the elements of all ranks that differ from the exact result, before
+and after the measurement. With --codec it counts elements beyond the codec's error bound, and differences
+between ranks; busbw is then that of the elements, not of the packed bytes.
 
-Exit status: 0; 1 if any element is wrong; 2 for bad usage or an environment that does not allow it.";
+Exit status: 0; 1 if any element is wrong; 2 for bad usage or an unsuitable environment.";
 
 /// Measure an operation between ranks on this machine, every element checked
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(crate) struct Args {
     /// Operation to measure, e.g. all_reduce
-    #[arg(value_name = "OP", value_parser = Named::from_str)]
-    pub(super) op: Named,
+    #[arg(value_name = "OP", value_parser = OperationArg::from_str)]
+    pub(super) op: OperationArg,
 
-    /// How many ranks, which may exceed the number of cores; in a job, those of the job
+    /// Number of ranks, which may exceed the number of cores; within a job, the job's ranks are used
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     pub(super) ranks: Option<u32>,
 
@@ -59,76 +60,121 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     pub(super) transport: Option<Transport>,
 
-    /// The smallest size in bytes; K, M, G and T are understood
-    #[arg(short = 'b', long = "min", value_name = "SIZE", default_value = "4", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    /// Smallest size in bytes; K, M, G and T are understood
+    #[arg(
+        short = 'b',
+        long = "min",
+        value_name = "SIZE",
+        default_value = "4",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     pub(super) min_bytes: u64,
 
-    /// The largest size in bytes
-    #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    /// Largest size in bytes
+    #[arg(
+        short = 'e',
+        long = "max",
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     pub(super) max_bytes: u64,
 
     /// Factor from each size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'f',
+        long,
+        value_name = "FACTOR",
+        default_value = "4",
+        value_parser = clap::value_parser!(u64).range(2..),
+        allow_negative_numbers = true,
+    )]
     pub(super) factor: u64,
 
-    /// Runs before the measurement starts [default: as long as an eighth of --time; 5 with -n]
+    /// Runs before the measurement starts [default: as many as take an eighth of --time; 5 with -n]
     #[arg(short = 'w', long, value_name = "RUNS", allow_negative_numbers = true)]
     pub(super) warmup: Option<u32>,
 
     /// Runs to measure per size [default: as many as fit in --time]
-    #[arg(short = 'n', long, value_name = "RUNS", conflicts_with = "time", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "RUNS",
+        conflicts_with = "time",
+        value_parser = clap::value_parser!(u32).range(1..),
+        allow_negative_numbers = true,
+    )]
     pub(super) iterations: Option<u32>,
 
-    /// Seconds to measure each size for
+    /// Seconds of measurement per size
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = positive_seconds)]
     pub(super) time: Duration,
 
-    /// The element type, or all
-    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float32", value_parser = Choice::<DType>::from_str)]
+    /// Element type, or all
+    #[arg(
+        short = 'd',
+        long,
+        value_name = "TYPE",
+        default_value = "float32",
+        value_parser = Choice::<DType>::from_str,
+    )]
     pub(super) dtype: Choice<DType>,
 
-    /// How to reduce (sum, prod, min, max, avg, band, bor, bxor), or all that the type has
-    #[arg(short = 'o', long = "redop", value_name = "REDOP", default_value = "sum", value_parser = Choice::<ReduceOp>::from_str)]
+    /// Reduction (sum, prod, min, max, avg, band, bor, bxor), or all that the type supports
+    #[arg(
+        short = 'o',
+        long = "redop",
+        value_name = "REDOP",
+        default_value = "sum",
+        value_parser = Choice::<ReduceOp>::from_str,
+    )]
     pub(super) redop: Choice<ReduceOp>,
 
-    /// The root of a broadcast [default: all ranks in turn, so that none can run ahead]
+    /// Root of a broadcast [default: all ranks in turn, so that no rank runs ahead]
     #[arg(short = 'r', long, value_name = "RANK", allow_negative_numbers = true)]
     pub(super) root: Option<u32>,
 
-    /// The algorithm, instead of the automatic choice
+    /// Algorithm, instead of the automatic choice
     #[arg(long, value_name = "NAME")]
     pub(super) algo: Option<String>,
 
     /// Segments per chunk, instead of the automatic choice
-    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=i64::from(collectives::MAX_SEGMENTS)), allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "K",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(collectives::MAX_SEGMENTS)),
+        allow_negative_numbers = true,
+    )]
     pub(super) segments: Option<u32>,
 
-    /// Pack messages of an all_reduce of float32: int8, int8/64, int8/256 or bf16
+    /// Pack the messages of an all_reduce of float32: int8, int8/64, int8/256 or bf16
     #[arg(long, value_name = "CODEC", value_parser = Codec::from_str)]
     pub(super) codec: Option<Codec>,
 
-    /// Measure with the input where the output will be, and nothing else
+    /// Measure the in-place form only, with the input in the output buffer
     #[arg(long)]
     pub(super) in_place: bool,
 
-    /// Use buffers from the library's allocator, which peers read in place
+    /// Use buffers of the library's allocator, which peers read in place
     #[arg(long)]
     pub(super) registered: bool,
 
-    /// Let the system move ranks between cores, instead of keeping each on its share of them
+    /// Let the system move ranks between cores, instead of binding each to its share
     #[arg(long)]
     pub(super) no_pin: bool,
 
-    /// Report at the end what each rank has sent, received and copied, its processor time, and its polls;
-    /// with --json as lines with the one key `stats`
+    /// Report at the end each rank's sent, received and copied bytes, processor time and polls; with --json
+    /// as lines with the one key `stats`
     #[arg(long)]
     pub(super) stats: bool,
 
-    /// Write one line of JSON per size to a file, besides the table; `-` for stdout and no table
+    /// Write one line of JSON per size to a file, besides the table; `-` for stdout without a table
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
 
-    /// Said by the launcher to the ranks that it starts
+    /// Set by the launcher for the ranks that it starts
     #[arg(long, hide = true)]
     pub(super) worker: bool,
 }
@@ -136,7 +182,7 @@ pub(crate) struct Args {
 /// The transport between the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// Ranks are processes.
+    /// Ranks are processes, with this transport.
     Between(tbccl::Transport),
     /// Ranks are threads.
     Local,
@@ -157,7 +203,7 @@ impl FromStr for Transport {
     }
 }
 
-/// One thing, or all of them.
+/// One value, or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice<T> {
     One(T),

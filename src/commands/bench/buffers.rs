@@ -1,19 +1,19 @@
-//! Buffers of measured operations: from malloc, as most programs have them, or from the library's allocator.
+//! Buffers of measured operations, from malloc, as in most programs, or from the library's allocator.
 
 use super::pattern::Value;
 use tbccl::{Buffer, Communicator, Error, Result};
 
-/// A rank's two buffers, large enough for any size.
+/// A rank's two buffers, large enough for every size.
 pub(in crate::commands) struct Buffers<T: Value> {
     pub(in crate::commands) input: Memory<T>,
     pub(in crate::commands) output: Memory<T>,
 }
 
-/// Elements that begin on a page.
+/// Elements that begin at a page boundary.
 pub(in crate::commands) enum Memory<T: Value> {
-    /// From malloc: the elements from `skipped` on.
-    Plain { elements: Vec<T>, skipped: usize },
-    /// From the library's allocator.
+    /// Memory from malloc; the elements begin at `offset`.
+    Plain { elements: Vec<T>, offset: usize },
+    /// Memory from the library's allocator.
     Registered(Buffer<T>),
 }
 
@@ -25,34 +25,34 @@ impl<T: Value> Memory<T> {
             return comm.alloc(len).map(Memory::Registered);
         }
         let mut elements = Vec::new();
-        let room = len.saturating_add(PAGE / size_of::<T>());
-        elements.try_reserve_exact(room).map_err(|_| {
+        let capacity = len.saturating_add(PAGE / size_of::<T>());
+        elements.try_reserve_exact(capacity).map_err(|_| {
             Error::InvalidArgument(format!("no memory for a buffer of {len} {} elements", T::DTYPE))
         })?;
-        elements.resize(room, T::default());
-        let skipped = elements.as_ptr().align_offset(PAGE);
-        Ok(Memory::Plain { elements, skipped })
+        elements.resize(capacity, T::default());
+        let offset = elements.as_ptr().align_offset(PAGE);
+        Ok(Memory::Plain { elements, offset })
     }
 
-    /// The first elements.
+    /// Returns the first `len` elements.
     pub(in crate::commands) fn get(&self, len: usize) -> &[T] {
         match self {
-            Memory::Plain { elements, skipped } => &elements[*skipped..][..len],
+            Memory::Plain { elements, offset } => &elements[*offset..][..len],
             Memory::Registered(buffer) => &buffer[..len],
         }
     }
 
-    /// The first elements, to be written.
+    /// Returns the first `len` elements for writing.
     pub(in crate::commands) fn get_mut(&mut self, len: usize) -> &mut [T] {
         match self {
-            Memory::Plain { elements, skipped } => &mut elements[*skipped..][..len],
+            Memory::Plain { elements, offset } => &mut elements[*offset..][..len],
             Memory::Registered(buffer) => &mut buffer[..len],
         }
     }
 }
 
 impl<T: Value> Buffers<T> {
-    /// Allocates buffers for inputs and outputs of up to this many elements.
+    /// Allocates buffers for inputs and outputs of at most these element counts.
     pub(in crate::commands) fn new(
         comm: &Communicator,
         input: usize,

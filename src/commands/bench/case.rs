@@ -1,10 +1,10 @@
-//! A case of a benchmark: an operation, its form and its size.
+//! A case of a benchmark: an operation with its form and size.
 
 use super::operation::{Form, Operation};
 use collectives::{Codec, ReduceOp};
 use std::ops::Range;
 
-/// An operation, its form and its size.
+/// An operation with its form and size, as one rank runs it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) struct Case {
     pub(in crate::commands) operation: Operation,
@@ -14,12 +14,12 @@ pub(in crate::commands) struct Case {
     pub(in crate::commands) count: usize,
     pub(in crate::commands) rank: u32,
     pub(in crate::commands) ranks: u32,
-    /// Messages are packed, and the result is not exact.
+    /// Message packing; the result is then not exact.
     pub(in crate::commands) packed: Option<Packed>,
 }
 
 impl Case {
-    /// Elements of the input and of the output buffer. In place, all is in the latter.
+    /// Returns the element counts of the input and the output. In place the output buffer holds both.
     pub(in crate::commands) fn lengths(&self) -> (usize, usize) {
         let (input, output) = self.operation.input_and_output_blocks(self.ranks);
         let (input, output) = (input as usize * self.count, output as usize * self.count);
@@ -35,16 +35,16 @@ impl Case {
         first..first + self.count
     }
 
-    /// Whether this rank has no part: a ping-pong takes two.
+    /// Whether this rank takes no part: a ping-pong has two ranks.
     pub(super) fn is_idle(&self) -> bool {
         self.operation == Operation::PingPong && self.rank > 1
     }
 }
 
-/// How messages of a case are packed.
+/// The message packing of a case.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) struct Packed {
     pub(super) codec: Codec,
-    /// The most times that an element is packed on its way.
+    /// Maximum number of times that an element is packed on its way.
     pub(super) encodings: u32,
 }

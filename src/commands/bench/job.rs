@@ -1,49 +1,49 @@
-//! The job of a benchmark, checked as far as one process can before others are started.
+//! The job of a benchmark, validated as far as one process can before it starts others.
 
 use super::{
-    super::{Failed, place::Place},
+    super::{CommandError, role::Role},
     args::{Args, Choice, Transport},
-    operation::{Form, Named, Operation},
+    operation::{Form, Operation, OperationArg},
 };
 use collectives::{Codec, Collective, DType, Numerics, Rank, ReduceOp, plan, select::Names};
 use std::{path::PathBuf, time::Duration};
 use tbccl::Config;
 
-/// A checked request.
+/// A validated benchmark job.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) op: Named,
+    pub(super) op: OperationArg,
     pub(super) ranks: u32,
     pub(super) transport: Transport,
-    pub(super) place: Place,
+    pub(super) role: Role,
     pub(super) sizes: Sizes,
     pub(super) types: Vec<Elements>,
-    /// All ranks in turn, if none.
+    /// The root; `None` lets all ranks take turns.
     pub(super) root: Option<Rank>,
-    /// The forms to measure; the first one is the one that JSON lines are about.
+    /// Forms to measure; JSON lines report the first one.
     pub(super) forms: Vec<Form>,
-    /// Was nothing but the in-place form asked for?
+    /// Whether only the in-place form was requested.
     pub(super) in_place: bool,
     pub(super) effort: Effort,
     pub(super) registered: bool,
-    /// How messages are packed.
+    /// Message packing.
     pub(super) codec: Option<Codec>,
     pub(super) pin: bool,
     pub(super) stats: bool,
     pub(super) output: Output,
-    /// For the communicator.
+    /// Options of the communicator.
     pub(super) config: Config,
 }
 
-/// An element type, and what is done to elements of it.
+/// An element type, with its reductions.
 #[derive(Clone, Debug)]
 pub(super) struct Elements {
     pub(super) dtype: DType,
-    /// One `None` where nothing is reduced.
+    /// Reductions to measure; one `None` if the operation does not reduce.
     pub(super) redops: Vec<Option<ReduceOp>>,
 }
 
-/// How long to measure.
+/// Duration of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) time: Duration,
@@ -53,11 +53,11 @@ pub(super) struct Effort {
     pub(super) iterations: Option<u32>,
 }
 
-/// The output of results.
+/// Destination of the results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     Table,
-    /// JSON on stdout.
+    /// JSON lines on stdout, without a table.
     Json,
     TableAndJson(PathBuf),
 }
@@ -71,7 +71,7 @@ pub(in crate::commands) struct Sizes {
 }
 
 impl Sizes {
-    /// The numbers of elements of one block, ascending, for buffers of `blocks` blocks.
+    /// Returns the element counts per block, ascending, for buffers of `blocks` blocks.
     pub(in crate::commands) fn counts(self, dtype: DType, blocks: u32) -> Vec<u64> {
         let unit = dtype.size() as u64 * u64::from(blocks.max(1));
         let series = std::iter::successors(Some(self.min), |size| size.checked_mul(self.factor));
@@ -83,13 +83,13 @@ impl Sizes {
 }
 
 impl Job {
-    /// Checks the arguments.
-    pub(super) fn new(args: Args) -> Result<Job, Failed> {
+    /// Validates the arguments.
+    pub(super) fn new(args: Args) -> Result<Job, CommandError> {
         let operation = args.op.operation;
         let config = config(&args)?;
         let transport = args.transport.unwrap_or(Transport::Between(config.transport));
-        let place = if transport == Transport::Local { Place::Launcher } else { Place::here(args.ranks)? };
-        let ranks = place.ranks(args.ranks, "bench ...")?;
+        let role = if transport == Transport::Local { Role::Launcher } else { Role::detect(args.ranks)? };
+        let ranks = role.ranks(args.ranks, "bench ...")?;
         let job = Job {
             sizes: Sizes { min: args.min_bytes, max: args.max_bytes, factor: args.factor },
             types: types(operation, args.dtype, args.redop)?,
@@ -102,7 +102,7 @@ impl Job {
             pin: !args.no_pin,
             stats: args.stats,
             config,
-            place,
+            role,
             output: match args.json {
                 None => Output::Table,
                 Some(path) if path.as_os_str() == "-" => Output::Json,
@@ -118,7 +118,7 @@ impl Job {
         Ok(job)
     }
 
-    /// The numbers of elements of one block, ascending.
+    /// Returns the element counts per block, ascending.
     pub(super) fn counts(&self, dtype: DType) -> Vec<u64> {
         if self.op.operation.has_data() {
             self.sizes.counts(dtype, self.op.operation.blocks(self.ranks))
@@ -127,69 +127,76 @@ impl Job {
         }
     }
 
-    /// The largest buffer's bytes.
+    /// Returns the bytes of the largest buffer.
     pub(super) fn largest_bytes(&self) -> u64 {
         if self.op.operation.has_data() { self.sizes.max } else { 0 }
     }
 
-    fn check_ranks(&self) -> Result<(), Failed> {
-        let (ranks, most) = (self.ranks, collectives::MAX_RANKS);
-        if ranks > most {
-            return Err(Failed::new(format_args!("--ranks {ranks}: a job has up to {most} ranks")));
+    fn check_ranks(&self) -> Result<(), CommandError> {
+        let (ranks, max) = (self.ranks, collectives::MAX_RANKS);
+        if ranks > max {
+            return Err(CommandError::new(format_args!("--ranks {ranks}: a job has up to {max} ranks")));
         }
         if self.op.operation == Operation::PingPong && ranks < 2 {
-            return Err(Failed::new("pingpong is played by ranks 0 and 1; use --ranks 2 or more"));
+            return Err(CommandError::new("pingpong needs ranks 0 and 1; use --ranks 2 or more"));
         }
-        let asked =
-            self.config.selection.algorithm.as_deref().map(Names::parse).transpose().map_err(Failed::new)?;
-        let (Some(collective), Some(names)) = (self.op.operation.collective(), asked) else { return Ok(()) };
-        let mut wanted =
+        let names = self
+            .config
+            .selection
+            .algorithm
+            .as_deref()
+            .map(Names::parse)
+            .transpose()
+            .map_err(CommandError::new)?;
+        let (Some(collective), Some(names)) = (self.op.operation.collective(), names) else { return Ok(()) };
+        let mut requested =
             names.requested(collective).filter_map(|name| plan::algorithm(collective, name).ok());
-        let checked: Vec<_> = wanted.by_ref().map(|algorithm| algorithm.check_ranks(ranks)).collect();
+        let checked: Vec<_> = requested.by_ref().map(|algorithm| algorithm.check_ranks(ranks)).collect();
         match checked.iter().any(Result::is_ok) {
             true => Ok(()),
-            false => checked.into_iter().collect::<Result<(), _>>().map_err(Failed::new),
+            false => checked.into_iter().collect::<Result<(), _>>().map_err(CommandError::new),
         }
     }
 
-    /// Packed are the messages of an `all_reduce` of `f32`, where they are added.
-    fn check_codec(&self) -> Result<(), Failed> {
+    /// Checks that messages can be packed: only those of an `all_reduce` of `f32` that adds.
+    fn check_codec(&self) -> Result<(), CommandError> {
         let Some(codec) = self.codec else { return Ok(()) };
         if self.op.operation != Operation::Collective(Collective::AllReduce) {
-            return Err(Failed::new(format_args!(
+            return Err(CommandError::new(format_args!(
                 "--codec {codec}: only messages of all_reduce can be packed, not those of {}",
                 self.op.spelling
             )));
         }
         if self.config.numerics == Numerics::Reproducible {
-            return Err(Failed::new(format_args!(
-                "--codec {codec}: results are not reproducible then; leave out TBCCL_NUMERICS"
+            return Err(CommandError::new(format_args!(
+                "--codec {codec}: packed results are not reproducible; leave out TBCCL_NUMERICS"
             )));
         }
         let adds = |op: &Option<ReduceOp>| matches!(op, Some(ReduceOp::Sum | ReduceOp::Avg));
         if self.types.iter().any(|e| e.dtype != DType::F32 || !e.redops.iter().all(adds)) {
-            return Err(Failed::new(format_args!(
+            return Err(CommandError::new(format_args!(
                 "--codec {codec}: only float32 elements are packed, for sum and avg; use -d float32 -o sum"
             )));
         }
         Ok(())
     }
 
-    fn check_sizes(&self) -> Result<(), Failed> {
+    fn check_sizes(&self) -> Result<(), CommandError> {
         let Sizes { min, max, .. } = self.sizes;
         if min == 0 {
-            return Err(Failed::new("-b 0: sizes begin with 1 byte"));
+            return Err(CommandError::new("-b 0: sizes begin with 1 byte"));
         }
         if min > max {
-            return Err(Failed::new(format_args!(
+            return Err(CommandError::new(format_args!(
                 "-b {min} is larger than -e {max}; the smallest size comes first"
             )));
         }
         if self.types.iter().all(|elements| self.counts(elements.dtype).is_empty()) {
             let dtype = self.types.first().map_or(DType::U8, |elements| elements.dtype);
             let unit = dtype.size() as u64 * u64::from(self.op.operation.blocks(self.ranks));
-            return Err(Failed::new(format_args!(
-                "no size from {min} to {max} holds {dtype} elements for {} on {} ranks, which takes {unit} bytes; raise -e",
+            return Err(CommandError::new(format_args!(
+                "no size from {min} to {max} holds {dtype} elements for {} on {} ranks, which takes {unit} \
+                bytes; raise -e",
                 self.op.spelling, self.ranks
             )));
         }
@@ -201,7 +208,7 @@ fn types(
     operation: Operation,
     dtype: Choice<DType>,
     redop: Choice<ReduceOp>,
-) -> Result<Vec<Elements>, Failed> {
+) -> Result<Vec<Elements>, CommandError> {
     let dtypes = match dtype {
         _ if !operation.has_data() => vec![DType::U8],
         Choice::One(dtype) => vec![dtype],
@@ -211,25 +218,26 @@ fn types(
         return Ok(dtypes.into_iter().map(|dtype| Elements { dtype, redops: vec![None] }).collect());
     }
     if let (Choice::One(dtype), Choice::One(redop)) = (dtype, redop) {
-        redop.check(dtype).map_err(Failed::new)?;
+        redop.check(dtype).map_err(CommandError::new)?;
     }
     let averages = operation.collective().is_some_and(Collective::averages);
     if !averages && redop == Choice::One(ReduceOp::Avg) {
         let name = operation.collective().map_or("", Collective::name);
-        return Err(Failed::new(format_args!("{name} has no average; choose another -o, e.g. sum")));
+        return Err(CommandError::new(format_args!("{name} has no average; choose another -o, e.g. sum")));
     }
     let legal = |dtype: DType| {
-        let wanted = ReduceOp::ALL.into_iter().filter(|op| redop == Choice::All || redop == Choice::One(*op));
-        let defined = wanted.filter(|op| averages || *op != ReduceOp::Avg);
+        let requested =
+            ReduceOp::ALL.into_iter().filter(|op| redop == Choice::All || redop == Choice::One(*op));
+        let defined = requested.filter(|op| averages || *op != ReduceOp::Avg);
         defined.filter(|op| op.is_legal_for(dtype)).map(Some).collect::<Vec<_>>()
     };
     let all = dtypes.into_iter().map(|dtype| Elements { dtype, redops: legal(dtype) });
     Ok(all.filter(|elements| !elements.redops.is_empty()).collect())
 }
 
-fn root(operation: Operation, root: Option<u32>, ranks: u32) -> Result<Option<Rank>, Failed> {
+fn root(operation: Operation, root: Option<u32>, ranks: u32) -> Result<Option<Rank>, CommandError> {
     match root {
-        Some(root) if root >= ranks => Err(Failed::new(format_args!(
+        Some(root) if root >= ranks => Err(CommandError::new(format_args!(
             "-r {root}: there are {ranks} ranks, so the root is one of 0..={}",
             ranks - 1
         ))),
@@ -239,43 +247,45 @@ fn root(operation: Operation, root: Option<u32>, ranks: u32) -> Result<Option<Ra
     }
 }
 
-fn forms(args: &Args) -> Result<Vec<Form>, Failed> {
+fn forms(args: &Args) -> Result<Vec<Form>, CommandError> {
     let forms = args.op.operation.forms();
     if args.in_place {
         if !forms.contains(&Form::InPlace) {
-            return Err(Failed::new(format_args!(
+            return Err(CommandError::new(format_args!(
                 "{} has no in-place form; leave out --in-place",
                 args.op.spelling
             )));
         }
         return Ok(vec![Form::InPlace]);
     }
-    // Without a table there is nowhere for a second form to go.
+    // JSON lines report one form only.
     let only_json = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     Ok(if only_json { forms[..1].to_vec() } else { forms.to_vec() })
 }
 
-/// The options of the environment, and those of the arguments over them.
-fn config(args: &Args) -> Result<Config, Failed> {
-    let mut config = Config::from_env().map_err(Failed::new)?;
+/// Returns the options from the environment, overridden by the arguments.
+fn config(args: &Args) -> Result<Config, CommandError> {
+    let mut config = Config::from_env().map_err(CommandError::new)?;
     if let Some(Transport::Between(transport)) = args.transport {
         config.transport = transport;
     }
     if let Some(name) = &args.algo {
         let Some(collective) = args.op.operation.collective() else {
-            return Err(Failed::new("--algo: pingpong sends messages, it has no algorithms to choose from"));
+            return Err(CommandError::new(
+                "--algo: pingpong sends messages, it has no algorithms to choose from",
+            ));
         };
-        let algorithm = plan::algorithm(collective, name).map_err(Failed::new)?;
+        let algorithm = plan::algorithm(collective, name).map_err(CommandError::new)?;
         config.selection.algorithm = Some(algorithm.name.to_owned());
     }
     if let Some(segments) = args.segments {
         config.selection.segments = segments;
     }
     if args.registered {
-        // Two buffers, and as much again for what algorithms keep.
-        let wanted = args.max_bytes.saturating_mul(4).saturating_add(1 << 30).min(1 << 40);
-        // Not more than that: devices may have to be told of all of it beforehand.
-        config.slab_bytes = config.slab_bytes.max(Some(wanted));
+        // Two buffers, and the same again for the algorithms' own memory.
+        let requested = args.max_bytes.saturating_mul(4).saturating_add(1 << 30).min(1 << 40);
+        // Devices without late registration must register all of it up front, so the size stays limited.
+        config.slab_bytes = config.slab_bytes.max(Some(requested));
     }
     Ok(config)
 }

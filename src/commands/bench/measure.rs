@@ -1,49 +1,48 @@
 //! The measurement of one operation at one size.
 //!
-//! Runs follow each other without a barrier. The clock is read once per sample; a sample is a *batch* of runs
-//! that lasts 100 µs, since ranks whose messages are slow may alternate between early and late from run to
-//! run. A sample's time is that of the slowest rank. Samples come in up to eight groups with a barrier before
-//! each, and the first sample of a group does not count. The root, where there is one, moves to the next rank
-//! with every run, unless one was requested: a fixed root would run ahead, and its time would be that of
-//! posting. The method is that of the IMB and nccl-tests families, and the same for every library in
-//! comparisons.
+//! Runs follow each other without a barrier. The clock is read once per sample. A sample is a *batch* of runs
+//! that lasts at least 100 µs, since ranks with slow messages may alternate between early and late from run
+//! to run. The time of a sample is that of the slowest rank. Samples come in up to eight groups with a
+//! barrier before each, and the first sample of a group does not count. The root, if there is one, moves to
+//! the next rank with every run, unless one was requested: a fixed root would run ahead, and its time would
+//! be that of posting. The method is that of the IMB and nccl-tests families, and the same for every library
+//! in comparisons.
 //!
-//! Ranks agree on the number of runs by collectives of the communicator that is measured, outside of the
-//! timed part.
+//! Ranks agree on the number of runs by collectives on the measured communicator, outside of the timed part.
 
 use super::{job::Effort, work::Work};
 use collectives::Rank;
 use std::time::{Duration, Instant};
 use tbccl::{Communicator, ReduceOp, Result};
 
-/// A sample lasts at least this long.
-const SAMPLE: Duration = Duration::from_micros(100);
-/// Fewer samples are no statistics.
-const FEWEST_SAMPLES: u64 = 8;
-/// More samples would not tell more.
-const MOST_SAMPLES: u64 = 2000;
+/// Minimum duration of a sample.
+const MIN_SAMPLE_TIME: Duration = Duration::from_micros(100);
+/// Minimum number of samples for the statistics.
+const MIN_SAMPLES: u64 = 8;
+/// Maximum number of samples; more add no information.
+const MAX_SAMPLES: u64 = 2000;
 const GROUPS: u64 = 8;
-const FEWEST_PER_GROUP: u64 = 4;
-/// Measuring ends when this multiple of the requested time is spent.
-const PATIENCE: u32 = 3;
+const MIN_PER_GROUP: u64 = 4;
+/// Multiple of the requested time after which the measurement ends.
+const TIME_LIMIT_FACTOR: u32 = 3;
 const DEFAULT_WARMUP: u32 = 5;
 
-/// How the runs are to be made.
+/// Parameters of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Method {
     pub(super) effort: Effort,
-    /// The root, which may move with every run.
+    /// The root of each run.
     pub(super) root: Root,
 }
 
-/// Which rank is the root of the next run.
+/// Choice of the root of each run.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) enum Root {
     Fixed(Rank),
-    Shifting,
+    Rotating,
 }
 
-/// Times of one run, in microseconds, and how they were found.
+/// Times of one run in microseconds, with the numbers of samples and runs behind them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     pub(super) median: f64,
@@ -54,38 +53,38 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// The times of one operation, where a run is several.
+    /// Returns the times of one operation, given the operations per run.
     pub(super) fn per_operation(self, per_run: u32) -> Times {
         let n = f64::from(per_run);
         Times { median: self.median / n, min: self.min / n, p99: self.p99 / n, ..self }
     }
 }
 
-/// How many make a sample, and how many samples.
+/// Runs per sample, and number of samples.
 #[derive(Clone, Copy, Debug)]
 struct Quota {
     batch: u64,
     samples: u64,
 }
 
-/// A measurement in the making.
-struct Runs<'a> {
+/// The state of a running measurement.
+struct Sampler<'a> {
     comm: &'a mut Communicator,
     work: &'a mut dyn Work,
     method: Method,
-    /// Counts runs since the last barrier, the same on all ranks.
+    /// Runs since the last barrier; the same on all ranks.
     next: u64,
 }
 
-/// Measures.
+/// Measures an operation; all ranks return the same times.
 pub(super) fn measure(comm: &mut Communicator, work: &mut dyn Work, method: Method) -> Result<Times> {
-    let mut runs = Runs { comm, work, method, next: 0 };
+    let mut sampler = Sampler { comm, work, method, next: 0 };
     let quota = match method.effort.iterations {
-        Some(iterations) => runs.warm_up_by_count(iterations)?,
-        None => runs.warm_up_by_time()?,
+        Some(iterations) => sampler.warm_up_by_count(iterations)?,
+        None => sampler.warm_up_by_time()?,
     };
-    let mut samples = runs.sample(quota)?;
-    all_max(runs.comm, &mut samples)?;
+    let mut samples = sampler.sample(quota)?;
+    all_max(sampler.comm, &mut samples)?;
     samples.sort_unstable_by(f64::total_cmp);
     Ok(statistics(&samples, quota.batch))
 }
@@ -101,12 +100,12 @@ fn statistics(sorted: &[f64], batch: u64) -> Times {
     }
 }
 
-impl Runs<'_> {
+impl Sampler<'_> {
     fn burst(&mut self, runs: u64) -> Result<()> {
         for _ in 0..runs {
             let root = match self.method.root {
                 Root::Fixed(root) => root,
-                Root::Shifting => Rank((self.next % u64::from(self.comm.size())) as u32),
+                Root::Rotating => Rank((self.next % u64::from(self.comm.size())) as u32),
             };
             self.next += 1;
             self.work.run(self.comm, root)?;
@@ -114,7 +113,7 @@ impl Runs<'_> {
         Ok(())
     }
 
-    /// Runs a burst together; the seconds of one run.
+    /// Runs a burst after a barrier; returns the seconds per run.
     fn timed_burst(&mut self, runs: u64) -> Result<f64> {
         self.comm.barrier()?;
         let start = Instant::now();
@@ -122,60 +121,61 @@ impl Runs<'_> {
         Ok(start.elapsed().as_secs_f64() / runs as f64)
     }
 
-    /// Runs bursts, each twice as long as the one before, until an eighth of the time is over or the
-    /// requested runs are made. The quickest burst decides, so that noise does not.
+    /// Runs bursts, each twice as long as the one before, until an eighth of the time or the requested number
+    /// of runs is reached. The fastest burst determines the batch, so that noise does not.
     fn warm_up_by_time(&mut self) -> Result<Quota> {
         let Effort { time, warmup, .. } = self.method.effort;
         let start = Instant::now();
-        let (mut length, mut done, mut quickest) = (2, 0, f64::INFINITY);
+        let (mut length, mut done, mut fastest) = (2, 0, f64::INFINITY);
         loop {
-            quickest = self.timed_burst(length)?.min(quickest);
+            fastest = self.timed_burst(length)?.min(fastest);
             done += length;
             let enough = match warmup {
                 Some(runs) => done >= u64::from(runs),
                 None => (done >= 4 && start.elapsed() >= time / 8) || length > 1 << 20,
             };
-            let mut told = [quickest, f64::from(u8::from(enough))];
-            tell(self.comm, &mut told)?;
-            quickest = told[0];
-            if told[1] > 0.0 {
+            let mut shared = [fastest, f64::from(u8::from(enough))];
+            broadcast_from_0(self.comm, &mut shared)?;
+            fastest = shared[0];
+            if shared[1] > 0.0 {
                 break;
             }
             length *= 2;
         }
-        let quickest = quickest.max(1e-8);
-        let batch = self.batch(quickest);
-        let fitting = (time.as_secs_f64() / (quickest * batch as f64)) as u64;
-        Ok(Quota { batch, samples: fitting.clamp(FEWEST_SAMPLES, MOST_SAMPLES) })
+        let fastest = fastest.max(1e-8);
+        let batch = self.batch(fastest);
+        let affordable = (time.as_secs_f64() / (fastest * batch as f64)) as u64;
+        Ok(Quota { batch, samples: affordable.clamp(MIN_SAMPLES, MAX_SAMPLES) })
     }
 
-    /// As many runs as were asked for, and as many samples as their measured number makes.
+    /// Runs the requested warm-up, and divides the requested iterations into samples.
     fn warm_up_by_count(&mut self, iterations: u32) -> Result<Quota> {
         let warmup = self.method.effort.warmup.unwrap_or(DEFAULT_WARMUP);
-        let mut quickest = [SAMPLE.as_secs_f64()];
+        let mut fastest = [MIN_SAMPLE_TIME.as_secs_f64()];
         if warmup > 0 {
-            quickest[0] = self.timed_burst(warmup.into())?;
+            fastest[0] = self.timed_burst(warmup.into())?;
         }
-        tell(self.comm, &mut quickest)?;
+        broadcast_from_0(self.comm, &mut fastest)?;
         let iterations = u64::from(iterations);
-        let batch = self.batch(quickest[0].max(1e-8)).min(iterations);
+        let batch = self.batch(fastest[0].max(1e-8)).min(iterations);
         Ok(Quota { batch, samples: iterations.div_ceil(batch) })
     }
 
-    /// How many runs make a sample. All roots have their turn in each.
+    /// Returns the number of runs per sample. A rotating root visits all ranks in each sample.
     fn batch(&self, seconds: f64) -> u64 {
-        let batch = (SAMPLE.as_secs_f64() / seconds).ceil().max(1.0) as u64;
+        let batch = (MIN_SAMPLE_TIME.as_secs_f64() / seconds).ceil().max(1.0) as u64;
         match self.method.root {
             Root::Fixed(_) => batch,
-            Root::Shifting => batch.next_multiple_of(self.comm.size().into()),
+            Root::Rotating => batch.next_multiple_of(self.comm.size().into()),
         }
     }
 
-    /// Takes the samples of this rank: microseconds per run.
+    /// Takes this rank's samples, in microseconds per run.
     fn sample(&mut self, quota: Quota) -> Result<Vec<f64>> {
         let Quota { batch, samples } = quota;
-        let per_group = samples.div_ceil(GROUPS).max(FEWEST_PER_GROUP);
-        let limit = self.method.effort.iterations.is_none().then_some(self.method.effort.time * PATIENCE);
+        let per_group = samples.div_ceil(GROUPS).max(MIN_PER_GROUP);
+        let limit =
+            self.method.effort.iterations.is_none().then_some(self.method.effort.time * TIME_LIMIT_FACTOR);
         let start = Instant::now();
         let mut taken = Vec::with_capacity(samples as usize);
         let mut clock = Vec::with_capacity(per_group as usize + 2);
@@ -191,9 +191,9 @@ impl Runs<'_> {
             clock.push(Instant::now());
             let counted = clock[1..].windows(2).map(|ends| ends[1] - ends[0]);
             taken.extend(counted.map(|time| time.as_secs_f64() * 1e6 / batch as f64));
-            let mut over = [f64::from(u8::from(limit.is_some_and(|limit| start.elapsed() > limit)))];
-            tell(self.comm, &mut over)?;
-            if over[0] > 0.0 {
+            let mut is_over = [f64::from(u8::from(limit.is_some_and(|limit| start.elapsed() > limit)))];
+            broadcast_from_0(self.comm, &mut is_over)?;
+            if is_over[0] > 0.0 {
                 break;
             }
         }
@@ -201,8 +201,10 @@ impl Runs<'_> {
     }
 }
 
-/// Takes one sample outside of a measurement: microseconds per run, of `runs` runs after as many uncounted
-/// ones. Each rank has its own result. A multiple of the number of ranks gives each root its turn.
+/// Takes one sample outside of a measurement, of `runs` runs after as many uncounted ones.
+///
+/// Returns this rank's microseconds per run. If `runs` is a multiple of the number of ranks, every rank is
+/// the root equally often.
 pub(in crate::commands) fn sample(
     comm: &mut Communicator,
     work: &mut dyn Work,
@@ -210,24 +212,24 @@ pub(in crate::commands) fn sample(
     runs: u64,
 ) -> Result<f64> {
     let effort = Effort { time: Duration::ZERO, warmup: None, iterations: None };
-    let mut all = Runs { comm, work, method: Method { effort, root }, next: 0 };
-    all.burst(runs)?;
+    let mut sampler = Sampler { comm, work, method: Method { effort, root }, next: 0 };
+    sampler.burst(runs)?;
     let start = Instant::now();
-    all.burst(runs)?;
+    sampler.burst(runs)?;
     Ok(start.elapsed().as_secs_f64() * 1e6 / runs as f64)
 }
 
-/// Makes everyone's numbers those of rank 0.
-pub(in crate::commands) fn tell(comm: &mut Communicator, numbers: &mut [f64]) -> Result<()> {
+/// Broadcasts the numbers of rank 0.
+pub(in crate::commands) fn broadcast_from_0(comm: &mut Communicator, numbers: &mut [f64]) -> Result<()> {
     comm.broadcast(numbers, Rank(0))
 }
 
-/// Makes everyone's numbers the largest of all ranks.
+/// Replaces each number by its maximum over all ranks.
 pub(in crate::commands) fn all_max(comm: &mut Communicator, numbers: &mut [f64]) -> Result<()> {
     comm.all_reduce_in_place(numbers, ReduceOp::Max)
 }
 
-/// The sum over all ranks.
+/// Returns the sum over all ranks.
 pub(super) fn all_sum(comm: &mut Communicator, number: u64) -> Result<u64> {
     let mut number = [number];
     comm.all_reduce_in_place(&mut number, ReduceOp::Sum)?;

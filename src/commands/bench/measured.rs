@@ -1,8 +1,8 @@
-//! The measurement of one form of an operation at one size.
+//! The results of one form of an operation at one size.
 
 use super::{measure::Times, operation::Form};
 
-/// One form of an operation at one size, measured.
+/// The results of one form of an operation at one size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) form: Form,
@@ -13,7 +13,7 @@ pub(super) struct Measured {
     pub(super) copied_bytes: u64,
     /// Bytes that one operation moved between ranks, over all ranks.
     pub(super) moved_bytes: u64,
-    /// Of packed messages: the largest error, over the largest magnitude of the exact result.
+    /// Largest error of packed messages, relative to the largest magnitude of the exact result.
     pub(super) error: Option<f64>,
     pub(super) algorithm: &'static str,
     pub(super) segments: u32,

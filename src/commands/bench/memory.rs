@@ -1,35 +1,36 @@
-//! Checks that the machine has enough memory for the requested buffers.
+//! Check that the machine has enough memory for the requested buffers.
 
-use super::{super::Failed, args::Transport, job::Job, operation::Form};
+use super::{super::CommandError, args::Transport, job::Job, operation::Form};
 use std::fs;
 
-/// Refuses buffers that the machine has no memory for, before any is touched.
-pub(super) fn check(job: &Job) -> Result<(), Failed> {
-    let where_ = if job.transport == Transport::Local { "in this process" } else { "on this machine" };
-    check_bytes(wanted(job), job.ranks, job.largest_bytes(), where_)
+/// Rejects a job whose buffers exceed the available memory, before any of them is touched.
+pub(super) fn check(job: &Job) -> Result<(), CommandError> {
+    let location = if job.transport == Transport::Local { "in this process" } else { "on this machine" };
+    check_bytes(required_bytes(job), job.ranks, job.largest_bytes(), location)
 }
 
-/// Refuses buffers of `wanted` bytes for all ranks, for sizes up to `largest`, if the machine has not enough
+/// Rejects buffers of `required_bytes` for all ranks and sizes up to `largest` if they exceed the available
 /// memory.
 pub(in crate::commands) fn check_bytes(
-    wanted: u128,
+    required_bytes: u128,
     ranks: u32,
     largest: u64,
-    where_: &str,
-) -> Result<(), Failed> {
-    let Some(available) = available().filter(|available| wanted > u128::from(*available)) else {
+    location: &str,
+) -> Result<(), CommandError> {
+    let Some(available) = available().filter(|available| required_bytes > u128::from(*available)) else {
         return Ok(());
     };
-    Err(Failed::new(format_args!(
-        "the buffers of {ranks} ranks {where_} take {} for sizes up to {}, and {} are available; lower -e or --ranks",
-        human(wanted),
-        human(largest.into()),
-        human(available.into())
+    Err(CommandError::new(format_args!(
+        "the buffers of {ranks} ranks {location} take {} for sizes up to {}, and {} are available; lower -e \
+        or --ranks",
+        format_bytes(required_bytes),
+        format_bytes(largest.into()),
+        format_bytes(available.into())
     )))
 }
 
-/// The bytes of all ranks' buffers at the largest size.
-fn wanted(job: &Job) -> u128 {
+/// Returns the bytes of all ranks' buffers at the largest size.
+fn required_bytes(job: &Job) -> u128 {
     let op = job.op.operation;
     let blocks = u128::from(op.blocks(job.ranks).max(1));
     let (input, output) = op.input_and_output_blocks(job.ranks);
@@ -44,7 +45,7 @@ fn wanted(job: &Job) -> u128 {
     u128::from(job.ranks) * largest * per_rank / blocks
 }
 
-fn human(bytes: u128) -> String {
+fn format_bytes(bytes: u128) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -59,7 +60,7 @@ fn human(bytes: u128) -> String {
     }
 }
 
-/// Memory that can be had without swapping, as far as the system tells.
+/// Returns the memory available without swapping, if the system reports it.
 fn available() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
     let cgroup = || {
@@ -72,7 +73,7 @@ fn available() -> Option<u64> {
     machine.into_iter().chain(cgroup()).min()
 }
 
-/// `MemAvailable` of Linux' meminfo.
+/// Parses `MemAvailable` in Linux's meminfo.
 fn available_in(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -91,8 +92,8 @@ mod tests {
 
     #[test]
     fn amounts_are_readable() {
-        assert_eq!(human(512), "512 B");
-        assert_eq!(human(64 << 20), "64 MiB");
-        assert_eq!(human(3 << 39), "1.5 TiB");
+        assert_eq!(format_bytes(512), "512 B");
+        assert_eq!(format_bytes(64 << 20), "64 MiB");
+        assert_eq!(format_bytes(3 << 39), "1.5 TiB");
     }
 }

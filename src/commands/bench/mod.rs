@@ -2,9 +2,24 @@
 //!
 //! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank
 //! reads the same arguments. In a job of another launcher it is one of the ranks. With `--transport local`
-//! the ranks are threads instead. Rank 0 reports.
+//! the ranks are threads. Rank 0 reports. Wrong arguments are found before any rank is started.
 //!
-//! Wrong arguments are found before anything is started.
+//! | module | purpose |
+//! |---|---|
+//! | `args` | command-line arguments |
+//! | `buffers` | buffers of measured operations |
+//! | `case` | an operation with its form and size |
+//! | `job` | the validated job |
+//! | `measure` | the measurement of one operation |
+//! | `measured` | results of one measurement |
+//! | `memory` | check of the available memory |
+//! | `operation` | operations that can be measured |
+//! | `packed` | operations with packed messages |
+//! | `pattern` | inputs with exact results |
+//! | `report` | rank 0's output |
+//! | `stats` | totals of each rank |
+//! | `work` | one rank's part of an operation |
+//! | `worker` | one rank's loop over all cases |
 
 mod args;
 pub(super) mod buffers;
@@ -24,85 +39,85 @@ mod worker;
 pub(crate) use args::Args;
 
 use super::{
-    Failed, WRONG, pin,
-    place::{self, Place},
+    CommandError, WRONG, pin,
+    role::{self, Role},
 };
 use args::Transport;
 use job::{Job, Output};
 use std::{process::ExitCode, thread};
 use tbccl::{Communicator, Rank};
-use worker::{Verdict, work};
+use worker::{Outcome, run_job};
 
-/// Carries out `tbccl bench`.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl bench`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
     let is_worker = args.worker;
     let job = Job::new(args)?;
     memory::check(&job)?;
     if is_worker {
-        return as_process(&job);
+        return run_worker(&job);
     }
-    match (job.place, job.transport) {
-        (Place::Rank { .. }, _) => as_rank_of_a_job(&job),
-        (Place::Launcher, Transport::Local) => create_json(&job).and_then(|()| run_threads(&job)),
-        (Place::Launcher, Transport::Between(_)) => {
+    match (job.role, job.transport) {
+        (Role::Rank { .. }, _) => run_job_rank(&job),
+        (Role::Launcher, Transport::Local) => create_json(&job).and_then(|()| run_threads(&job)),
+        (Role::Launcher, Transport::Between(_)) => {
             create_json(&job)?;
-            place::start_ranks("tbccl bench", job.ranks, &job.config)
+            role::start_ranks("tbccl bench", job.ranks, &job.config)
         }
     }
 }
 
-/// Makes the file for results, so that it need not be found out later that it can't be.
-fn create_json(job: &Job) -> Result<(), Failed> {
+/// Creates the file for results, so that an unwritable one is reported before the measurement.
+fn create_json(job: &Job) -> Result<(), CommandError> {
     match &job.output {
         Output::TableAndJson(path) => report::create(path),
         _ => Ok(()),
     }
 }
 
-/// One rank of a job that somebody else has started.
-fn as_rank_of_a_job(job: &Job) -> Result<ExitCode, Failed> {
-    let mut comm = Communicator::from_env_with(&job.config).map_err(Failed::new)?;
+/// Runs one rank of a job that another launcher has started.
+fn run_job_rank(job: &Job) -> Result<ExitCode, CommandError> {
+    let mut comm = Communicator::from_env_with(&job.config).map_err(CommandError::new)?;
     if comm.rank() == Rank(0) {
         create_json(job)?;
     }
-    as_rank(&mut comm, job).map(exit_code)
+    run_rank(&mut comm, job).map(exit_code)
 }
 
-/// One rank, as a process that the launcher has started.
-fn as_process(job: &Job) -> Result<ExitCode, Failed> {
-    let mut comm = Communicator::from_env_with(&job.config).map_err(Failed::new)?;
-    as_rank(&mut comm, job).map(exit_code)
+/// Runs one rank, as a process that this command has started.
+fn run_worker(job: &Job) -> Result<ExitCode, CommandError> {
+    let mut comm = Communicator::from_env_with(&job.config).map_err(CommandError::new)?;
+    run_rank(&mut comm, job).map(exit_code)
 }
 
 /// Runs every rank as a thread.
-fn run_threads(job: &Job) -> Result<ExitCode, Failed> {
-    let comms = Communicator::local(job.ranks, &job.config).map_err(Failed::new)?;
-    let verdicts: Vec<Result<Verdict, Failed>> = thread::scope(|scope| {
-        let rank = |mut comm: Communicator| scope.spawn(move || as_rank(&mut comm, job));
+fn run_threads(job: &Job) -> Result<ExitCode, CommandError> {
+    let comms = Communicator::local(job.ranks, &job.config).map_err(CommandError::new)?;
+    let outcomes: Vec<Result<Outcome, CommandError>> = thread::scope(|scope| {
+        let rank = |mut comm: Communicator| scope.spawn(move || run_rank(&mut comm, job));
         let threads: Vec<_> = comms.into_iter().map(rank).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|_| Err(Failed::new("a rank panicked")))
+            thread.join().unwrap_or_else(|_| Err(CommandError::new("a rank panicked")))
         };
         threads.into_iter().map(join).collect()
     });
-    let mut verdicts = verdicts.into_iter();
-    let rank_0 = verdicts.next().unwrap_or(Ok(Verdict::Right));
-    for failed in verdicts.filter_map(Result::err) {
+    let mut outcomes = outcomes.into_iter();
+    let rank_0 = outcomes.next().unwrap_or(Ok(Outcome::Correct));
+    for failed in outcomes.filter_map(Result::err) {
         failed.report();
     }
     rank_0.map(exit_code)
 }
 
-fn as_rank(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed> {
+fn run_rank(comm: &mut Communicator, job: &Job) -> Result<Outcome, CommandError> {
     if job.pin {
         pin::pin(comm);
     }
-    work(comm, job)
+    run_job(comm, job)
 }
 
-fn exit_code(verdict: Verdict) -> ExitCode {
-    match verdict {
-        Verdict::Right | Verdict::Stopped => ExitCode::SUCCESS,
-        Verdict::Wrong => ExitCode::from(WRONG),
+fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Correct | Outcome::Stopped => ExitCode::SUCCESS,
+        Outcome::Wrong => ExitCode::from(WRONG),
     }
 }

@@ -6,9 +6,9 @@ use std::str::FromStr;
 /// An operation that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commands) enum Operation {
-    /// A collective, on all ranks.
+    /// A collective on all ranks.
     Collective(Collective),
-    /// A message from rank 0 to rank 1 and one back; the time is half of that.
+    /// A message from rank 0 to rank 1 and back; the time is half of a round trip.
     PingPong,
 }
 
@@ -19,9 +19,9 @@ pub(in crate::commands) enum Form {
     InPlace,
 }
 
-/// An operation, as it was spelt.
+/// An operation with its spelling on the command line.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct OperationArg {
     pub(super) operation: Operation,
     pub(super) spelling: String,
 }
@@ -29,12 +29,12 @@ pub(super) struct Named {
 impl Operation {
     const PING_PONG: &str = "pingpong";
 
-    /// All names, in the order of the help text.
+    /// Returns all names in the order of the help text.
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
         Collective::ALL.into_iter().map(Collective::name).chain([Operation::PING_PONG])
     }
 
-    /// The collective that it is.
+    /// Returns the collective, if it is one.
     pub(super) fn collective(self) -> Option<Collective> {
         match self {
             Operation::Collective(collective) => Some(collective),
@@ -53,52 +53,52 @@ impl Operation {
                 | Collective::Scan
                 | Collective::ExclusiveScan,
             ) => &[Form::OutOfPlace, Form::InPlace],
-            // As MPI has it.
+            // In place comes first, since MPI's broadcast has a single buffer.
             Operation::Collective(Collective::Broadcast) => &[Form::InPlace, Form::OutOfPlace],
             _ => &[Form::OutOfPlace],
         }
     }
 
-    /// Whether it combines elements.
+    /// Whether the operation reduces elements.
     pub(in crate::commands) fn reduces(self) -> bool {
         self.collective().is_some_and(Collective::reduces)
     }
 
-    /// Whether it has a root.
+    /// Whether the operation has a root.
     pub(in crate::commands) fn has_root(self) -> bool {
         self.collective().is_some_and(Collective::has_root)
     }
 
-    /// Whether it moves data.
+    /// Whether the operation moves data.
     pub(in crate::commands) fn has_data(self) -> bool {
         self != Operation::Collective(Collective::Barrier)
     }
 
-    /// Blocks of the larger one of input and output.
+    /// Returns the blocks of the larger of input and output.
     pub(in crate::commands) fn blocks(self, ranks: u32) -> u32 {
         self.collective().map_or(1, |c| c.input_blocks(ranks).max(c.output_blocks(ranks)))
     }
 
-    /// Blocks of input and of output.
+    /// Returns the blocks of the input and of the output.
     pub(in crate::commands) fn input_and_output_blocks(self, ranks: u32) -> (u32, u32) {
         self.collective().map_or((1, 1), |c| (c.input_blocks(ranks), c.output_blocks(ranks)))
     }
 
-    /// From algorithm bandwidth to bus bandwidth.
+    /// Returns the factor from algorithm bandwidth to bus bandwidth.
     pub(super) fn busbw_factor(self, ranks: u32) -> f64 {
         self.collective().map_or(1.0, |c| c.busbw_factor(ranks))
     }
 
-    /// Operations in one run of it: a ping-pong is two messages.
+    /// Returns the operations per run: a ping-pong consists of two messages.
     pub(super) fn per_run(self) -> u32 {
         if self == Operation::PingPong { 2 } else { 1 }
     }
 }
 
-impl FromStr for Named {
+impl FromStr for OperationArg {
     type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Named, UnknownName> {
+    fn from_str(text: &str) -> Result<OperationArg, UnknownName> {
         let plain = text.to_lowercase().replace(['-', '_'], "");
         let operation = if plain == Operation::PING_PONG {
             Operation::PingPong
@@ -106,7 +106,7 @@ impl FromStr for Named {
             let unknown = |_| UnknownName::new("operation", text, Operation::names());
             Operation::Collective(text.parse().map_err(unknown)?)
         };
-        Ok(Named { operation, spelling: text.to_owned() })
+        Ok(OperationArg { operation, spelling: text.to_owned() })
     }
 }
 
@@ -116,18 +116,18 @@ mod tests {
 
     #[test]
     fn the_spelling_is_kept() {
-        let named: Named = "allreduce".parse().expect("a collective");
+        let named: OperationArg = "allreduce".parse().expect("a collective");
         assert_eq!(named.operation, Operation::Collective(Collective::AllReduce));
         assert_eq!(named.spelling, "allreduce");
-        let named: Named = "ping-pong".parse().expect("not a collective");
+        let named: OperationArg = "ping-pong".parse().expect("not a collective");
         assert_eq!(named.operation, Operation::PingPong);
     }
 
     #[test]
     fn an_unknown_operation_suggests_the_nearest() {
-        let error = "pingpnog".parse::<Named>().expect_err("no operation");
+        let error = "pingpnog".parse::<OperationArg>().expect_err("no operation");
         assert_eq!(error.nearest, Some("pingpong"));
-        let error = "alreduce".parse::<Named>().expect_err("no operation");
+        let error = "alreduce".parse::<OperationArg>().expect_err("no operation");
         assert_eq!(error.nearest, Some("all_reduce"));
     }
 }

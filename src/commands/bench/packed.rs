@@ -1,7 +1,7 @@
-//! Operations with packed messages: results are not exact, so they are compared with a bound.
+//! Operations with packed messages, whose inexact results are compared with an error bound.
 //!
 //! All ranks must have the same bits, and every element must be within the codec's bound of the exact result;
-//! others count as wrong.
+//! other elements count as wrong.
 
 use super::{
     buffers::Buffers,
@@ -14,16 +14,16 @@ use std::any::Any;
 use tbccl::{Communicator, Error, Result, element::bytes_of};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The evaluation of a result.
+/// The accuracy of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::commands) struct Judgement {
-    /// Elements further off than they may be.
+pub(in crate::commands) struct Accuracy {
+    /// Elements beyond the error bound.
     pub(super) wrong: u64,
-    /// The largest error, over the largest magnitude of the exact result.
+    /// Largest error, relative to the largest magnitude of the exact result.
     pub(super) error: f64,
 }
 
-/// Carries the operation out once.
+/// Runs the operation once.
 pub(super) fn run<T: Value>(
     packed: Packed,
     case: &Case,
@@ -43,41 +43,41 @@ pub(super) fn run<T: Value>(
     }
 }
 
-/// Compares a result with the exact one, whose elements repeat, given the input of each rank.
-pub(super) fn judge<T: Value>(
+/// Compares a result with the exact one, which repeats after its length, given the input of each rank.
+pub(super) fn evaluate<T: Value>(
     packed: Packed,
     case: &Case,
-    found: &[T],
-    wanted: &[T],
+    actual: &[T],
+    expected: &[T],
     inputs: impl Iterator<Item = Vec<T>>,
-) -> Judgement {
+) -> Accuracy {
     let magnitudes = inputs.map(|input| largest(&input)).sum();
     let bound = packed.codec.error_bound(packed.encodings, case.ranks, magnitudes);
     let bound = if case.redop == Some(ReduceOp::Avg) { bound / f64::from(case.ranks) } else { bound };
-    let (mut wrong, mut most) = (0, 0.0f64);
-    for (found, wanted) in floats(found).iter().zip(floats(wanted).iter().cycle()) {
-        let off = (f64::from(*found) - f64::from(*wanted)).abs();
-        // NaN counts as infinitely far off.
-        wrong += u64::from(off.is_nan() || off > bound);
-        most = most.max(if off.is_nan() { f64::INFINITY } else { off });
+    let (mut wrong, mut largest_error) = (0, 0.0f64);
+    for (actual, expected) in floats(actual).iter().zip(floats(expected).iter().cycle()) {
+        let error = (f64::from(*actual) - f64::from(*expected)).abs();
+        // NaN counts as an infinite error.
+        wrong += u64::from(error.is_nan() || error > bound);
+        largest_error = largest_error.max(if error.is_nan() { f64::INFINITY } else { error });
     }
-    let scale = largest(wanted);
-    Judgement { wrong, error: if scale > 0.0 { most / scale } else { most } }
+    let scale = largest(expected);
+    Accuracy { wrong, error: if scale > 0.0 { largest_error / scale } else { largest_error } }
 }
 
-/// A number that stands for the bits of a result.
-pub(super) fn fingerprint<T: Value>(found: &[T]) -> u64 {
-    xxh3_64(bytes_of(found))
+/// Returns a hash of a result's bytes.
+pub(super) fn fingerprint<T: Value>(actual: &[T]) -> u64 {
+    xxh3_64(bytes_of(actual))
 }
 
 fn largest<T: Value>(elements: &[T]) -> f64 {
-    floats(elements).iter().fold(0.0, |most, x| most.max(f64::from(x.abs())))
+    floats(elements).iter().fold(0.0, |largest, x| largest.max(f64::from(x.abs())))
 }
 
-/// The elements as what alone is packed; none for other types.
+/// Returns the elements as f32, the only type that is packed; empty for other types.
 fn floats<T: Value>(elements: &[T]) -> &[f32] {
-    let alike = T::DTYPE == collectives::DType::F32;
-    if alike { bytemuck::cast_slice(bytes_of(elements)) } else { &[] }
+    let is_f32 = T::DTYPE == collectives::DType::F32;
+    if is_f32 { bytemuck::cast_slice(bytes_of(elements)) } else { &[] }
 }
 
 #[cfg(test)]
@@ -92,14 +92,14 @@ mod tests {
         let (redop, form) = (Some(ReduceOp::Sum), Form::InPlace);
         let case = Case { operation, redop, form, count: 6, rank: 0, ranks: 2, packed: Some(packed) };
         let inputs = || [vec![127.0f32, 1.0, 2.0], vec![-127.0f32, 5.0, 9.0]].into_iter();
-        let wanted = [0.0f32, 6.0, 11.0];
-        // Of magnitudes 127 and 127 a 254th each is lost at most.
-        let found = [0.9f32, 6.0, 11.0, -1.1, 6.0, f32::NAN];
-        let judgement = judge(packed, &case, &found, &wanted, inputs());
-        assert_eq!(judgement.wrong, 2);
-        assert!(judgement.error.is_infinite());
-        assert!((judge(packed, &case, &found[..3], &wanted, inputs()).error - 0.9 / 11.0).abs() < 1e-6);
+        let expected = [0.0f32, 6.0, 11.0];
+        // With magnitudes 127 and 127, each rank loses at most 127 / 254 per element.
+        let actual = [0.9f32, 6.0, 11.0, -1.1, 6.0, f32::NAN];
+        let accuracy = evaluate(packed, &case, &actual, &expected, inputs());
+        assert_eq!(accuracy.wrong, 2);
+        assert!(accuracy.error.is_infinite());
+        assert!((evaluate(packed, &case, &actual[..3], &expected, inputs()).error - 0.9 / 11.0).abs() < 1e-6);
         let mean = Case { redop: Some(ReduceOp::Avg), ..case };
-        assert_eq!(judge(packed, &mean, &found[..3], &wanted, inputs()).wrong, 1);
+        assert_eq!(evaluate(packed, &mean, &actual[..3], &expected, inputs()).wrong, 1);
     }
 }

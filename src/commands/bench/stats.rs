@@ -12,10 +12,10 @@ pub(super) struct RankStats {
     received_messages: u64,
     moved_bytes: u64,
     copied_bytes: u64,
-    /// Sent again, connections made new, and work that devices refused.
-    troubles: [u64; 3],
+    /// Messages sent again, connections renewed, and work requests that devices refused.
+    recoveries: [u64; 3],
     /// Microseconds of processor time.
-    busy: u64,
+    cpu_us: u64,
     polls: PollCounters,
 }
 
@@ -24,7 +24,7 @@ const NUMBERS: usize = 13 + PollCounters::BATCHES;
 /// Gathers the totals of all ranks, in rank order.
 pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
     let (counters, polls) = (comm.counters(), comm.poll_counters());
-    let mut own = vec![
+    let mut local = vec![
         counters.sent_messages,
         counters.received_messages,
         counters.moved_bytes,
@@ -39,9 +39,9 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
         counters.reconnections,
         counters.refused,
     ];
-    own.extend(polls.batches);
+    local.extend(polls.batches);
     let mut all = vec![0; NUMBERS * comm.size() as usize];
-    comm.all_gather(&own, &mut all)?;
+    comm.all_gather(&local, &mut all)?;
     let rows = (0..comm.size()).map(|r| &all[Rank(r).index() * NUMBERS..][..NUMBERS]);
     Ok(rows
         .zip(0..)
@@ -51,8 +51,8 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
             received_messages: row[1],
             moved_bytes: row[2],
             copied_bytes: row[3],
-            troubles: std::array::from_fn(|i| row[10 + i]),
-            busy: row[4],
+            recoveries: std::array::from_fn(|i| row[10 + i]),
+            cpu_us: row[4],
             polls: PollCounters {
                 polls: row[5],
                 empty_polls: row[6],
@@ -65,18 +65,19 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
         .collect())
 }
 
-/// Returns the processor time of this rank in microseconds: of the process, or of the thread where ranks are
-/// threads.
+/// Returns the processor time of this rank in microseconds: that of the process, or of the thread if ranks
+/// are threads.
 fn processor_time(transport: &str) -> u64 {
     let clock = if transport == "local" { ClockId::ThreadCPUTime } else { ClockId::ProcessCPUTime };
     let time = clock_gettime(clock);
     time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000
 }
 
-/// The totals as a table.
+/// Returns the totals as a table.
 pub(super) fn table(rows: &[RankStats]) -> String {
     let mut text = format!(
-        "#\n# Totals of each rank, checks and agreements included; kernels for {}\n# {:>5} {:>12} {:>12} {:>16} {:>16} {:>10}\n",
+        "#\n# Totals of each rank, checks and agreements included; kernels for {}\n# {:>5} {:>12} {:>12} \
+        {:>16} {:>16} {:>10}\n",
         kernels::isa_name(),
         "rank",
         "sent",
@@ -86,7 +87,7 @@ pub(super) fn table(rows: &[RankStats]) -> String {
         "cpu (s)"
     );
     for row in rows {
-        let seconds = row.busy as f64 / 1e6;
+        let seconds = row.cpu_us as f64 / 1e6;
         let _ = writeln!(
             text,
             "# {:>5} {:>12} {:>12} {:>16} {:>16} {seconds:>10.3}",
@@ -99,7 +100,7 @@ pub(super) fn table(rows: &[RankStats]) -> String {
     text
 }
 
-/// The totals as lines of JSON, one per rank; known from results by their one key.
+/// Returns the totals as JSON lines, one per rank, each with the single key `stats`.
 pub(super) fn json(rows: &[RankStats]) -> String {
     let line = |row: &RankStats| {
         let RankStats { polls, .. } = row;
@@ -109,10 +110,10 @@ pub(super) fn json(rows: &[RankStats]) -> String {
             "received_messages": row.received_messages,
             "moved_bytes": row.moved_bytes,
             "copied_bytes": row.copied_bytes,
-            "repeated": row.troubles[0],
-            "renewed": row.troubles[1],
-            "refused": row.troubles[2],
-            "cpu_us": row.busy,
+            "repeated": row.recoveries[0],
+            "renewed": row.recoveries[1],
+            "refused": row.recoveries[2],
+            "cpu_us": row.cpu_us,
             "polls": polls.polls,
             "empty_polls": polls.empty_polls,
             "batches": polls.batches,
@@ -125,10 +126,10 @@ pub(super) fn json(rows: &[RankStats]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// How each rank looked for completions, where links have queues of them.
+/// Returns the table of completion-queue polls and recoveries.
 fn polls_table(rows: &[RankStats]) -> String {
     let mut text = format!(
-        "#\n# Completion queues, and what was repeated, connections made new, and work that devices refused\n\
+        "#\n# Completion queues, repeated messages, renewed connections, and refused work requests\n\
          # {:>5} {:>14} {:>14} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}  batches of 1, 2, ... {} or more\n",
         "rank",
         "polls",
@@ -141,7 +142,7 @@ fn polls_table(rows: &[RankStats]) -> String {
         "refused",
         PollCounters::BATCHES
     );
-    for RankStats { rank, polls, troubles: [repeated, renewed, refused], .. } in rows {
+    for RankStats { rank, polls, recoveries: [repeated, renewed, refused], .. } in rows {
         let PollCounters { polls, empty_polls, batches, depth_high_water, async_events, wake_ups } = polls;
         let batches = batches.map(|count| count.to_string()).join(" ");
         let _ = writeln!(

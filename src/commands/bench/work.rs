@@ -4,7 +4,7 @@ use super::{
     buffers::Buffers,
     case::Case,
     operation::{Form, Operation},
-    packed::{self, Judgement},
+    packed::{self, Accuracy},
     pattern::{Table, Value},
 };
 use collectives::{Collective, Rank, ReduceOp};
@@ -13,26 +13,27 @@ use tbccl::{Communicator, Result};
 
 /// An operation on given buffers of any element type.
 pub(in crate::commands) trait Work {
-    /// Carries it out once. The root is ignored where there is none.
+    /// Runs the operation once. Operations without a root ignore `root`.
     fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()>;
 
-    /// Writes the input of this seed, and poison where output is expected.
+    /// Writes the input for this seed, and wrong values to the expected output.
     fn fill(&mut self, root: Rank, seed: u64);
 
-    /// How many elements of this rank's output are wrong, after [`Work::fill`] with the same arguments.
+    /// Counts the wrong elements of this rank's output, after [`Work::fill`] with the same arguments.
     fn count_wrong(&self, root: Rank, seed: u64) -> u64;
 
-    /// How near this rank's output is to the exact one, likewise; none where it must be exact.
-    fn judge(&self, root: Rank, seed: u64) -> Option<Judgement>;
+    /// Returns the accuracy of this rank's output, after [`Work::fill`] with the same arguments; `None` if
+    /// the output must be exact.
+    fn evaluate(&self, root: Rank, seed: u64) -> Option<Accuracy>;
 
-    /// A number that stands for the bits of this rank's output.
+    /// Returns a hash of this rank's output.
     fn fingerprint(&self) -> u64;
 
-    /// Makes everything zero, so that results that become inputs stay what they are.
+    /// Sets all elements to zero, which repeated reductions in place leave unchanged.
     fn clear(&mut self);
 }
 
-/// A case on buffers.
+/// A case on given buffers.
 pub(in crate::commands) struct Task<'a, T: Value> {
     case: Case,
     buffers: &'a mut Buffers<T>,
@@ -43,48 +44,51 @@ impl<'a, T: Value> Task<'a, T> {
         Task { case, buffers }
     }
 
-    /// The slices of this case.
+    /// Returns the input and output slices of this case.
     fn slices(&mut self) -> (&mut [T], &mut [T]) {
         let (input, output) = self.case.lengths();
         (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output))
     }
 
     /// Returns a rank's input.
-    fn table_of(&self, rank: u32, seed: u64) -> Table<T> {
+    fn input_table(&self, rank: u32, seed: u64) -> Table<T> {
         let Case { operation, redop, count, ranks, .. } = self.case;
         let (input, _) = operation.input_and_output_blocks(ranks);
         Table::input(redop, rank, ranks, seed, input as usize * count)
     }
 
     /// Returns the expected output: patterns, each with its range in the output and its first index.
-    fn wanted(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
+    fn expected(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
         let Case { operation, redop, form, count, rank, ranks, .. } = self.case;
         let redop = redop.unwrap_or(ReduceOp::Sum);
         let reduced = |len| Table::reduced(redop, ranks, ranks, seed, len);
-        let prefix = |among| vec![(Table::reduced(redop, among, ranks, seed, count), 0..count, 0)];
+        let prefix =
+            |contributors| vec![(Table::reduced(redop, contributors, ranks, seed, count), 0..count, 0)];
         let block = |from: u32| from as usize * count..(from as usize + 1) * count;
-        let side_by_side = || (0..ranks).map(|r| (self.table_of(r, seed), block(r), 0)).collect();
-        let from = |rank| vec![(self.table_of(rank, seed), 0..count, 0)];
+        let side_by_side = || (0..ranks).map(|r| (self.input_table(r, seed), block(r), 0)).collect();
+        let from = |rank| vec![(self.input_table(rank, seed), 0..count, 0)];
         let Operation::Collective(collective) = operation else {
             return if self.case.is_idle() { Vec::new() } else { from(1 - rank) };
         };
         match collective {
             Collective::AllReduce => vec![(reduced(count), 0..count, 0)],
             Collective::ReduceScatter => {
-                let place = if form == Form::InPlace { self.case.own_block() } else { 0..count };
-                vec![(reduced(count * ranks as usize), place, self.case.own_block().start)]
+                let range = if form == Form::InPlace { self.case.own_block() } else { 0..count };
+                vec![(reduced(count * ranks as usize), range, self.case.own_block().start)]
             }
             Collective::AllGather => side_by_side(),
             Collective::Reduce | Collective::Gather if rank != root.0 => Vec::new(),
             Collective::Reduce => vec![(reduced(count), 0..count, 0)],
             Collective::Gather => side_by_side(),
-            Collective::Scatter => vec![(self.table_of(root.0, seed), 0..count, self.case.own_block().start)],
+            Collective::Scatter => {
+                vec![(self.input_table(root.0, seed), 0..count, self.case.own_block().start)]
+            }
             Collective::Scan => prefix(rank + 1),
             Collective::ExclusiveScan if rank == 0 => Vec::new(),
             Collective::ExclusiveScan => prefix(rank),
             Collective::AllToAll => {
                 let first = self.case.own_block().start;
-                (0..ranks).map(|r| (self.table_of(r, seed), block(r), first)).collect()
+                (0..ranks).map(|r| (self.input_table(r, seed), block(r), first)).collect()
             }
             Collective::Broadcast => from(root.0),
             Collective::SendRecv => from((rank + ranks - 1) % ranks),
@@ -102,7 +106,7 @@ impl<T: Value> Work for Task<'_, T> {
         let (input, output) = self.slices();
         let redop = redop.unwrap_or(ReduceOp::Sum);
         let Operation::Collective(collective) = operation else {
-            return play(comm, rank, input, output);
+            return ping_pong(comm, rank, input, output);
         };
         let call = tbccl::Operation::new(collective).with_root(root);
         let call = if collective.reduces() { call.with_op(redop) } else { call };
@@ -113,15 +117,15 @@ impl<T: Value> Work for Task<'_, T> {
     }
 
     fn fill(&mut self, root: Rank, seed: u64) {
-        for (table, place, first) in self.wanted(root, seed) {
+        for (table, range, first) in self.expected(root, seed) {
             let (_, output) = self.slices();
-            table.poison().write(&mut output[place], first);
+            table.poison().write(&mut output[range], first);
         }
         let case = self.case;
         if !case.operation.has_data() {
             return;
         }
-        let own = self.table_of(case.rank, seed);
+        let own = self.input_table(case.rank, seed);
         let (input, output) = self.slices();
         match (case.operation, case.form) {
             (_, Form::OutOfPlace) => own.write(input, 0),
@@ -131,11 +135,11 @@ impl<T: Value> Work for Task<'_, T> {
         }
     }
 
-    fn judge(&self, root: Rank, seed: u64) -> Option<Judgement> {
-        let (packed, (wanted, ..)) = (self.case.packed?, self.wanted(root, seed).pop()?);
-        let inputs = (0..self.case.ranks).map(|rank| self.table_of(rank, seed).period().to_vec());
+    fn evaluate(&self, root: Rank, seed: u64) -> Option<Accuracy> {
+        let (packed, (expected, ..)) = (self.case.packed?, self.expected(root, seed).pop()?);
+        let inputs = (0..self.case.ranks).map(|rank| self.input_table(rank, seed).period().to_vec());
         let found = self.buffers.output.get(self.case.count);
-        Some(packed::judge(packed, &self.case, found, wanted.period(), inputs))
+        Some(packed::evaluate(packed, &self.case, found, expected.period(), inputs))
     }
 
     fn fingerprint(&self) -> u64 {
@@ -146,8 +150,8 @@ impl<T: Value> Work for Task<'_, T> {
     fn count_wrong(&self, root: Rank, seed: u64) -> u64 {
         let (_, len) = self.case.lengths();
         let output = self.buffers.output.get(len);
-        let wanted = self.wanted(root, seed);
-        wanted.into_iter().map(|(table, place, first)| table.count_wrong(&output[place], first)).sum()
+        let expected = self.expected(root, seed);
+        expected.into_iter().map(|(table, range, first)| table.count_wrong(&output[range], first)).sum()
     }
 
     fn clear(&mut self) {
@@ -157,8 +161,8 @@ impl<T: Value> Work for Task<'_, T> {
     }
 }
 
-/// A ball between ranks 0 and 1. The others watch.
-fn play<T: Value>(comm: &mut Communicator, rank: u32, input: &[T], output: &mut [T]) -> Result<()> {
+/// Exchanges one ping-pong between ranks 0 and 1; other ranks return at once.
+fn ping_pong<T: Value>(comm: &mut Communicator, rank: u32, input: &[T], output: &mut [T]) -> Result<()> {
     match rank {
         0 => {
             comm.send(input, Rank(1))?;
@@ -177,7 +181,7 @@ mod tests {
     use super::*;
     use tbccl::Config;
 
-    /// Rank 1 of 3.
+    /// Returns the communicator of rank 1 of 3.
     fn communicator() -> Communicator {
         let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
         Communicator::local(3, &config).expect("memory for a test").swap_remove(1)

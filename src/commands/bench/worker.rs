@@ -1,11 +1,11 @@
-//! One rank's way through a job: every type, operation and size; measured, checked, and reported by rank 0.
+//! One rank's loop over all types, reductions and sizes: each is measured and checked, and rank 0 reports.
 
 use super::{
-    super::Failed,
+    super::CommandError,
     buffers::Buffers,
     case::{Case, Packed},
     job::{Elements, Job},
-    measure::{self, Method, Root, all_sum, tell},
+    measure::{self, Method, Root, all_sum, broadcast_from_0},
     measured::Measured,
     operation::Form,
     pattern::Value,
@@ -20,29 +20,31 @@ use tbccl::{Communicator, Result};
 
 /// The result of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Every element was right.
-    Right,
-    /// Some were not.
+pub(super) enum Outcome {
+    /// Every element was correct.
+    Correct,
+    /// Some elements were wrong.
     Wrong,
-    /// The report ended early, for a reason that rank 0 knows.
+    /// The report ended early; rank 0 knows the reason.
     Stopped,
 }
 
-/// Carries out a job as one of its ranks.
-pub(super) fn work(comm: &mut Communicator, job: &Job) -> Result<Verdict, Failed> {
+/// Runs a job as one of its ranks.
+pub(super) fn run_job(comm: &mut Communicator, job: &Job) -> Result<Outcome, CommandError> {
     let reporter = if comm.rank() == Rank(0) { Some(Reporter::new(comm, job)) } else { None };
     let mut worker = Worker { comm, job, reporter, wrong: 0, stopped: None };
-    worker.go().map_err(|error| Failed::new(format_args!("rank {}: {error}", worker.comm.rank())))?;
+    worker
+        .run_all()
+        .map_err(|error| CommandError::new(format_args!("rank {}: {error}", worker.comm.rank())))?;
     match worker.stopped {
         Some(Some(Stop::Failed(why))) => Err(why),
-        Some(_) => Ok(Verdict::Stopped),
-        None if worker.wrong > 0 => Ok(Verdict::Wrong),
-        None => Ok(Verdict::Right),
+        Some(_) => Ok(Outcome::Stopped),
+        None if worker.wrong > 0 => Ok(Outcome::Wrong),
+        None => Ok(Outcome::Correct),
     }
 }
 
-/// The result of one run on known input, over all ranks.
+/// The result of one run on known input, summed over all ranks.
 struct Verified {
     wrong: u64,
     copied_bytes: u64,
@@ -53,17 +55,17 @@ struct Verified {
 struct Worker<'a> {
     comm: &'a mut Communicator,
     job: &'a Job,
-    /// On rank 0.
+    /// The reporter, on rank 0.
     reporter: Option<Reporter>,
     /// Wrong elements so far.
     wrong: u64,
-    /// Set when the report can't be written; rank 0 knows why.
+    /// Set once the report can't be written; rank 0 has the reason.
     stopped: Option<Option<Stop>>,
 }
 
 impl Worker<'_> {
-    fn go(&mut self) -> Result<()> {
-        self.say(Reporter::begin)?;
+    fn run_all(&mut self) -> Result<()> {
+        self.report(Reporter::begin)?;
         for Elements { dtype, redops } in &self.job.types {
             match dtype {
                 DType::F32 => self.sweep::<f32>(redops)?,
@@ -82,29 +84,29 @@ impl Worker<'_> {
                 DType::Complex64 => self.sweep::<Complex32>(redops)?,
             }
         }
-        self.say(Reporter::end)?;
+        self.report(Reporter::end)?;
         if self.job.stats && self.stopped.is_none() {
             let rows = stats::gather(self.comm)?;
-            self.say(|reporter| reporter.stats(&rows))?;
+            self.report(|reporter| reporter.stats(&rows))?;
         }
         self.comm.barrier()
     }
 
-    /// Lets rank 0 report, and everyone know if that failed.
-    fn say(&mut self, say: impl FnOnce(&mut Reporter) -> Result<(), Stop>) -> Result<()> {
+    /// Lets rank 0 report, and tells all ranks whether that failed.
+    fn report(&mut self, report: impl FnOnce(&mut Reporter) -> Result<(), Stop>) -> Result<()> {
         if self.stopped.is_some() {
             return Ok(());
         }
-        let failed = self.reporter.as_mut().and_then(|reporter| say(reporter).err());
-        let mut told = [f64::from(u8::from(failed.is_some()))];
-        tell(self.comm, &mut told)?;
-        if told[0] > 0.0 {
+        let failed = self.reporter.as_mut().and_then(|reporter| report(reporter).err());
+        let mut shared = [f64::from(u8::from(failed.is_some()))];
+        broadcast_from_0(self.comm, &mut shared)?;
+        if shared[0] > 0.0 {
             self.stopped = Some(failed);
         }
         Ok(())
     }
 
-    /// All sizes with elements of one type.
+    /// Measures all sizes with elements of one type.
     fn sweep<T: Value>(&mut self, redops: &[Option<ReduceOp>]) -> Result<()> {
         let counts = self.job.counts(T::DTYPE);
         let Some(largest) = counts.last() else { return Ok(()) };
@@ -120,7 +122,7 @@ impl Worker<'_> {
                 }
                 self.wrong += measured.iter().map(|m| m.wrong).sum::<u64>();
                 let line = Line { dtype: T::DTYPE, redop: *redop, count: *count, measured };
-                self.say(|reporter| reporter.line(&line))?;
+                self.report(|reporter| reporter.line(&line))?;
                 if self.stopped.is_some() {
                     return Ok(());
                 }
@@ -155,7 +157,7 @@ impl Worker<'_> {
         if case.form == Form::InPlace {
             task.clear();
         }
-        let root = self.job.root.map_or(Root::Shifting, Root::Fixed);
+        let root = self.job.root.map_or(Root::Rotating, Root::Fixed);
         let times = measure::measure(self.comm, &mut task, Method { effort: self.job.effort, root })?;
         let last = self.verify(&mut task, 2)?;
         Ok(Measured {
@@ -170,7 +172,7 @@ impl Worker<'_> {
         })
     }
 
-    /// Runs it once on known input.
+    /// Runs the operation once on known input, and checks the result.
     fn verify(&mut self, work: &mut dyn Work, seed: u64) -> Result<Verified> {
         let root = self.job.root.unwrap_or(Rank((seed % u64::from(self.comm.size())) as u32));
         work.fill(root, seed);
@@ -179,17 +181,17 @@ impl Worker<'_> {
         work.run(self.comm, root)?;
         let done = self.comm.counters() - before;
         self.comm.barrier()?;
-        let judgement = work.judge(root, seed);
-        let mut wrong = judgement.map_or_else(|| work.count_wrong(root, seed), |judgement| judgement.wrong);
+        let accuracy = work.evaluate(root, seed);
+        let mut wrong = accuracy.map_or_else(|| work.count_wrong(root, seed), |accuracy| accuracy.wrong);
         let mut error = None;
-        if let Some(judgement) = judgement {
+        if let Some(accuracy) = accuracy {
             let bits = work.fingerprint();
             let mut extremes = [bits, !bits];
             self.comm.all_reduce_in_place(&mut extremes, ReduceOp::Max)?;
             if extremes[0] != !extremes[1] {
                 wrong = wrong.max(1);
             }
-            let mut worst = [judgement.error];
+            let mut worst = [accuracy.error];
             self.comm.all_reduce_in_place(&mut worst, ReduceOp::Max)?;
             error = Some(worst[0]);
         }

@@ -1,19 +1,19 @@
-//! The same as the table and more, for programs.
+//! The device list as JSON, with more detail than the table.
 
-use super::look::{Answer, Device, protocol, services};
+use super::query::{Device, DeviceList, protocol, services};
 use serde::Serialize;
 use transport::verbs::Gid;
 
 #[derive(Serialize)]
-struct Whole<'a> {
+struct JsonOutput<'a> {
     library: &'a str,
-    devices: Vec<One<'a>>,
-    /// Why there are no devices, if there are none.
+    devices: Vec<JsonDevice<'a>>,
+    /// The reason why the list is empty.
     problem: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-struct One<'a> {
+struct JsonDevice<'a> {
     name: &'a str,
     guid: String,
     node_type: String,
@@ -25,7 +25,7 @@ struct One<'a> {
     gid: Option<Address>,
     gids: Vec<Address>,
     protocol: Option<String>,
-    abilities: Option<Able>,
+    abilities: Option<JsonCapabilities>,
     problems: &'a [String],
 }
 
@@ -35,9 +35,9 @@ struct Address {
     gid: String,
 }
 
-/// See [`transport::verbs::Abilities`].
+/// The fields of [`transport::verbs::DeviceCapabilities`].
 #[derive(Serialize)]
-struct Able {
+struct JsonCapabilities {
     services: Vec<&'static str>,
     one_sided: bool,
     write_imm: bool,
@@ -54,19 +54,19 @@ struct Able {
     max_depth: u32,
 }
 
-/// One object.
-pub(super) fn of(answer: &Answer) -> String {
-    let whole = Whole {
-        library: &answer.library,
-        devices: answer.devices.iter().map(one).collect(),
-        problem: answer.nothing.as_deref(),
+/// Returns the list as one JSON object.
+pub(super) fn of(list: &DeviceList) -> String {
+    let whole = JsonOutput {
+        library: &list.library,
+        devices: list.devices.iter().map(one).collect(),
+        problem: list.no_devices.as_deref(),
     };
     serde_json::to_string_pretty(&whole).map(|text| text + "\n").unwrap_or_default()
 }
 
-fn one(device: &Device) -> One<'_> {
+fn one(device: &Device) -> JsonDevice<'_> {
     let address = |&(index, gid): &(u8, Gid)| Address { index, gid: gid.to_string() };
-    One {
+    JsonDevice {
         name: &device.info.name,
         guid: format!("{:016x}", device.info.guid),
         node_type: format!("{:?}", device.info.node_type),
@@ -80,7 +80,7 @@ fn one(device: &Device) -> One<'_> {
         gid: device.gid.as_ref().map(address),
         gids: device.gids.iter().map(address).collect(),
         protocol: device.abilities.as_ref().map(protocol),
-        abilities: device.abilities.as_ref().map(|found| Able {
+        abilities: device.abilities.as_ref().map(|found| JsonCapabilities {
             services: services(found),
             one_sided: found.one_sided,
             write_imm: found.write_imm,

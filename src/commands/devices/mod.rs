@@ -1,11 +1,11 @@
-//! `tbccl devices`: which RDMA devices this machine has, and what tbccl makes of them.
+//! `tbccl devices`: lists the RDMA devices of this machine and how tbccl uses them.
 
 mod json;
-mod look;
+mod query;
 mod table;
 
-use super::{Failed, print};
-use look::Answer;
+use super::{CommandError, print};
+use query::DeviceList;
 use std::process::ExitCode;
 use tbccl::Config;
 use transport::verbs::Library;
@@ -15,33 +15,33 @@ Examples:
   tbccl devices
   tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh2.toml --node 0 -- tbccl devices
 
-What a device can do is found by trying: a queue pair and some memory are taken for a moment. The verbs
-library is librdma.dylib on macOS and libibverbs.so.1 elsewhere, or the one that TBCCL_VERBS_LIB names.
+The capabilities of a device are probed: a queue pair and some memory are allocated for a moment. The
+verbs library is librdma.dylib on macOS and libibverbs.so.1 elsewhere, or the file named by TBCCL_VERBS_LIB.
 
-Exit status: 0, also when there are no devices; 2 when there is no verbs library.";
+Exit status: 0, even without devices; 2 without a verbs library.";
 
 /// Show the RDMA devices of this machine, and how tbccl will use them
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// As JSON, with all that is known
+    /// Print JSON with all details
     #[arg(long)]
     json: bool,
 }
 
-/// Carries out `tbccl devices`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
-    let config = Config::from_env().map_err(Failed::new)?;
-    let library = Library::load(config.verbs.library.as_deref()).map_err(Failed::new)?;
-    let answer = look::around(&library)?;
-    print(&if args.json { json::of(&answer) } else { text(&answer) });
+/// Runs `tbccl devices`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
+    let config = Config::from_env().map_err(CommandError::new)?;
+    let library = Library::load(config.verbs.library.as_deref()).map_err(CommandError::new)?;
+    let list = query::query_all(&library)?;
+    print(&if args.json { json::of(&list) } else { text(&list) });
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the result as text for people.
-fn text(answer: &Answer) -> String {
-    match &answer.nothing {
+/// Returns the list as text for people.
+fn text(list: &DeviceList) -> String {
+    match &list.no_devices {
         Some(why) => format!("{why}\n"),
-        None => table::of(&answer.devices),
+        None => table::of(&list.devices),
     }
 }

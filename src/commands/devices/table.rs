@@ -1,11 +1,11 @@
-//! The table for people: one line per device, and below it what is wrong.
+//! The device table: one line per device, followed by the problems.
 
-use super::look::{Device, protocol, services};
+use super::query::{Device, protocol, services};
 use std::fmt::Write;
 
 const HEAD: [&str; 9] = ["device", "state", "GID", "at", "MTU", "Gb/s", "services", "QPs", "regions"];
 
-/// The table, with the problems.
+/// Returns the table and the problems.
 pub(super) fn of(devices: &[Device]) -> String {
     let rows: Vec<[String; 9]> = devices.iter().map(row).collect();
     let width = |column: usize| {
@@ -16,7 +16,7 @@ pub(super) fn of(devices: &[Device]) -> String {
     let mut line = |cells: [&str; 9], last: &str| {
         for (column, cell) in cells.into_iter().enumerate() {
             let width = width(column);
-            // Names to the left, numbers to the right.
+            // Names are aligned left, numbers right.
             let _ = match column {
                 0..=2 | 6 => write!(text, "{cell:<width$}  "),
                 _ => write!(text, "{cell:>width$}  "),

@@ -1,10 +1,10 @@
-//! The folder in which the processes of a fabric meet, created for a run and removed after it.
+//! The shared folder of a fabric's processes, created for a run and removed after it.
 //!
 //! A run over all nodes has a folder of its own, whose name ends in the process id of the command. The next
-//! run removes the folders of killed runs. Runs of single nodes meet in the folder that equal fabric files
-//! share; each holds a lock on the file in it, and the last one removes it.
+//! run removes the folders of killed runs. Runs of single nodes share the folder that equal fabric files
+//! determine; each holds a lock on the file in it, and the last one removes it.
 
-use super::Failed;
+use super::CommandError;
 use rustix::{
     fs::{FlockOperation, flock},
     process::{Pid, getuid, test_kill_process},
@@ -14,17 +14,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Removed when dropped, unless others are in it.
+/// A fabric folder. Dropping it removes the folder unless other processes use it.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// Locked for as long as we use a shared folder.
+    /// Shared lock, held while a shared folder is in use.
     lock: Option<File>,
 }
 
 impl Folder {
-    /// A name of our own. The folder is made by who puts something into it.
-    pub(super) fn of_our_own() -> Folder {
+    /// Chooses the folder of this run and removes those of killed runs. The tool creates the folder.
+    pub(super) fn own() -> Folder {
         for (path, owner) in Folder::all() {
             if !is_alive(owner) {
                 let _ = fs::remove_dir_all(path);
@@ -33,17 +33,17 @@ impl Folder {
         Folder { path: base().join(format!("{}{}", prefix(), std::process::id())), lock: None }
     }
 
-    /// Holds on to a folder that others use as well.
-    pub(super) fn shared(path: PathBuf) -> Result<Folder, Failed> {
+    /// Locks a folder that other runs use too.
+    pub(super) fn shared(path: PathBuf) -> Result<Folder, CommandError> {
         let file = path.join("fabric.toml");
-        let cannot =
-            |error: std::io::Error| Failed::new(format_args!("can't use {}: {error}", file.display()));
-        let lock = File::open(&file).map_err(cannot)?;
-        flock(&lock, FlockOperation::LockShared).map_err(|error| cannot(error.into()))?;
+        let error_for =
+            |error: std::io::Error| CommandError::new(format_args!("can't use {}: {error}", file.display()));
+        let lock = File::open(&file).map_err(error_for)?;
+        flock(&lock, FlockOperation::LockShared).map_err(|error| error_for(error.into()))?;
         if !file.exists() {
             let message =
                 format!("{} was just removed by the last run that used it; try again", path.display());
-            return Err(Failed::new(message));
+            return Err(CommandError::new(message));
         }
         Ok(Folder { path, lock: Some(lock) })
     }
@@ -52,12 +52,12 @@ impl Folder {
         &self.path
     }
 
-    /// The folders of runs that are under way.
-    pub(super) fn of_running() -> Vec<PathBuf> {
+    /// Returns the folders of running fabrics.
+    pub(super) fn running() -> Vec<PathBuf> {
         Folder::all().into_iter().filter(|(_, owner)| is_alive(*owner)).map(|(path, _)| path).collect()
     }
 
-    /// The folders of runs by this user, and the numbers of the processes that made them.
+    /// Returns the folders of this user's runs, with the process ids of their owners.
     fn all() -> Vec<(PathBuf, i32)> {
         let entries = fs::read_dir(base()).into_iter().flatten().flatten();
         let owned = entries.filter_map(|entry| {
@@ -70,19 +70,19 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let is_ours = match &self.lock {
+        let removes = match &self.lock {
             None => true,
             Some(lock) => {
                 flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() && !is_used(&self.path)
             }
         };
-        if is_ours {
+        if removes {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Whether processes from elsewhere use the folder. Each has a file there, `p` and a number.
+/// Whether other processes use the folder. Each has a file there named `p` and a number.
 fn is_used(folder: &Path) -> bool {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let numbers = |name: &str| name.strip_prefix('p').is_some_and(|rest| rest.parse::<u32>().is_ok());
@@ -90,8 +90,8 @@ fn is_used(folder: &Path) -> bool {
 }
 
 fn is_alive(process: i32) -> bool {
-    // A process that exists but may not be signalled has inherited the number, and may be taken for the run:
-    // its folder is then removed later.
+    // EPERM means that another user's process has the id now. The folder then counts as used, and a later run
+    // removes it.
     Pid::from_raw(process).is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
@@ -99,7 +99,7 @@ fn prefix() -> String {
     format!("tbccl-fabric-{}-", getuid().as_raw())
 }
 
-/// In memory, where there is such a file system.
+/// Returns the parent folder: a memory file system where one exists.
 fn base() -> PathBuf {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }

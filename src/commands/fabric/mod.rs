@@ -1,19 +1,25 @@
-//! `tbccl fabric`: programs on software RDMA devices.
+//! `tbccl fabric`: runs programs on software RDMA devices.
 //!
 //! The program `softrdma` beside this one handles fabric files and running fabrics, since this package must
-//! not depend on how the device works. This module starts programs, and creates and removes folders.
+//! not depend on the software device. This module starts programs, and creates and removes folders.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `folder` | the shared folder of a fabric's processes |
+//! | `run` | `tbccl fabric run` |
+//! | `tool` | calls of the program `softrdma` |
 
 mod folder;
 mod run;
 mod tool;
 
-use super::Failed;
+use super::CommandError;
 use clap::Subcommand;
 use folder::Folder;
 use std::{ffi::OsString, process::ExitCode};
 use tool::Tool;
 
-/// Run programs on software RDMA devices, and break those devices
+/// Run programs on software RDMA devices, and inject faults into them
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true, disable_help_subcommand = true)]
 pub(crate) struct Args {
@@ -24,60 +30,60 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Args),
-    /// Say whether fabric files are right, and where they are not
+    /// Check fabric files and report errors
     #[command(disable_help_flag = true)]
-    Check(Passed),
-    /// List the nodes of a fabric file, their devices, and what those are wired to
+    Check(ForwardedArgs),
+    /// List the nodes of a fabric file, their devices, and the ports that they connect to
     #[command(disable_help_flag = true)]
-    Nodes(Passed),
-    /// Break something in a running fabric, or mend it
+    Nodes(ForwardedArgs),
+    /// Inject a fault into a running fabric, or repair it
     #[command(disable_help_flag = true)]
-    Fault(Passed),
+    Fault(ForwardedArgs),
     /// Show messages and bytes per cable of a running fabric
     #[command(disable_help_flag = true)]
-    Stat(Passed),
+    Stat(ForwardedArgs),
 }
 
-/// The subcommands, as they are typed.
+/// Names of the subcommands.
 pub(crate) const NAMES: [&str; 5] = ["run", "check", "nodes", "fault", "stat"];
 
-/// Arguments that `softrdma` reads.
+/// Arguments that are forwarded to `softrdma`.
 #[derive(Debug, clap::Args)]
-struct Passed {
+struct ForwardedArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     args: Vec<OsString>,
 }
 
-/// Carries out `tbccl fabric`.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl fabric`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
     match args.command {
         Command::Run(args) => run::run(args),
-        Command::Check(Passed { args }) => Tool::find()?.pass("check", None, &args),
-        Command::Nodes(Passed { args }) => Tool::find()?.pass("nodes", None, &args),
-        Command::Fault(Passed { args }) => on_running("fault", &args),
-        Command::Stat(Passed { args }) => on_running("stat", &args),
+        Command::Check(ForwardedArgs { args }) => Tool::find()?.forward("check", None, &args),
+        Command::Nodes(ForwardedArgs { args }) => Tool::find()?.forward("nodes", None, &args),
+        Command::Fault(ForwardedArgs { args }) => with_running_fabric("fault", &args),
+        Command::Stat(ForwardedArgs { args }) => with_running_fabric("stat", &args),
     }
 }
 
-/// Calls the tool for the fabric that runs, unless another one is named.
-fn on_running(command: &str, args: &[OsString]) -> Result<ExitCode, Failed> {
-    let names_one = |arg: &OsString| {
+/// Calls the tool for the running fabric, unless the arguments or variables name another one.
+fn with_running_fabric(command: &str, args: &[OsString]) -> Result<ExitCode, CommandError> {
+    let names_fabric = |arg: &OsString| {
         arg.to_str().is_some_and(|arg| {
             ["--dir", "--fabric", "--help", "-h"].iter().any(|option| arg.split('=').next() == Some(option))
         })
     };
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    if args.iter().any(names_one) || is_set("SOFTRDMA_DIR") || is_set("SOFTRDMA_FABRIC") {
-        return Tool::find()?.pass(command, None, args);
+    if args.iter().any(names_fabric) || is_set("SOFTRDMA_DIR") || is_set("SOFTRDMA_FABRIC") {
+        return Tool::find()?.forward(command, None, args);
     }
-    match Folder::of_running().as_slice() {
-        [] => Err(Failed::new(
-            "no fabric is running here; name its folder with --dir, or its file with --fabric",
+    match Folder::running().as_slice() {
+        [] => Err(CommandError::new(
+            "no fabric is running on this machine; name its folder with --dir, or its file with --fabric",
         )),
-        [one] => Tool::find()?.pass(command, Some(one), args),
+        [one] => Tool::find()?.forward(command, Some(one), args),
         several => {
             let names: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
-            Err(Failed::new(format_args!(
+            Err(CommandError::new(format_args!(
                 "several fabrics are running; name one with --dir: {}",
                 names.join(", ")
             )))

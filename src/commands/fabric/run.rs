@@ -1,7 +1,7 @@
-//! `tbccl fabric run`: one process per node of a fabric.
+//! `tbccl fabric run`: starts one or more processes per node of a fabric.
 
 use super::{
-    Failed,
+    CommandError,
     folder::Folder,
     tool::{Inject, Tool, Variables},
 };
@@ -23,15 +23,15 @@ Examples:
   tbccl fabric run --fabric pair.toml --node 0 -- ibv_rc_pingpong -g 1
   tbccl fabric run --fabric pair.toml --node 1 -- ibv_rc_pingpong -g 1 localhost
 
-The program need not know of it: LD_PRELOAD, or with --inject library-path a folder with a
-libibverbs.so.1 in LD_LIBRARY_PATH, puts the software device in the place of libibverbs, and
-TBCCL_VERBS_LIB names it to programs that load such a library themselves, as tbccl does. The process of
-node K is rank K and finds the variables of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and
-SOFTRDMA_DIR. With --per-node the ranks of one node follow each other, and TBCCL_HOST_ID keeps those of
-different nodes from sharing memory. A library elsewhere than beside this program is named by SOFTRDMA_LIB.
+The program needs no changes. LD_PRELOAD, or with --inject library-path a libibverbs.so.1 in
+LD_LIBRARY_PATH, replaces libibverbs by the software device. TBCCL_VERBS_LIB names the device for programs
+that load such a library themselves, as tbccl does. The process of node K is rank K and gets the variables
+of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and SOFTRDMA_DIR. With --per-node the ranks of one node
+are consecutive, and TBCCL_HOST_ID keeps those of different nodes from sharing memory. SOFTRDMA_LIB names
+the library if it is not beside this program.
 
-Runs with --node meet when their fabric files are equal, or when they name the same --dir. While a
-program runs, `tbccl fabric fault` breaks its fabric and `tbccl fabric stat` shows its traffic.";
+Runs with --node share a fabric if their fabric files are equal, or if they name the same --dir. While a
+program runs, `tbccl fabric fault` injects faults and `tbccl fabric stat` shows the traffic.";
 
 /// Start a program on each node of a fabric of software RDMA devices, or on one of them
 #[derive(Debug, clap::Args)]
@@ -41,19 +41,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     fabric: PathBuf,
 
-    /// Only on this node: its name or number
+    /// Start the program on this node only; a name or a number
     #[arg(long, value_name = "NODE")]
     node: Option<OsString>,
 
-    /// How many processes each node gets
+    /// Processes per node
     #[arg(long, value_name = "K", value_parser = crate::commands::arguments::ranks, default_value = "1")]
     per_node: u32,
 
-    /// Folder in which the processes of the fabric meet; it is kept
+    /// Folder that the processes of the fabric share; it is kept
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// How a program is made to find the device instead of libibverbs
+    /// How the program gets the software device instead of libibverbs
     #[arg(long, value_name = "HOW", default_value = "preload")]
     inject: Inject,
 
@@ -61,13 +61,13 @@ pub(crate) struct Args {
     job: Job,
 }
 
-/// Carries out `tbccl fabric run`.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl fabric run`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
     let tool = Tool::find()?;
     let (nodes, _folder) = prepare(&tool, &args)?;
     let ranks = u32::try_from(nodes.len()).ok().and_then(|nodes| nodes.checked_mul(args.per_node));
     let ranks = ranks.filter(|ranks| *ranks <= MAX_RANKS).ok_or_else(|| {
-        Failed::new(format_args!("--per-node {}: a job has at most {MAX_RANKS} ranks", args.per_node))
+        CommandError::new(format_args!("--per-node {}: a job has at most {MAX_RANKS} ranks", args.per_node))
     })?;
     let library = tool.library()?;
     let of_node = |node: Variables| {
@@ -85,19 +85,19 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
         name: "tbccl fabric run",
         ..args.job.spec(ranks)?
     };
-    let server = Server::start(&ServerSpec::local(ranks)).map_err(Failed::new)?;
-    let outcome = launch(&spec, &server).map_err(Failed::new)?;
+    let server = Server::start(&ServerSpec::local(ranks)).map_err(CommandError::new)?;
+    let outcome = launch(&spec, &server).map_err(CommandError::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }
 
-/// The variables of each node, and what is removed at the end.
-fn prepare(tool: &Tool, args: &Args) -> Result<(Vec<Variables>, Option<Folder>), Failed> {
+/// Returns the variables of each node, and the folder to remove at the end.
+fn prepare(tool: &Tool, args: &Args) -> Result<(Vec<Variables>, Option<Folder>), CommandError> {
     let environments =
         |dir: Option<&Path>| tool.environments(&args.fabric, args.node.as_deref(), dir, args.inject);
     match (&args.node, &args.dir) {
         (_, Some(dir)) => Ok((environments(Some(dir))?, None)),
         (None, None) => {
-            let folder = Folder::of_our_own();
+            let folder = Folder::own();
             Ok((environments(Some(folder.path()))?, Some(folder)))
         }
         (Some(_), None) => {

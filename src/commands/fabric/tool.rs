@@ -1,6 +1,6 @@
-//! The program `softrdma` and the library `libsoftrdma.so`, which lie beside this program.
+//! The program `softrdma` and the library `libsoftrdma.so`, which are installed beside this program.
 
-use super::Failed;
+use super::CommandError;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -9,12 +9,12 @@ use std::{
     process::{Command, ExitCode, Output},
 };
 
-/// Ways in which a program is given another libibverbs.
+/// Ways to replace a program's libibverbs.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(super) enum Inject {
     /// LD_PRELOAD: for any program and any version of libibverbs, which must be installed
     Preload,
-    /// LD_LIBRARY_PATH: for programs that open a library by name as well; none needs to be installed
+    /// LD_LIBRARY_PATH: also for programs that open the library by name; libibverbs need not be installed
     LibraryPath,
 }
 
@@ -25,14 +25,14 @@ pub(super) struct Tool {
     library: PathBuf,
 }
 
-/// The variables of one node.
+/// Environment variables of one node.
 pub(super) type Variables = BTreeMap<String, String>;
 
 impl Tool {
-    /// Looks beside this program and in its `deps`, where cargo puts what it builds; `SOFTRDMA_LIB` names
+    /// Finds the tool beside this program or in its `deps`, where cargo builds it; `SOFTRDMA_LIB` names
     /// another library.
-    pub(super) fn find() -> Result<Tool, Failed> {
-        let here = std::env::current_exe().map_err(Failed::new)?;
+    pub(super) fn find() -> Result<Tool, CommandError> {
+        let here = std::env::current_exe().map_err(CommandError::new)?;
         let library = match std::env::var_os("SOFTRDMA_LIB").filter(|path| !path.is_empty()) {
             Some(path) => PathBuf::from(path),
             None => beside(&here, "libsoftrdma.so")?,
@@ -40,42 +40,44 @@ impl Tool {
         Ok(Tool { program: beside(&here, "softrdma")?, library })
     }
 
-    /// The library, wherever it is looked for from.
-    pub(super) fn library(&self) -> Result<PathBuf, Failed> {
-        std::path::absolute(&self.library).map_err(Failed::new)
+    /// Returns the absolute path of the library.
+    pub(super) fn library(&self) -> Result<PathBuf, CommandError> {
+        std::path::absolute(&self.library).map_err(CommandError::new)
     }
 
-    /// The tool speaks in our name.
+    /// Returns a command of the tool that prints messages under the name `tbccl`.
     fn command(&self, command: &str) -> Command {
         let mut tool = Command::new(&self.program);
         tool.arg0("tbccl").arg(command);
         tool
     }
 
-    /// Runs a command of the tool and returns its exit status. The tool reports its errors itself.
-    pub(super) fn pass(
+    /// Runs a command of the tool and returns its exit status. The tool reports its own errors.
+    pub(super) fn forward(
         &self,
         command: &str,
         dir: Option<&Path>,
         args: &[OsString],
-    ) -> Result<ExitCode, Failed> {
+    ) -> Result<ExitCode, CommandError> {
         let mut tool = self.command(command);
         if let Some(dir) = dir {
             tool.arg("--dir").arg(dir);
         }
         let status = tool.args(args).status().map_err(|error| self.cannot_start(&error))?;
-        Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(Failed::STATUS)))
+        Ok(ExitCode::from(
+            status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(CommandError::STATUS),
+        ))
     }
 
-    /// Returns the variables of the nodes of a fabric, one or all. Without a folder, it is the one that equal
-    /// files share; it is created if it does not exist.
+    /// Returns the variables of one or all nodes of a fabric. Without `dir` they name the folder that equal
+    /// fabric files share, which is created if it does not exist.
     pub(super) fn environments(
         &self,
         fabric: &Path,
         node: Option<&OsStr>,
         dir: Option<&Path>,
         inject: Inject,
-    ) -> Result<Vec<Variables>, Failed> {
+    ) -> Result<Vec<Variables>, CommandError> {
         let mut tool = self.command("env");
         tool.args(["--json", "--fabric"]).arg(fabric).arg("--lib").arg(&self.library);
         if let Inject::LibraryPath = inject {
@@ -88,24 +90,24 @@ impl Tool {
         }
         let Output { status, stdout, stderr } = tool.output().map_err(|error| self.cannot_start(&error))?;
         if !status.success() {
-            let said = String::from_utf8_lossy(&stderr);
-            return Err(Failed::new(said.trim().trim_start_matches("tbccl: error: ")));
+            let stderr_text = String::from_utf8_lossy(&stderr);
+            return Err(CommandError::new(stderr_text.trim().trim_start_matches("tbccl: error: ")));
         }
         serde_json::from_slice(&stdout).map_err(|error| {
-            Failed::new(format_args!("{} is of another version: {error}", self.program.display()))
+            CommandError::new(format_args!("{} is of another version: {error}", self.program.display()))
         })
     }
 
-    fn cannot_start(&self, error: &std::io::Error) -> Failed {
-        Failed::new(format_args!("{} can't be started: {error}", self.program.display()))
+    fn cannot_start(&self, error: &std::io::Error) -> CommandError {
+        CommandError::new(format_args!("{} can't be started: {error}", self.program.display()))
     }
 }
 
-fn beside(program: &Path, name: &str) -> Result<PathBuf, Failed> {
+fn beside(program: &Path, name: &str) -> Result<PathBuf, CommandError> {
     let folder = program.parent().unwrap_or(Path::new("."));
     let places = [folder.join(name), folder.join("deps").join(name)];
     places.into_iter().find(|place| place.is_file()).ok_or_else(|| {
-        Failed::new(format_args!(
+        CommandError::new(format_args!(
             "no {name} in {}; build it with `cargo build -p tbccl-softrdma`",
             folder.display()
         ))

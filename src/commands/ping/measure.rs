@@ -1,47 +1,47 @@
-//! The measurement: every pair, every rail, both directions, one after the other.
+//! The measurement of every pair and rail in both directions, one after the other.
 //!
-//! The rank that begins a round trip times it, since it has one clock; the rank that receives times the
-//! bandwidth, since bytes have arrived there. Each of the pair sends its results to all ranks.
+//! The rank that begins a round trip times it with its own clock. The receiving rank times the bandwidth,
+//! since the bytes arrive there. The pair broadcasts its results to all ranks.
 
 use super::{
     Args,
     report::Report,
     row::{Latency, Rail, Row},
 };
-use crate::commands::Failed;
+use crate::commands::CommandError;
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::{Duration, Instant};
 use tbccl::{Buffer, Communicator, Rank, Result};
 
-/// Round trips before the measurement, and at least and at most of it.
+/// Round trips before the measurement, and the minimum and maximum measured.
 const WARMUP: usize = 50;
-const FEWEST: usize = 20;
-const MOST: usize = 50_000;
+const MIN_ROUND_TRIPS: usize = 20;
+const MAX_ROUND_TRIPS: usize = 50_000;
 
-/// One line to be measured.
+/// One direction of a rail to measure.
 #[derive(Clone, Debug)]
-struct Line {
+struct Target {
     from: Rank,
     to: Rank,
     rails: usize,
     rail: Rail,
 }
 
-/// Measures everything, as one of the ranks. True when all rails are up.
-pub(super) fn go(comm: &mut Communicator, args: &Args) -> Result<bool, Failed> {
-    let lines = lines(comm).map_err(|error| failed(comm, None, &error))?;
+/// Measures all targets as one of the ranks. Returns whether all rails are up.
+pub(super) fn run_rank(comm: &mut Communicator, args: &Args) -> Result<bool, CommandError> {
+    let targets = targets(comm).map_err(|error| failed(comm, None, &error))?;
     let size = args.size as usize;
     let mut memory = comm.alloc::<u8>(size).map_err(|error| failed(comm, None, &error.into()))?;
-    // Pages that were never written are all one page.
+    // Unwritten pages all map to the same zero page.
     memory.fill(1);
     let mut report = (comm.rank() == Rank(0)).then(|| {
-        let names: Vec<String> = lines.iter().map(|line| Row::of(line).name()).collect();
+        let names: Vec<String> = targets.iter().map(|target| Row::of(target).name()).collect();
         Report::new(comm.transport(), comm.size(), (args.size, args.json), &names)
     });
     let mut all_up = true;
-    for line in &lines {
-        let row = measure(comm, line, args.time, &mut memory);
-        let row = row.map_err(|error| failed(comm, Some(line), &error))?;
+    for target in &targets {
+        let row = measure(comm, target, args.time, &mut memory);
+        let row = row.map_err(|error| failed(comm, Some(target), &error))?;
         all_up &= row.rail.up;
         if let Some(report) = &mut report {
             report.line(&row);
@@ -54,24 +54,25 @@ pub(super) fn go(comm: &mut Communicator, args: &Args) -> Result<bool, Failed> {
     Ok(all_up)
 }
 
-/// Measures the connection between ranks 0 and 1, over all rails together, as 0 sends and 1 receives:
-/// microseconds of half a round trip, and the gigabytes per second at which messages of this length arrive.
-/// The result is the same on all ranks.
-pub(in crate::commands) fn first_pair(
+/// Measures the connection from rank 0 to rank 1 over all rails together.
+///
+/// Returns the median of half a round trip in microseconds, and the gigabytes per second at which messages of
+/// the buffer's length arrive. The result is the same on all ranks.
+pub(in crate::commands) fn measure_first_pair(
     comm: &mut Communicator,
     time: Duration,
     memory: &mut Buffer<u8>,
-) -> Result<(f64, f64), Failed> {
-    let line = Line { from: Rank(0), to: Rank(1), rails: 0, rail: Rail { up: true, ..Rail::default() } };
-    let row = measure(comm, &line, time, memory).map_err(|error| failed(comm, Some(&line), &error))?;
+) -> Result<(f64, f64), CommandError> {
+    let target = Target { from: Rank(0), to: Rank(1), rails: 0, rail: Rail { up: true, ..Rail::default() } };
+    let row = measure(comm, &target, time, memory).map_err(|error| failed(comm, Some(&target), &error))?;
     Ok((row.latency.us_median, row.gigabits / 8.0))
 }
 
-/// Why it went no further.
+/// Reason why a measurement stopped.
 #[derive(Debug)]
 enum Stop {
     Comm(tbccl::Error),
-    Words(serde_json::Error),
+    Json(serde_json::Error),
 }
 
 impl From<tbccl::Error> for Stop {
@@ -80,47 +81,48 @@ impl From<tbccl::Error> for Stop {
     }
 }
 
-fn failed(comm: &Communicator, line: Option<&Line>, stop: &Stop) -> Failed {
-    let during = line.map(|line| format!(", pinging {} to {}", line.from, line.to)).unwrap_or_default();
+fn failed(comm: &Communicator, target: Option<&Target>, stop: &Stop) -> CommandError {
+    let during =
+        target.map(|target| format!(", pinging {} to {}", target.from, target.to)).unwrap_or_default();
     let why = match stop {
         Stop::Comm(error) => error.to_string(),
-        Stop::Words(error) => {
-            format!("a rank's words can't be read ({error}); do all ranks run the same tbccl?")
+        Stop::Json(error) => {
+            format!("a rank's message can't be read ({error}); do all ranks run the same tbccl?")
         }
     };
-    Failed::new(format_args!("rank {}{during}: {why}", comm.rank()))
+    CommandError::new(format_args!("rank {}{during}: {why}", comm.rank()))
 }
 
 impl Row {
-    fn of(line: &Line) -> Row {
-        let Line { from, to, rails, rail } = line.clone();
+    fn of(target: &Target) -> Row {
+        let Target { from, to, rails, rail } = target.clone();
         Row { from: from.0, to: to.0, rails, rail, ..Row::default() }
     }
 }
 
-/// All that is to be measured, the same on all ranks.
-fn lines(comm: &mut Communicator) -> Result<Vec<Line>, Stop> {
-    let mut lines = Vec::new();
+/// Returns all targets, in the same order on all ranks.
+fn targets(comm: &mut Communicator) -> Result<Vec<Target>, Stop> {
+    let mut targets = Vec::new();
     for (from, to) in directions(comm.size()) {
-        let own = if comm.rank() == from { named(comm, to) } else { Vec::new() };
-        let rails: Vec<Rail> = tell(comm, from, &own)?;
+        let rails_here = if comm.rank() == from { rails_to(comm, to) } else { Vec::new() };
+        let rails: Vec<Rail> = broadcast_value(comm, from, &rails_here)?;
         let count = rails.len();
-        lines.extend(rails.into_iter().map(|rail| Line { from, to, rails: 1, rail }));
+        targets.extend(rails.into_iter().map(|rail| Target { from, to, rails: 1, rail }));
         if count != 1 {
-            lines.push(Line { from, to, rails: count, rail: Rail { up: true, ..Rail::default() } });
+            targets.push(Target { from, to, rails: count, rail: Rail { up: true, ..Rail::default() } });
         }
     }
-    Ok(lines)
+    Ok(targets)
 }
 
-/// Every pair, both ways.
+/// Returns every pair of ranks in both directions.
 fn directions(ranks: u32) -> impl Iterator<Item = (Rank, Rank)> {
     let pairs = (0..ranks).flat_map(move |a| (a + 1..ranks).map(move |b| (a, b)));
     pairs.flat_map(|(a, b)| [(Rank(a), Rank(b)), (Rank(b), Rank(a))])
 }
 
-/// The rails to a peer.
-fn named(comm: &Communicator, peer: Rank) -> Vec<Rail> {
+/// Returns the rails to a peer.
+fn rails_to(comm: &Communicator, peer: Rank) -> Vec<Rail> {
     let rails = comm.rails(peer).into_iter().enumerate();
     let rail = |(number, info): (usize, tbccl::RailInfo)| Rail {
         number: Some(number),
@@ -133,40 +135,40 @@ fn named(comm: &Communicator, peer: Rank) -> Vec<Rail> {
     rails.map(rail).collect()
 }
 
-/// Measures one line; everyone gets the result.
+/// Measures one target; every rank returns the result.
 fn measure(
     comm: &mut Communicator,
-    line: &Line,
+    target: &Target,
     time: Duration,
     memory: &mut Buffer<u8>,
 ) -> Result<Row, Stop> {
-    let Line { from, to, .. } = *line;
+    let Target { from, to, .. } = *target;
     let rank = comm.rank();
     let peer = [(from, to), (to, from)].into_iter().find_map(|(one, other)| (rank == one).then_some(other));
-    let Some(peer) = peer else { return tell(comm, from, &Row::default()) };
-    comm.prefer_rail(peer, line.rail.number);
-    let mut row = Row::of(line);
+    let Some(peer) = peer else { return broadcast_value(comm, from, &Row::default()) };
+    comm.prefer_rail(peer, target.rail.number);
+    let mut row = Row::of(target);
     if rank == from {
         row.latency = begin_round_trips(comm, to, time)?;
-        send_what_is_asked_for(comm, to, memory)?;
-        let mut told = [0.0f64; 3];
-        comm.recv(&mut told, to)?;
-        row.gigabits = told[0];
-        row.rail = both_ends(&now(comm, to, &line.rail), (told[1], told[2] > 0.0));
+        serve_requests(comm, to, memory)?;
+        let mut reply = [0.0f64; 3];
+        comm.recv(&mut reply, to)?;
+        row.gigabits = reply[0];
+        row.rail = both_ends(&current_rail(comm, to, &target.rail), (reply[1], reply[2] > 0.0));
     } else {
         return_round_trips(comm, from)?;
-        let gigabits = ask_and_receive(comm, from, time, memory)?;
-        let Rail { rate, up, .. } = now(comm, from, &line.rail);
+        let gigabits = request_and_receive(comm, from, time, memory)?;
+        let Rail { rate, up, .. } = current_rail(comm, from, &target.rail);
         comm.send(&[gigabits, rate.unwrap_or(f64::NAN), f64::from(u8::from(up))], from)?;
     }
-    let row = tell(comm, from, &row);
+    let row = broadcast_value(comm, from, &row);
     comm.prefer_rail(peer, None);
     row
 }
 
-/// The rail as it is now. Of all rails together: those that are up.
-fn now(comm: &Communicator, peer: Rank, rail: &Rail) -> Rail {
-    let mut rails = named(comm, peer);
+/// Returns the current state of a rail. For all rails together, the sum over those that are up.
+fn current_rail(comm: &Communicator, peer: Rank, rail: &Rail) -> Rail {
+    let mut rails = rails_to(comm, peer);
     match rail.number {
         Some(number) if number < rails.len() => rails.swap_remove(number),
         _ => {
@@ -181,23 +183,27 @@ fn now(comm: &Communicator, peer: Rank, rail: &Rail) -> Rail {
     }
 }
 
-/// A rail is up when both ends say so, and as fast as the slower one.
+/// Combines both ends: a rail is up if both ends report it up, and as fast as the slower port.
 fn both_ends(ours: &Rail, (rate, up): (f64, bool)) -> Rail {
     let rate = ours.rate.filter(|_| !rate.is_nan()).map(|own| own.min(rate));
     Rail { rate, up: ours.up && up, ..ours.clone() }
 }
 
-/// Tells everyone what `root` says.
-fn tell<T: Serialize + DeserializeOwned>(comm: &mut Communicator, root: Rank, word: &T) -> Result<T, Stop> {
-    let mut bytes = serde_json::to_vec(word).map_err(Stop::Words)?;
+/// Broadcasts a value of `root`.
+fn broadcast_value<T: Serialize + DeserializeOwned>(
+    comm: &mut Communicator,
+    root: Rank,
+    value: &T,
+) -> Result<T, Stop> {
+    let mut bytes = serde_json::to_vec(value).map_err(Stop::Json)?;
     let mut len = [bytes.len() as u64];
     comm.broadcast(&mut len, root)?;
     bytes.resize(len[0] as usize, 0);
     comm.broadcast(&mut bytes, root)?;
-    serde_json::from_slice(&bytes).map_err(Stop::Words)
+    serde_json::from_slice(&bytes).map_err(Stop::Json)
 }
 
-/// Sends 1s that come back, and a 0 at the end.
+/// Sends 1s that are returned, and a final 0.
 fn begin_round_trips(comm: &mut Communicator, to: Rank, time: Duration) -> Result<Latency, Stop> {
     let mut round_trip = |more: u64| -> Result<f64, Stop> {
         let mut back = [0u64];
@@ -210,8 +216,8 @@ fn begin_round_trips(comm: &mut Communicator, to: Rank, time: Duration) -> Resul
         round_trip(1)?;
     }
     let start = Instant::now();
-    let mut samples = Vec::with_capacity(MOST);
-    while samples.len() < FEWEST || start.elapsed() < time && samples.len() < MOST {
+    let mut samples = Vec::with_capacity(MAX_ROUND_TRIPS);
+    while samples.len() < MIN_ROUND_TRIPS || start.elapsed() < time && samples.len() < MAX_ROUND_TRIPS {
         samples.push(round_trip(1)?);
     }
     round_trip(0)?;
@@ -230,49 +236,49 @@ fn latency(mut samples: Vec<f64>) -> Latency {
 }
 
 fn return_round_trips(comm: &mut Communicator, from: Rank) -> Result<(), Stop> {
-    let mut word = [1u64];
-    while word[0] != 0 {
-        comm.recv(&mut word, from)?;
-        comm.send(&word, from)?;
+    let mut value = [1u64];
+    while value[0] != 0 {
+        comm.recv(&mut value, from)?;
+        comm.send(&value, from)?;
     }
     Ok(())
 }
 
-/// Sends as many messages as are asked for, until none are.
-fn send_what_is_asked_for(comm: &mut Communicator, to: Rank, memory: &Buffer<u8>) -> Result<(), Stop> {
+/// Sends the requested numbers of messages until 0 are requested.
+fn serve_requests(comm: &mut Communicator, to: Rank, memory: &Buffer<u8>) -> Result<(), Stop> {
     loop {
-        let mut wanted = [0u64];
-        comm.recv(&mut wanted, to)?;
-        if wanted[0] == 0 {
+        let mut requested = [0u64];
+        comm.recv(&mut requested, to)?;
+        if requested[0] == 0 {
             return Ok(());
         }
-        for _ in 0..wanted[0] {
+        for _ in 0..requested[0] {
             comm.send(memory, to)?;
         }
     }
 }
 
-/// Asks for messages, in rows of twice the length each until the time is over, and returns the Gb/s at which
-/// they arrive. The first message of a row, and the first row, are not counted.
-fn ask_and_receive(
+/// Requests batches of messages, each twice as long as the one before, until the time is over. Returns the
+/// Gb/s at which they arrive. The first message of a batch, and the first batch, do not count.
+fn request_and_receive(
     comm: &mut Communicator,
     from: Rank,
     time: Duration,
     memory: &mut Buffer<u8>,
 ) -> Result<f64, Stop> {
-    let (mut messages, mut seconds, mut row) = (0u64, 0.0, 1u64);
+    let (mut messages, mut seconds, mut batch) = (0u64, 0.0, 1u64);
     while messages == 0 || seconds < time.as_secs_f64() {
-        comm.send(&[row + 1], from)?;
+        comm.send(&[batch + 1], from)?;
         comm.recv(memory, from)?;
         let start = Instant::now();
-        for _ in 0..row {
+        for _ in 0..batch {
             comm.recv(memory, from)?;
         }
-        if row > 1 {
+        if batch > 1 {
             seconds += start.elapsed().as_secs_f64();
-            messages += row;
+            messages += batch;
         }
-        row *= 2;
+        batch *= 2;
     }
     comm.send(&[0u64], from)?;
     Ok(memory.len() as f64 * messages as f64 * 8.0 / seconds.max(1e-9) / 1e9)

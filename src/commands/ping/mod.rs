@@ -1,16 +1,23 @@
-//! `tbccl ping`: measures each cable between each two ranks, in both directions, and compares it with its
+//! `tbccl ping`: measures every cable between every two ranks in both directions, and compares it with its
 //! rate.
 //!
-//! Ranks are started as for `tbccl bench`. All go through the same list of pairs, directions and rails; ranks
-//! outside the pair wait for its result, so that one measurement runs at a time. Rank 0 reports.
+//! Ranks are started as for `tbccl bench`. All ranks follow the same list of pairs, directions and rails.
+//! Ranks outside the measured pair wait for its result, so that one measurement runs at a time. Rank 0
+//! reports.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `measure` | the measurement |
+//! | `report` | rank 0's output |
+//! | `row` | one line of the result |
 
 pub(super) mod measure;
 mod report;
 mod row;
 
 use super::{
-    Failed, WRONG, arguments, pin,
-    place::{self, Place},
+    CommandError, WRONG, arguments, pin,
+    role::{self, Role},
 };
 use std::{process::ExitCode, str::FromStr, time::Duration};
 use tbccl::{Communicator, Config, Transport};
@@ -22,25 +29,26 @@ Examples:
   tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh3.toml -- tbccl ping --transport verbs
   tbccl ping --ranks 2 --json | jq .gigabits
 
-A line is a rail: one cable between two ranks, in one direction, and where there are several, a line of all
-of them together. Latency is half of a round trip of 8 bytes that `from` begins. Bandwidth is what arrives
-at `to`, of messages of --size bytes in registered memory, in Gb/s (10^9 bits).
+A line is a rail: one cable between two ranks, in one direction. Two ranks with several rails have a
+further line for all of them together. Latency is half of a round trip of 8 bytes that `from` begins.
+Bandwidth is the rate at which messages of --size bytes in registered memory arrive at `to`, in Gb/s
+(10^9 bits).
 
-The rate is what the ports at both ends signal, as `tbccl devices` shows it; the slower one counts. Headers
-and acknowledgements cost a part of it. A line is marked `slow` when less than 60 % arrive. The rate says
-nothing about the machine behind the port: a slow line on a good cable may be its memory or processor.
-The latency that is expected is the one published for such cables: over Thunderbolt 5, 5 to 10 us (Apple,
-WWDC26, session 233: single-digit microseconds; 7.4 us for 64-byte writes in reports from Linux). For other
-wires none is known here.
+The rate is the signalling rate of the slower of the two ports, as shown by `tbccl devices`. Headers and
+acknowledgements use a part of it. A line is marked `slow` if less than 60 % of the rate arrives. The rate
+does not include the machine behind the port: a slow line on a good cable may be due to memory or processor.
+The expected latency is the one published for such cables: over Thunderbolt 5, 5 to 10 us (Apple, WWDC26,
+session 233: single-digit microseconds; 7.4 us for 64-byte writes in reports from Linux). For other wires
+no latency is published here.
 
-Exit status: 0, with slow rails too; 1 when a rail is down; 2 when a pair of ranks can't be measured, for
-bad usage, or for an environment that does not allow it.";
+Exit status: 0, even with slow rails; 1 if a rail is down; 2 if a pair of ranks can't be measured, for
+bad usage, or for an unsuitable environment.";
 
 /// Measure latency and bandwidth of every cable between every two ranks, in both directions
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many ranks to start on this machine; in a job, those of the job
+    /// Ranks to start on this machine; within a job, the job's ranks are used
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     ranks: Option<u32>,
 
@@ -49,50 +57,56 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 
-    /// Bytes of a message when bandwidth is measured; K, M and G are understood
-    #[arg(long, value_name = "SIZE", default_value = "16M", value_parser = size, allow_negative_numbers = true)]
+    /// Bytes per message of the bandwidth measurement; K, M and G are understood
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "16M",
+        value_parser = size,
+        allow_negative_numbers = true,
+    )]
     size: u64,
 
-    /// Seconds for each latency and each bandwidth
+    /// Seconds per latency and per bandwidth measurement
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = arguments::seconds)]
     time: Duration,
 
-    /// Let the system move ranks between cores, instead of keeping each on its share of them
+    /// Let the system move ranks between cores, instead of binding each to its share
     #[arg(long)]
     no_pin: bool,
 
-    /// One line of JSON per rail and direction, instead of the table
+    /// Print one line of JSON per rail and direction, instead of the table
     #[arg(long)]
     json: bool,
 
-    /// Said by the launcher to the ranks that it starts
+    /// Set by the launcher for the ranks that it starts
     #[arg(long, hide = true)]
     worker: bool,
 }
 
-/// Carries out `tbccl ping`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
-    let mut config = Config::from_env().map_err(Failed::new)?;
+/// Runs `tbccl ping`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
+    let mut config = Config::from_env().map_err(CommandError::new)?;
     config.transport = args.transport.unwrap_or(config.transport);
-    let place = Place::here(args.ranks)?;
-    let ranks = place.ranks(args.ranks, "ping")?;
+    let role = Role::detect(args.ranks)?;
+    let ranks = role.ranks(args.ranks, "ping")?;
     if ranks < 2 {
-        return Err(Failed::new("a ping is between two ranks; use --ranks 2 or more"));
+        return Err(CommandError::new("a ping is between two ranks; use --ranks 2 or more"));
     }
-    if place == Place::Launcher {
-        return place::start_ranks("tbccl ping", ranks, &config);
+    if role == Role::Launcher {
+        return role::start_ranks("tbccl ping", ranks, &config);
     }
-    let mut comm = Communicator::from_env_with(&config).map_err(Failed::new)?;
+    let mut comm = Communicator::from_env_with(&config).map_err(CommandError::new)?;
     if !args.no_pin {
         pin::pin(&comm);
     }
-    // Ranks wait for the pair that is measured.
+    // Ranks outside the measured pair wait for its result.
     comm.set_timeout(config.timeout + args.time * 8);
-    let all_up = measure::go(&mut comm, args)?;
+    let all_up = measure::run_rank(&mut comm, args)?;
     Ok(if all_up { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
-/// A size that a message can have: up to what a slab of the smallest kind holds twice.
+/// Parses a message size; the maximum is half of the smallest slab.
 fn size(text: &str) -> Result<u64, String> {
     match tbccl::parse_bytes(text)? {
         bytes @ 1..=0x1000_0000 => Ok(bytes),

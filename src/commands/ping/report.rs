@@ -1,19 +1,20 @@
-//! Rank 0's report: a line as soon as it is measured, and remarks at the end.
+//! Rank 0's report: each line as soon as it is measured, then remarks.
 
 use super::{super::progress::Progress, row::Row};
 use crate::commands::print;
 
-/// The meaning of the mark.
-const SLOW: &str = "slow: less than 60 % of the rate arrives. A cable or a port runs slower than its rate, or a machine \
-                    is busy: compare with other rails and the other direction, and try another cable";
+/// Explanation of the mark `slow`.
+const SLOW: &str = "slow: less than 60 % of the rate arrives. A cable or a port runs slower than its rate, \
+                    or a machine is busy: compare with other rails and the other direction, and try another \
+                    cable";
 
-/// The report in the making.
+/// The report of a running measurement.
 #[derive(Debug)]
 pub(super) struct Report {
     transport: &'static str,
     bytes: u64,
     json: bool,
-    /// Width of the column of rails.
+    /// Width of the rail column in characters.
     width: usize,
     progress: Progress,
     remarks: Vec<String>,
@@ -21,7 +22,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// For lines of which these are the names.
+    /// Creates the report of the lines with these rail names, and prints the table's head.
     pub(super) fn new(
         transport: &'static str,
         ranks: u32,
@@ -33,17 +34,35 @@ impl Report {
         let report = Report { transport, bytes, json, width, progress, remarks: Vec::new(), any_slow: false };
         if !json {
             report.say(&format!(
-                "# ping between {ranks} ranks over {transport}: half round trips of 8 B, messages of {bytes} B as they \
-                 arrive\n# {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n# {:>4} {:>4}  {:<width$} \
-                 {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n",
-                "from", "to", "rail", "min", "median", "p99", "expected", "arrives", "rate", "",
-                "", "", "", "(us)", "(us)", "(us)", "(us)", "(Gb/s)", "(Gb/s)", "(%)",
+                "# ping between {ranks} ranks over {transport}: half round trips of 8 B, messages of {bytes} \
+                 B as they arrive\n# {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n\
+                 # {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n",
+                "from",
+                "to",
+                "rail",
+                "min",
+                "median",
+                "p99",
+                "expected",
+                "arrives",
+                "rate",
+                "",
+                "",
+                "",
+                "",
+                "(us)",
+                "(us)",
+                "(us)",
+                "(us)",
+                "(Gb/s)",
+                "(Gb/s)",
+                "(%)",
             ));
         }
         report
     }
 
-    /// One more line is measured.
+    /// Prints one measured line.
     pub(super) fn line(&mut self, row: &Row) {
         self.progress.advance();
         let text = if self.json { row.json(self.transport, self.bytes) } else { self.text(row) };
@@ -76,7 +95,7 @@ impl Report {
         )
     }
 
-    /// All is measured.
+    /// Prints the remarks after the last line.
     pub(super) fn end(self) {
         self.progress.finish();
         if self.json {
@@ -87,6 +106,6 @@ impl Report {
     }
 
     fn say(&self, text: &str) {
-        self.progress.aside(|| print(text));
+        self.progress.suspended(|| print(text));
     }
 }

@@ -1,14 +1,15 @@
-//! One line of the result: a rail in one direction, as its two ranks have found it.
+//! One line of the result: a rail in one direction, as measured by its two ranks.
 
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// A rail, as the rank that sends on it sees it.
+/// A rail, as seen by its sending rank.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rail {
-    /// Its number between the two; none for all of them, or for a way that has no name.
+    /// Index among the rails between the two ranks; `None` for all together, or for a connection without
+    /// named rails.
     pub(super) number: Option<usize>,
-    /// The devices at its ends.
+    /// Devices at its two ends.
     pub(super) ours: Option<String>,
     pub(super) theirs: Option<String>,
     /// The signalling rate of the slower one of its ports, in Gb/s.
@@ -31,7 +32,7 @@ pub(super) struct Latency {
 pub(super) struct Row {
     pub(super) from: u32,
     pub(super) to: u32,
-    /// How many rails it is about, where they have names.
+    /// Number of rails measured together.
     pub(super) rails: usize,
     pub(super) rail: Rail,
     pub(super) latency: Latency,
@@ -41,21 +42,21 @@ pub(super) struct Row {
 
 /// Share of the rate below which a rail is marked as slow.
 const SLOW: f64 = 0.6;
-/// Microseconds that are published for half a round trip over Thunderbolt 5.
+/// Published latency in microseconds of half a round trip over Thunderbolt 5.
 const THUNDERBOLT_5: RangeInclusive<u32> = 5..=10;
 
 impl Row {
-    /// The part of the rate that arrives.
+    /// Returns the fraction of the rate that arrives.
     pub(super) fn share(&self) -> Option<f64> {
         self.rail.rate.filter(|rate| *rate > 0.0).map(|rate| self.gigabits / rate)
     }
 
-    /// Whether it is slower than a cable of that rate has to be.
+    /// Whether less arrives than a cable of this rate should deliver.
     pub(super) fn is_slow(&self) -> bool {
         self.rail.up && self.share().is_some_and(|share| share < SLOW)
     }
 
-    /// The microseconds of latency that cables of its kind are known for.
+    /// Returns the published latency of such cables, in microseconds.
     pub(super) fn expected(&self) -> Option<RangeInclusive<u32>> {
         self.rail.thunderbolt.then_some(THUNDERBOLT_5)
     }
@@ -73,7 +74,8 @@ impl Row {
     pub(super) fn remark(&self) -> Option<String> {
         (!self.rail.up).then(|| {
             format!(
-                "rank {} to rank {}, {}: down; check the cable and both ports, see `tbccl devices` on both machines",
+                "rank {} to rank {}, {}: down; check the cable and both ports, see `tbccl devices` on both \
+                machines",
                 self.from,
                 self.to,
                 self.name()
@@ -81,7 +83,7 @@ impl Row {
         })
     }
 
-    /// As a line of JSON.
+    /// Returns the row as a line of JSON.
     pub(super) fn json(&self, transport: &str, bytes: u64) -> String {
         let Row { from, to, rail, latency, gigabits, .. } = self;
         let number = |value: f64| rail.up.then_some(value);

@@ -1,7 +1,7 @@
-//! `tbccl plan explain`: which algorithm is chosen for a call, and why not another one.
+//! `tbccl plan explain`: explains the choice of an algorithm for a call.
 
 use super::machine;
-use crate::commands::{Failed, arguments, print};
+use crate::commands::{CommandError, arguments, print};
 use collectives::{
     Collective, Hosts, Numerics, PlanError, Spec,
     schedule::InPlace,
@@ -26,31 +26,45 @@ Examples:
   tbccl plan explain all_to_all --ranks 4 --uneven
   TBCCL_ALGO=^rsag_mesh tbccl plan explain all_reduce --ranks 4 --bytes 64M
 
-For each algorithm that can do the call a bound is found first: the time that its plan takes with empty messages, or
-that its busiest link takes, whichever is longer. In the order of bounds the plans are simulated, whole and in a few
-numbers of segments; those whose bound is above the best time so far are not (`-`), unless --exhaustive is given. busbw is
-the bandwidth that wires see, as in `tbccl bench`. The two last lines are what no plan at all can undercut, and what a call
-takes by TBCCL_RULES, TBCCL_ALGO, TBCCL_TUNING, TBCCL_MODEL or thresholds, which decide in this order (docs/selection.md).
-With --uneven blocks are priced at their mean length, and only by algorithms whose plans are right for any lengths. A named
-cluster has one rank per host and cables of 75 Gb/s and 5 us; shm has all ranks on one host.";
+Each algorithm that can run the call first gets a lower bound: the time of its plan with empty messages,
+or the time of its busiest link, whichever is longer. The plans are simulated in the order of their bounds,
+whole and in several numbers of segments. Plans whose bound exceeds the best time so far are not simulated
+(`-`), unless --exhaustive is given. busbw is the bandwidth on the wires, as in `tbccl bench`. The last two
+lines are the lower bound of any plan, and the choice of a job by TBCCL_RULES, TBCCL_ALGO, TBCCL_TUNING,
+TBCCL_MODEL or thresholds, in this order (docs/selection.md). With --uneven, blocks are priced at their mean
+length, and only with algorithms whose plans are correct for any lengths. A named cluster has one rank per
+host and cables of 75 Gb/s and 5 us; shm has all ranks on one host.";
 
 /// Explain which algorithm is the fastest for a call
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The collective, e.g. all_reduce
+    /// Collective, e.g. all_reduce
     #[arg(value_name = "OP")]
     collective: Collective,
 
-    /// How many ranks
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    /// Number of ranks
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: u32,
 
-    /// Bytes of the larger side of the operation, input or output; K, M, G and T are understood
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    /// Bytes of the larger of input and output; K, M, G and T are understood
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     bytes: u64,
 
-    /// The root, for collectives that have one
+    /// Root, for collectives that have one
     #[arg(short = 'r', long, value_name = "R", default_value = "0")]
     root: u32,
 
@@ -66,11 +80,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW")]
     numerics: Option<Numerics>,
 
-    /// Price a call whose input and output are the same memory
+    /// Price an in-place call
     #[arg(long)]
     in_place: bool,
 
-    /// Price a call whose blocks may differ in length, as all_gather_v; --bytes is their sum
+    /// Price a call whose blocks may differ in length, such as all_gather_v; --bytes is their sum
     #[arg(long)]
     uneven: bool,
 
@@ -78,7 +92,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RANKS,...", allow_hyphen_values = true)]
     hosts: Option<Hosts>,
 
-    /// Simulate also what bounds rule out
+    /// Simulate also the plans that the bounds rule out
     #[arg(long)]
     exhaustive: bool,
 
@@ -87,103 +101,104 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A call, what became of it, and what a running job would do.
+/// A call, its prices, and the choice of a running job.
 struct Case {
     model: Model,
-    kind: CallShape,
+    shape: CallShape,
     bytes: u64,
     verdict: Verdict,
-    /// The choice of a job and its seconds; or the reason why it would fail.
-    taken: Result<(Choice, Option<f64>), String>,
+    /// The choice of a job with its simulated seconds, or the reason why it fails.
+    job_choice: Result<(Choice, Option<f64>), String>,
 }
 
-/// Carries out `tbccl plan explain`.
-pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
-    let config = Config::from_env().map_err(Failed::new)?;
+/// Runs `tbccl plan explain`.
+pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
+    let config = Config::from_env().map_err(CommandError::new)?;
     let mut model = machine::model(&args.cluster, args.ranks)?;
     if let Some(name) = &args.costs {
         model.costs = machine::costs(name)?;
     }
     let numerics = args.numerics.unwrap_or(config.numerics);
     if args.uneven && !has_vector_form(args.collective) {
-        return Err(Failed::new(format_args!(
+        return Err(CommandError::new(format_args!(
             "blocks of {} don't differ in length; leave --uneven out",
             args.collective
         )));
     }
     Spec::new(args.collective, args.ranks)
         .and_then(|spec| spec.with_root(Rank(args.root)))
-        .map_err(Failed::new)?;
-    let hosts = args.hosts.unwrap_or_else(|| on(&model.cluster, args.ranks));
+        .map_err(CommandError::new)?;
+    let hosts = args.hosts.unwrap_or_else(|| hosts_of(&model.cluster, args.ranks));
     if !hosts.suit(args.ranks) {
-        return Err(Failed::new(PlanError::Hosts { hosts, ranks: args.ranks }));
+        return Err(CommandError::new(PlanError::Hosts { hosts, ranks: args.ranks }));
     }
-    let kind = CallShape {
+    let shape = CallShape {
         collective: args.collective,
         ranks: args.ranks,
         root: Rank(args.root),
         in_place: if args.in_place { InPlace::Yes } else { InPlace::No },
         requirements: Requirements { uneven: args.uneven, numerics, hosts },
     };
-    let case = Case::new(model, kind, args, &config)?;
+    let case = Case::new(model, shape, args, &config)?;
     print(&if args.json { case.json() } else { case.text() });
     Ok(ExitCode::SUCCESS)
 }
 
-/// How the first ranks of a cluster are dealt to its hosts.
-fn on(cluster: &Cluster, ranks: u32) -> Hosts {
+/// Returns how the first ranks of a cluster are distributed over its hosts.
+fn hosts_of(cluster: &Cluster, ranks: u32) -> Hosts {
     let hosts = Hosts::on(cluster);
     if hosts.count(ranks) > 1 { hosts } else { Hosts::One }
 }
 
 impl Case {
-    fn new(model: Model, kind: CallShape, args: &Args, config: &Config) -> Result<Case, Failed> {
+    fn new(model: Model, shape: CallShape, args: &Args, config: &Config) -> Result<Case, CommandError> {
         let policy = policy(config)?;
-        let block_bytes = block_bytes(kind.collective, kind.ranks, args.bytes);
-        let reach = Reach::new(kind.ranks, |a, b| model.cluster.route(a, b).is_some());
+        let block_bytes = block_bytes(shape.collective, shape.ranks, args.bytes);
+        let reach = Reach::new(shape.ranks, |a, b| model.cluster.route(a, b).is_some());
         let candidates =
-            Candidates::new(&model, kind, &reach, &policy.overrides.names).map_err(Failed::new)?;
+            Candidates::new(&model, shape, &reach, &policy.overrides.names).map_err(CommandError::new)?;
         let effort = if args.exhaustive { Effort::Exhaustive } else { Effort::Pruned };
-        let verdict = candidates.price(block_bytes, &policy.tuning, effort).map_err(Failed::new)?;
-        let call = Call { collective: kind.collective, ranks: kind.ranks, block_bytes };
-        let taken = choose(call, kind.root, &reach, &policy, kind.requirements).map(|mut choice| {
-            if config.selection.segments > 0 && kind.collective != Collective::Barrier {
+        let verdict = candidates.price(block_bytes, &policy.tuning, effort).map_err(CommandError::new)?;
+        let call = Call { collective: shape.collective, ranks: shape.ranks, block_bytes };
+        let job_choice = choose(call, shape.root, &reach, &policy, shape.requirements).map(|mut choice| {
+            if config.selection.segments > 0 && shape.collective != Collective::Barrier {
                 choice.segments = config.selection.segments;
             }
             let seconds = candidates.seconds(choice.algorithm, choice.segments, block_bytes);
             (choice, seconds)
         });
-        let (bytes, taken) = (args.bytes, taken.map_err(|error| error.to_string()));
-        Ok(Case { kind, bytes, verdict, taken, model })
+        let (bytes, job_choice) = (args.bytes, job_choice.map_err(|error| error.to_string()));
+        Ok(Case { shape, bytes, verdict, job_choice, model })
     }
 
     /// Whether the call moves any bytes.
-    fn bytes_count(&self) -> bool {
-        self.kind.collective != Collective::Barrier
+    fn moves_bytes(&self) -> bool {
+        self.shape.collective != Collective::Barrier
     }
 
-    /// The bus bandwidth in GB/s.
+    /// Returns the bus bandwidth in GB/s.
     fn busbw(&self, seconds: f64) -> f64 {
-        self.bytes as f64 / seconds * self.kind.collective.busbw_factor(self.kind.ranks) * 1e-9
+        self.bytes as f64 / seconds * self.shape.collective.busbw_factor(self.shape.ranks) * 1e-9
     }
 
-    /// How ranks are dealt to hosts, where several share one and there are others.
-    fn dealt(&self) -> Option<Hosts> {
-        Some(self.kind.requirements.hosts).filter(|hosts| *hosts != Hosts::One)
+    /// Returns the distribution of ranks over hosts if several ranks share a host and there is more than one
+    /// host.
+    fn host_layout(&self) -> Option<Hosts> {
+        Some(self.shape.requirements.hosts).filter(|hosts| *hosts != Hosts::One)
     }
 
     fn text(&self) -> String {
         let Verdict { choice, seconds, candidates, excluded, bounds } = &self.verdict;
         let mut text = format!(
             "{}{}{} on {} ranks{} of: {}\nfastest: {} in {}, {:.2} us\n\n",
-            self.kind.collective,
-            if self.kind.requirements.uneven { "_v" } else { "" },
-            if self.bytes_count() { format!(" of {} bytes", self.bytes) } else { String::new() },
-            self.kind.ranks,
-            self.dealt().map_or_else(String::new, |hosts| format!(", {hosts},")),
+            self.shape.collective,
+            if self.shape.requirements.uneven { "_v" } else { "" },
+            if self.moves_bytes() { format!(" of {} bytes", self.bytes) } else { String::new() },
+            self.shape.ranks,
+            self.host_layout().map_or_else(String::new, |hosts| format!(", {hosts},")),
             self.model.cluster.name(),
             choice.algorithm,
-            pieces(choice.segments),
+            segments_text(choice.segments),
             seconds * 1e6
         );
         // Writing to a string can't fail.
@@ -208,71 +223,74 @@ impl Case {
         if !excluded.is_empty() {
             text.push_str("\nout:\n");
         }
-        for out in excluded {
-            let _ = writeln!(text, "  {}: {}", out.algorithm, out.why);
+        for exclusion in excluded {
+            let _ = writeln!(text, "  {}: {}", exclusion.algorithm, exclusion.why);
         }
-        let above = above(*seconds, bounds.seconds()).map_or_else(String::new, |percent| {
+        let excess_percent = excess_percent(*seconds, bounds.seconds()).map_or_else(String::new, |percent| {
             format!("; the fastest takes {percent:.1} % more than the larger one")
         });
         let _ = writeln!(
             text,
-            "\nno plan takes less than: latency {:.2} us, bandwidth {:.2} us{above}",
+            "\nno plan takes less than: latency {:.2} us, bandwidth {:.2} us{excess_percent}",
             bounds.latency * 1e6,
             bounds.bandwidth * 1e6
         );
-        text.push_str(&self.taken_text());
+        text.push_str(&self.job_choice_text());
         text
     }
 
     /// Returns the choice of a job as text.
-    fn taken_text(&self) -> String {
-        match &self.taken {
-            Ok((taken, _)) if self.is_fastest(taken) => {
-                format!("a job takes it, too: {}\n", taken.why)
+    fn job_choice_text(&self) -> String {
+        match &self.job_choice {
+            Ok((job_choice, _)) if self.is_fastest(job_choice) => {
+                format!("a job makes the same choice: {}\n", job_choice.why)
             }
-            Ok((taken, seconds)) => format!(
+            Ok((job_choice, seconds)) => format!(
                 "a job takes {} in {}{}: {}\n",
-                taken.algorithm,
-                pieces(taken.segments),
+                job_choice.algorithm,
+                segments_text(job_choice.segments),
                 seconds.map_or_else(String::new, |seconds| format!(", {:.2} us", seconds * 1e6)),
-                taken.why
+                job_choice.why
             ),
             Err(why) => format!("a job fails: {why}\n"),
         }
     }
 
-    fn is_fastest(&self, taken: &Choice) -> bool {
+    fn is_fastest(&self, job_choice: &Choice) -> bool {
         let fastest = &self.verdict.choice;
-        (taken.algorithm, taken.segments) == (fastest.algorithm, fastest.segments)
+        (job_choice.algorithm, job_choice.segments) == (fastest.algorithm, fastest.segments)
     }
 
     fn json(&self) -> String {
         let Verdict { choice, seconds, candidates, excluded, bounds } = &self.verdict;
         let candidates = candidates.iter().map(|priced| {
+            let tried = priced.tried.iter().map(|(segments, seconds)| json!([segments, seconds * 1e6]));
             json!({
                 "algorithm": priced.algorithm,
                 "bound_us": priced.bound * 1e6,
                 "segments": priced.best.map(|(segments, _)| segments),
                 "us": priced.best.map(|(_, seconds)| seconds * 1e6),
                 "busbw_gbs": priced.best.map(|(_, seconds)| self.busbw(seconds)),
-                "tried": priced.tried.iter().map(|(segments, seconds)| json!([segments, seconds * 1e6])).collect::<Vec<_>>(),
+                "tried": tried.collect::<Vec<_>>(),
             })
         });
-        let excluded = excluded.iter().map(|out| json!({ "algorithm": out.algorithm, "why": out.why }));
-        let taken = match &self.taken {
-            Ok((taken, seconds)) => json!({
-                "algorithm": taken.algorithm,
-                "segments": taken.segments,
+        let excluded = excluded
+            .iter()
+            .map(|exclusion| json!({ "algorithm": exclusion.algorithm, "why": exclusion.why }));
+        let job_choice = match &self.job_choice {
+            Ok((job_choice, seconds)) => json!({
+                "algorithm": job_choice.algorithm,
+                "segments": job_choice.segments,
                 "us": seconds.map(|seconds| seconds * 1e6),
-                "why": taken.why,
+                "why": job_choice.why,
             }),
             Err(why) => json!({ "error": why }),
         };
-        let whole = json!({
-            "collective": self.kind.collective.name(),
-            "ranks": self.kind.ranks,
-            "hosts": self.dealt().map(|hosts| hosts.to_string()),
-            "uneven": self.kind.requirements.uneven,
+        let output = json!({
+            "collective": self.shape.collective.name(),
+            "ranks": self.shape.ranks,
+            "hosts": self.host_layout().map(|hosts| hosts.to_string()),
+            "uneven": self.shape.requirements.uneven,
             "bytes": self.bytes,
             "cluster": self.model.cluster.name(),
             "fastest": { "algorithm": choice.algorithm, "segments": choice.segments, "us": seconds * 1e6 },
@@ -280,28 +298,27 @@ impl Case {
             "excluded": excluded.collect::<Vec<_>>(),
             "latency_bound_us": bounds.latency * 1e6,
             "bandwidth_bound_us": bounds.bandwidth * 1e6,
-            "above_bound_percent": above(*seconds, bounds.seconds()),
-            "taken": taken,
+            "above_bound_percent": excess_percent(*seconds, bounds.seconds()),
+            "taken": job_choice,
         });
-        format!("{whole:#}\n")
+        format!("{output:#}\n")
     }
 }
 
-/// Returns the policy of the environment's options. A tuning file counts on any links here, since it was
-/// named.
-fn policy(config: &Config) -> Result<Policy, Failed> {
+/// Returns the selection policy of the environment's options. A named tuning file applies to any links here.
+fn policy(config: &Config) -> Result<Policy, CommandError> {
     let names =
-        Names::parse(config.selection.algorithm.as_deref().unwrap_or_default()).map_err(Failed::new)?;
+        Names::parse(config.selection.algorithm.as_deref().unwrap_or_default()).map_err(CommandError::new)?;
     let overrides = Overrides { names, rules: config.selection.rules.clone() };
     let (tuned, model) = (config.selection.tuned.clone(), config.selection.model.clone());
     Ok(Policy { overrides, tuned, model, ..Policy::default() })
 }
 
-/// How much longer something takes than it must, in percent.
-fn above(seconds: f64, bound: f64) -> Option<f64> {
+/// Returns by how many percent a time exceeds its lower bound.
+fn excess_percent(seconds: f64, bound: f64) -> Option<f64> {
     (bound > 0.0).then(|| 100.0 * (seconds / bound - 1.0))
 }
 
-fn pieces(segments: u32) -> String {
+fn segments_text(segments: u32) -> String {
     if segments == 1 { "one piece".to_owned() } else { format!("{segments} segments") }
 }

@@ -1,48 +1,48 @@
-//! Clusters and costs as they are named on command lines.
+//! Clusters and costs, as named on the command line.
 
-use crate::commands::Failed;
+use crate::commands::CommandError;
 use collectives::{select::price::Model, simulate::Costs};
 use std::{fs, io, path::Path, str::FromStr};
 use topology::{Cluster, Inside, Speed, Tier};
 
-/// A cable of Thunderbolt 5 as people have measured it: microseconds, and gigabits per second.
+/// Measured latency in microseconds and bandwidth in Gb/s of a Thunderbolt 5 cable.
 pub(super) const CABLE: (f64, f64) = (5.0, 75.0);
 
-/// The most ranks of a cluster that is named and not described.
-const MOST: u32 = 1024;
+/// Maximum number of ranks of a cluster given by shape.
+const MAX_NAMED_RANKS: u32 = 1024;
 
-/// The text of a file.
-pub(super) fn read(path: &Path) -> Result<String, Failed> {
+/// Reads a text file.
+pub(super) fn read(path: &Path) -> Result<String, CommandError> {
     fs::read_to_string(path).map_err(|error| {
         let why = match error.kind() {
-            io::ErrorKind::InvalidData => "it is not a text".to_owned(),
+            io::ErrorKind::InvalidData => "it is not text".to_owned(),
             _ => format!("{error}; check the path"),
         };
-        Failed::new(format_args!("can't read `{}`: {why}", path.display()))
+        CommandError::new(format_args!("can't read `{}`: {why}", path.display()))
     })
 }
 
-/// Reads a name of costs, or a file of them.
-pub(super) fn costs(name: &str) -> Result<Costs, Failed> {
+/// Returns the costs of a name or a file.
+pub(super) fn costs(name: &str) -> Result<Costs, CommandError> {
     if let Ok(known) = Costs::from_str(name) {
         return Ok(known);
     }
     let path = Path::new(name);
     if !path.exists() {
-        return Err(Failed::new(format_args!(
+        return Err(CommandError::new(format_args!(
             "no costs are known as `{name}`; choose ideal, rdma or jaccl, or name a file"
         )));
     }
-    Costs::from_toml(&read(path)?).map_err(|error| Failed::new(format_args!("`{name}`: {error}")))
+    Costs::from_toml(&read(path)?).map_err(|error| CommandError::new(format_args!("`{name}`: {error}")))
 }
 
-/// A cluster by the name of its shape, or a file of one, which may have costs of its own.
-pub(super) fn model(name: &str, ranks: u32) -> Result<Model, Failed> {
+/// Returns the cluster of a shape, or of a file, which may contain costs.
+pub(super) fn model(name: &str, ranks: u32) -> Result<Model, CommandError> {
     let speed = Speed::new(CABLE.0, CABLE.1);
-    let named = ["mesh", "ring", "hypercube", "shm"].contains(&name);
-    if named && ranks > MOST {
-        return Err(Failed::new(format_args!(
-            "describe a cluster of {ranks} ranks in a file; {MOST} is the most by name"
+    let is_named = ["mesh", "ring", "hypercube", "shm"].contains(&name);
+    if is_named && ranks > MAX_NAMED_RANKS {
+        return Err(CommandError::new(format_args!(
+            "a cluster of {ranks} ranks needs a file; named clusters have at most {MAX_NAMED_RANKS}"
         )));
     }
     let cluster = match name {
@@ -50,24 +50,25 @@ pub(super) fn model(name: &str, ranks: u32) -> Result<Model, Failed> {
         "ring" => Cluster::ring(ranks, speed),
         "hypercube" if ranks.is_power_of_two() => Cluster::hypercube(ranks.ilog2(), speed),
         "hypercube" => {
-            return Err(Failed::new(format_args!(
-                "a hypercube has a power of two of ranks, and {ranks} is none"
+            return Err(CommandError::new(format_args!(
+                "the ranks of a hypercube are a power of two, and {ranks} is not"
             )));
         }
         "shm" => {
             let tier = Tier { hosts: 1, oversubscription: 1.0, latency: 0.0 };
-            let host =
-                Cluster::switched(1, (ranks, Inside::default()), speed, &[tier]).map_err(Failed::new)?;
+            let host = Cluster::switched(1, (ranks, Inside::default()), speed, &[tier])
+                .map_err(CommandError::new)?;
             host.named(format!("{ranks} ranks of one host"))
         }
         _ if !Path::new(name).exists() => {
-            return Err(Failed::new(format_args!(
+            return Err(CommandError::new(format_args!(
                 "no cluster is known as `{name}`; choose mesh, ring, hypercube or shm, or name a file"
             )));
         }
         _ => {
             let text = read(Path::new(name))?;
-            return Model::from_toml(&text).map_err(|error| Failed::new(format_args!("`{name}`: {error}")));
+            return Model::from_toml(&text)
+                .map_err(|error| CommandError::new(format_args!("`{name}`: {error}")));
         }
     };
     Ok(Model { cluster, costs: Costs::rdma() })

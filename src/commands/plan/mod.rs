@@ -1,4 +1,15 @@
 //! `tbccl plan`: shows, verifies and prices schedules, and suggests cables.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `explain` | `tbccl plan explain` |
+//! | `machine` | clusters and costs by name or file |
+//! | `rules` | device rules to verify against |
+//! | `show` | `tbccl plan show` |
+//! | `simulate` | `tbccl plan simulate` |
+//! | `variant` | hosts, replicas and stripes of a plan |
+//! | `verify` | `tbccl plan verify` |
+//! | `wire` | `tbccl plan wire` |
 
 mod explain;
 mod machine;
@@ -9,7 +20,7 @@ mod variant;
 mod verify;
 mod wire;
 
-use super::Failed;
+use super::CommandError;
 use std::process::ExitCode;
 
 /// Show plans, verify them, simulate them, and explain which is chosen
@@ -28,8 +39,8 @@ enum Command {
     Wire(wire::Args),
 }
 
-/// Carries out `tbccl plan`.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl plan`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
     match args.command {
         Command::Show(args) => show::run(args),
         Command::Verify(args) => verify::run(&args),

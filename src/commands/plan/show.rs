@@ -1,7 +1,7 @@
-//! `tbccl plan show`: one schedule, readable or as TOML.
+//! `tbccl plan show`: prints a schedule as text or as TOML.
 
 use super::variant::Variant;
-use crate::commands::{Failed, WRONG, arguments, print};
+use crate::commands::{CommandError, WRONG, arguments, print};
 use collectives::{
     Codec, Collective, Schedule, Spec,
     plan::{algorithms, plan},
@@ -20,34 +20,41 @@ Examples:
   tbccl plan show all_reduce --algo mesh --ranks 4 --toml >mesh.toml
   tbccl plan show all_reduce --algo ring --ranks 4 --codec int8   with packed messages
 
-A step waits for the steps after `after`, and for its turn: messages to one rank on one lane keep their
-order. `input[2]` is chunk 2 of the input; how many elements that is depends on the call.";
+A step waits for the steps listed after `after`, and for earlier messages to the same rank on the same
+lane, which keep their order. `input[2]` is chunk 2 of the input; its number of elements depends on the
+call.";
 
 /// Show the steps of every rank
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The collective, e.g. all_reduce
+    /// Collective, e.g. all_reduce
     #[arg(value_name = "OP")]
     collective: Collective,
 
-    /// The algorithm, e.g. ring
+    /// Algorithm, e.g. ring
     #[arg(long = "algo", value_name = "NAME")]
     algorithm: Option<String>,
 
-    /// How many ranks
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    /// Number of ranks
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: u32,
 
-    /// The root, for collectives that have one
+    /// Root, for collectives that have one
     #[arg(short = 'r', long, value_name = "R", default_value = "0")]
     root: u32,
 
-    /// Cut every chunk into this many pieces
+    /// Number of segments per chunk
     #[arg(long, value_name = "K", default_value = "1")]
     segments: u32,
 
-    /// Plan for a call whose input and output are the same memory
+    /// Plan an in-place call
     #[arg(long)]
     in_place: bool,
 
@@ -62,23 +69,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
 
-    /// Print the form that `tbccl plan verify FILE.toml` reads
+    /// Print TOML for `tbccl plan verify FILE.toml`
     #[arg(long, conflicts_with = "rank")]
     toml: bool,
 }
 
-/// Carries out `tbccl plan show`.
-pub(super) fn run(args: Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl plan show`.
+pub(super) fn run(args: Args) -> Result<ExitCode, CommandError> {
     let Some(name) = args.algorithm else {
         let names: Vec<&str> = algorithms(args.collective).map(|algorithm| algorithm.name).collect();
         let names = names.join(", ");
-        return Err(Failed::new(format_args!(
+        return Err(CommandError::new(format_args!(
             "choose one of {}'s algorithms with --algo: {names}",
             args.collective
         )));
     };
     if let Some(rank) = args.rank.filter(|rank| *rank >= args.ranks) {
-        return Err(Failed::new(format_args!("there is no rank {rank}; the last one is {}", args.ranks - 1)));
+        return Err(CommandError::new(format_args!(
+            "there is no rank {rank}; the last one is {}",
+            args.ranks - 1
+        )));
     }
     let in_place = if args.in_place { InPlace::Yes } else { InPlace::No };
     let schedule = Spec::new(args.collective, args.ranks)
@@ -86,7 +96,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failed> {
         .and_then(|spec| spec.with_segments(args.segments))
         .and_then(|spec| args.variant.apply(spec.with_in_place(in_place).with_codec(args.codec)))
         .and_then(|spec| plan(&spec, &name))
-        .map_err(Failed::new)?;
+        .map_err(CommandError::new)?;
     if args.toml {
         print(&schedule.to_toml());
         return Ok(ExitCode::SUCCESS);
@@ -105,7 +115,7 @@ pub(super) fn run(args: Args) -> Result<ExitCode, Failed> {
     Ok(if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(WRONG) })
 }
 
-/// The header, and the steps of one rank.
+/// Returns the header and the steps of one rank.
 fn steps_of(schedule: &Schedule, rank: u32) -> String {
     let text = schedule.to_string();
     let mut sections =

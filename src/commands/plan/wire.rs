@@ -1,7 +1,7 @@
-//! `tbccl plan wire`: suggests cables between hosts with a number of ports each.
+//! `tbccl plan wire`: suggests cables between hosts with a given number of ports.
 
 use super::machine::{self, CABLE};
-use crate::commands::{Failed, arguments, print};
+use crate::commands::{CommandError, arguments, print};
 use collectives::{
     Collective,
     select::survey::{CablingReport, Entry, recommended, survey},
@@ -9,11 +9,11 @@ use collectives::{
 use std::{fmt::Write, process::ExitCode};
 use topology::{Cabling, Impossible, Speed, cablings};
 
-/// The size of the small operation.
-const SMALL: u64 = 4096;
+/// Bytes of the small operation.
+const SMALL_BYTES: u64 = 4096;
 
-/// The most hosts that are looked at.
-const MOST_HOSTS: u32 = 32;
+/// Maximum number of hosts.
+const MAX_HOSTS: u32 = 32;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,35 +21,60 @@ Examples:
   tbccl plan wire --hosts 5 --ports 3
   tbccl plan wire --hosts 2 --ports 3 --gbps 40 --latency-us 8
 
-Looks at a full mesh, a ring, a line, a hypercube and tori, as far as the ports are enough; where more ports are left, each
-cable is doubled, or more. Every collective is simulated on each, by the algorithm that is fastest there (`tbccl plan
-explain`): the first table is the bandwidth that wires see in operations of --bytes, the second one the time of 4 KiB. A
-`-` says that no algorithm gets along with these cables. \"round\" is the same shape with the hosts numbered along a way
-through all of them, which rings need. The cabling that is advised lets most collectives be carried out; among such, it has
-the fastest all_reduce. Hosts and ports are counted from 0; which port of a host is which doesn't matter.";
+Considers a full mesh, a ring, a line, a hypercube and tori, as far as the ports suffice; spare ports
+double the cables, or more. Every collective is simulated on each cabling with its fastest algorithm
+(`tbccl plan explain`). The first table is the bus bandwidth of operations of --bytes, the second the time
+of 4 KiB. A `-` means that no algorithm supports the cabling. \"round\" is the same shape with the hosts
+numbered along a path through all of them, which rings need. The suggested cabling supports the most
+collectives, and among such has the fastest all_reduce. Hosts and ports are counted from 0; the ports of
+a host are interchangeable.";
 
-/// Advise how to cable hosts
+/// Suggest how to cable hosts
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many hosts
+    /// Number of hosts
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     hosts: u32,
 
-    /// How many ports each has
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=64), allow_negative_numbers = true)]
+    /// Number of ports per host
+    #[arg(
+        long,
+        value_name = "P",
+        value_parser = clap::value_parser!(u32).range(1..=64),
+        allow_negative_numbers = true,
+    )]
     ports: u32,
 
     /// Bandwidth of a cable in each direction, in gigabits per second
-    #[arg(long, value_name = "G", default_value_t = CABLE.1, value_parser = positive, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "G",
+        default_value_t = CABLE.1,
+        value_parser = positive,
+        allow_negative_numbers = true,
+    )]
     gbps: f64,
 
-    /// How long a byte is on its way, in microseconds
-    #[arg(long, value_name = "US", default_value_t = CABLE.0, value_parser = positive, allow_negative_numbers = true)]
+    /// Latency of a cable in microseconds
+    #[arg(
+        long,
+        value_name = "US",
+        default_value_t = CABLE.0,
+        value_parser = positive,
+        allow_negative_numbers = true,
+    )]
     latency_us: f64,
 
-    /// Bytes of the larger side of large operations
-    #[arg(short = 'b', long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    /// Bytes of the larger of input and output of large operations
+    #[arg(
+        short = 'b',
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     bytes: u64,
 
     /// Costs of messages and work: ideal, rdma or jaccl, or a file
@@ -62,26 +87,26 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number above 0 was expected, e.g. 75".to_owned())
 }
 
-/// Carries out `tbccl plan wire`.
-pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
-    if !(2..=MOST_HOSTS).contains(&args.hosts) {
-        return Err(Failed::new(format_args!(
-            "cables are advised for 2 to {MOST_HOSTS} hosts, not for {}; change --hosts",
+/// Runs `tbccl plan wire`.
+pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
+    if !(2..=MAX_HOSTS).contains(&args.hosts) {
+        return Err(CommandError::new(format_args!(
+            "cables can be suggested for 2 to {MAX_HOSTS} hosts, not for {}; change --hosts",
             args.hosts
         )));
     }
     let (possible, impossible) = cablings(args.hosts, args.ports);
     if possible.is_empty() {
-        return Err(Failed::new(format_args!(
+        return Err(CommandError::new(format_args!(
             "{} hosts with one port each can't be connected; more ports per host are needed",
             args.hosts
         )));
     }
     let (speed, costs) = (Speed::new(args.latency_us, args.gbps), machine::costs(&args.costs)?);
-    let surveyed: Vec<CablingReport> =
-        possible.into_iter().map(|cabling| survey(cabling, speed, &costs, args.bytes, SMALL)).collect();
-    let Some(best) = recommended(&surveyed) else {
-        return Err(Failed::new("there is no cabling to advise"));
+    let reports: Vec<CablingReport> =
+        possible.into_iter().map(|cabling| survey(cabling, speed, &costs, args.bytes, SMALL_BYTES)).collect();
+    let Some(best) = recommended(&reports) else {
+        return Err(CommandError::new("there is no cabling to suggest"));
     };
     let large = |entry: &Entry| entry.large.as_ref().ok().map(|(_, busbw)| busbw * 1e-9);
     let small = |entry: &Entry| entry.small.as_ref().ok().map(|(_, seconds)| seconds * 1e6);
@@ -89,17 +114,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
         "busbw in GB/s, {} bytes, cables of {} Gb/s and {} us:\n",
         args.bytes, args.gbps, args.latency_us
     );
-    text.push_str(&table(&surveyed, large));
-    let _ = write!(text, "\ntime in us, {SMALL} bytes:\n");
-    text.push_str(&table(&surveyed, small));
+    text.push_str(&table(&reports, large));
+    let _ = write!(text, "\ntime in us, {SMALL_BYTES} bytes:\n");
+    text.push_str(&table(&reports, small));
     text.push_str(&advice(best, &impossible));
     print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
-/// A row for every collective and a column for every cabling.
-fn table(surveyed: &[CablingReport], figure: impl Fn(&Entry) -> Option<f64>) -> String {
-    let names: Vec<String> = surveyed.iter().map(|one| name(&one.cabling)).collect();
+/// Returns a table with a row per collective and a column per cabling.
+fn table(reports: &[CablingReport], figure: impl Fn(&Entry) -> Option<f64>) -> String {
+    let names: Vec<String> = reports.iter().map(|report| name(&report.cabling)).collect();
     let mut text = format!("{:<15}", "");
     names.iter().for_each(|name| {
         let _ = write!(text, "  {name:>9}");
@@ -107,8 +132,8 @@ fn table(surveyed: &[CablingReport], figure: impl Fn(&Entry) -> Option<f64>) -> 
     text.push('\n');
     for collective in Collective::ALL {
         let figures: Vec<Option<f64>> =
-            surveyed.iter().map(|one| one.of(collective).and_then(&figure)).collect();
-        // A barrier carries nothing.
+            reports.iter().map(|report| report.of(collective).and_then(&figure)).collect();
+        // A barrier moves no data.
         if figures.iter().flatten().all(|figure| *figure == 0.0) && collective == Collective::Barrier {
             continue;
         }

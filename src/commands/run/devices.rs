@@ -1,25 +1,26 @@
-//! RDMA devices of ranks: the hostfile's devices of hosts, as a matrix of ranks.
+//! RDMA devices of ranks: a matrix of ranks derived from the hostfile's devices of hosts.
 //!
-//! Ranks of one host share its devices for traffic to other hosts; between them there is shared memory, and
-//! no device. So transports without shared memory get a matrix only where each host has one rank; otherwise
-//! they discover devices.
+//! Ranks of one host share its devices for traffic to other hosts; among themselves they use shared memory.
+//! Transports without shared memory therefore get a matrix only where each host has one rank; otherwise they
+//! discover devices.
 
 use topology::Hostfile;
 
 /// The variable that names the file.
 pub(super) const VARIABLE: &str = "TBCCL_IBV_DEVICES";
 
-/// Returns the matrix of ranks as JSON, where the hostfile has one of hosts and the transport can use it.
-/// `places` are the ranks' hosts in the file, `transport` the user's choice, if any.
-pub(super) fn matrix(file: &Hostfile, places: &[usize], transport: Option<&str>) -> Option<String> {
+/// Returns the device matrix of ranks as JSON, if the hostfile has one of hosts and the transport can use it.
+///
+/// `rank_hosts` is the index in the file of each rank's host; `transport` is the user's choice, if any.
+pub(super) fn matrix(file: &Hostfile, rank_hosts: &[usize], transport: Option<&str>) -> Option<String> {
     let devices = file.devices.as_ref()?;
-    let hosts: Vec<u32> = places.iter().filter_map(|at| u32::try_from(*at).ok()).collect();
+    let hosts: Vec<u32> = rank_hosts.iter().filter_map(|host| u32::try_from(*host).ok()).collect();
     let mut used = hosts.clone();
     used.sort_unstable();
     used.dedup();
-    let shares = used.len() < hosts.len();
-    let is_of_use = used.len() > 1 && !(shares && transport == Some("verbs"));
-    is_of_use.then(|| devices.of_ranks(&hosts).to_json())
+    let hosts_shared = used.len() < hosts.len();
+    let is_useful = used.len() > 1 && !(hosts_shared && transport == Some("verbs"));
+    is_useful.then(|| devices.of_ranks(&hosts).to_json())
 }
 
 #[cfg(test)]
@@ -31,8 +32,8 @@ mod tests {
         {"ssh": "b", "ips": [], "rdma": ["en4", null, null]},
         {"ssh": "c", "ips": [], "rdma": [["en5", "en6"], null, null]}]}"#;
 
-    fn matrix_for(places: &[usize], transport: Option<&str>) -> Option<String> {
-        matrix(&Hostfile::parse(THREE.as_bytes()).expect("a hostfile"), places, transport)
+    fn matrix_for(rank_hosts: &[usize], transport: Option<&str>) -> Option<String> {
+        matrix(&Hostfile::parse(THREE.as_bytes()).expect("a hostfile"), rank_hosts, transport)
     }
 
     #[test]

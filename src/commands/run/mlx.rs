@@ -1,34 +1,34 @@
-//! Variables by which MLX's programs find each other, as MLX's own launcher sets them.
+//! Variables that MLX's backends read, as MLX's own launcher sets them.
 //!
 //! | backend | variables |
 //! |---|---|
 //! | `ring`, or none | `MLX_HOSTFILE`: a file with the addresses and ports of each rank |
-//! | `jaccl`, `jaccl-ring` | `MLX_IBV_DEVICES`: a file with the device matrix; `MLX_JACCL_COORDINATOR`; `MLX_JACCL_RING` |
+//! | `jaccl`, `jaccl-ring` | `MLX_IBV_DEVICES`: device matrix; `MLX_JACCL_COORDINATOR`; `MLX_JACCL_RING` |
 //! | `nccl` | `NCCL_HOST_IP`, `NCCL_PORT` |
 //! | `mpi` | none: it finds the ranks through tbccl's library |
 //!
-//! A matrix is of ranks, so it exists when each host has one rank. Without a backend both files are set where
-//! possible. With `MLX_HOSTFILE` set, MLX's `init()` takes its own ring; a hostfile for tbccl says `backend =
-//! "mpi"`.
+//! The device matrix is indexed by rank, so it exists only when each host has one rank. Without a backend
+//! both files are set where possible. With `MLX_HOSTFILE` set, MLX's `init()` chooses its own ring; a
+//! hostfile for tbccl says `backend = "mpi"`.
 
 use std::ffi::OsString;
 use topology::{Host, Hostfile};
 
-/// The last port that is given away.
+/// Highest port number.
 const LAST_PORT: u32 = 65535;
 
-/// A job, as far as MLX's variables depend on it.
+/// The values that determine MLX's variables.
 #[derive(Debug)]
 pub(super) struct Job<'a> {
     pub(super) file: &'a Hostfile,
-    /// The place of each rank's host in the file.
-    pub(super) places: &'a [usize],
-    /// The first port.
+    /// Index in the file of each rank's host.
+    pub(super) rank_hosts: &'a [usize],
+    /// First port.
     pub(super) port: u16,
 }
 
 impl Job<'_> {
-    /// Variables for every rank.
+    /// Returns variables for every rank.
     pub(super) fn variables(&self) -> Vec<(OsString, OsString)> {
         let mut variables = Vec::new();
         let mut set = |key: &str, value: String| variables.push((key.into(), value.into()));
@@ -47,7 +47,7 @@ impl Job<'_> {
         variables
     }
 
-    /// Files for every rank, and the variables that name them.
+    /// Returns files for every rank, each with the variable that names it.
     pub(super) fn files(&self) -> Vec<(String, String)> {
         let mut files = Vec::new();
         files.extend(self.matrix().map(|matrix| ("MLX_IBV_DEVICES".to_owned(), matrix)));
@@ -55,16 +55,16 @@ impl Job<'_> {
         files
     }
 
-    /// How the others reach a rank's host.
+    /// Returns the address of a rank's host.
     fn address(&self, rank: usize) -> Option<&str> {
-        self.places.get(rank).map(|at| reached_at(&self.file.hosts[*at]))
+        self.rank_hosts.get(rank).map(|host| address_of(&self.file.hosts[*host]))
     }
 
     fn matrix(&self) -> Option<String> {
         let devices = self.file.devices.as_ref()?;
-        let is_for_it = !matches!(self.file.backend.as_deref(), Some("ring" | "mpi" | "nccl"));
-        let in_order = self.places.iter().copied().eq(0..self.file.hosts.len());
-        (is_for_it && in_order).then(|| devices.to_json())
+        let backend_uses_matrix = !matches!(self.file.backend.as_deref(), Some("ring" | "mpi" | "nccl"));
+        let in_order = self.rank_hosts.iter().copied().eq(0..self.file.hosts.len());
+        (backend_uses_matrix && in_order).then(|| devices.to_json())
     }
 
     fn ring(&self) -> Option<String> {
@@ -73,13 +73,13 @@ impl Job<'_> {
         }
         let mut port = u32::from(self.port);
         let mut rows = Vec::new();
-        for at in self.places {
-            let host = &self.file.hosts[*at];
+        for host in self.rank_hosts {
+            let host = &self.file.hosts[*host];
             let addresses =
-                if host.addresses.is_empty() { vec![reached_at(host)] } else { texts(&host.addresses) };
+                if host.addresses.is_empty() { vec![address_of(host)] } else { texts(&host.addresses) };
             let mut row = Vec::new();
             for address in addresses {
-                // More ranks than ports: MLX's ring is not for them.
+                // Too many ranks for the ports: MLX's ring is not possible.
                 if port > LAST_PORT {
                     return None;
                 }
@@ -96,8 +96,8 @@ fn texts(list: &[String]) -> Vec<&str> {
     list.iter().map(String::as_str).collect()
 }
 
-/// A host's first address, or the name that ssh takes.
-fn reached_at(host: &Host) -> &str {
+/// Returns a host's first address, or its ssh name without the user.
+fn address_of(host: &Host) -> &str {
     let name = host.name.rsplit('@').next().unwrap_or_default();
     host.addresses.first().map_or(name, String::as_str)
 }
@@ -113,10 +113,10 @@ mod tests {
     type Variables = Vec<(OsString, OsString)>;
     type Files = Vec<(String, String)>;
 
-    fn job(backend: &str, places: &[usize]) -> (Variables, Files) {
+    fn job(backend: &str, rank_hosts: &[usize]) -> (Variables, Files) {
         let backend = if backend.is_empty() { String::new() } else { format!(r#", "backend": "{backend}""#) };
         let file = Hostfile::parse(format!("{TWO}{backend}}}").as_bytes()).expect("a hostfile");
-        let job = Job { file: &file, places, port: 5000 };
+        let job = Job { file: &file, rank_hosts, port: 5000 };
         (job.variables(), job.files())
     }
 

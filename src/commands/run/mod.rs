@@ -1,4 +1,12 @@
 //! `tbccl run`: starts the ranks of a job on this host and others, as mpirun does.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `devices` | RDMA device matrix of ranks |
+//! | `hosts` | hosts of the job |
+//! | `mlx` | variables of MLX's backends |
+//! | `mpi_library` | the MPI library that MLX loads |
+//! | `rendezvous` | the job's rendezvous server |
 
 mod devices;
 mod hosts;
@@ -6,8 +14,8 @@ mod mlx;
 pub(super) mod mpi_library;
 mod rendezvous;
 
-use super::{Failed, arguments, error};
-use crate::launch::{HostSpec, Hosts, LaunchSpec, OnFailure, Output, Place, Stdin, launch};
+use super::{CommandError, arguments, error};
+use crate::launch::{HostSpec, Hosts, LaunchSpec, OnFailure, Output, Placement, Stdin, launch};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -28,28 +36,36 @@ Examples:
   tbccl run -n 4 --tag-output ./app           `[2] ` before each line of rank 2
   tbccl run -n 8 --timeout 60 ./app           ended after a minute, exit status 124
 
-Each rank finds TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
-TBCCL_BOOTSTRAP in its environment, and RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
-MLX_RANK and MLX_WORLD_SIZE for programs that expect them, and in MLX_MPI_LIBNAME the library that
-makes groups of MLX ours, where it is installed; with a hostfile also MLX_HOSTFILE,
-MLX_IBV_DEVICES and MLX_JACCL_COORDINATOR, as its backend needs them, and TBCCL_IBV_DEVICES if it says
-which RDMA devices lead where.
+Each rank gets TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
+TBCCL_BOOTSTRAP in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
+MLX_RANK and MLX_WORLD_SIZE for programs that expect them; and in MLX_MPI_LIBNAME the library by
+which MLX uses tbccl, if it is installed. With a hostfile it also gets MLX_HOSTFILE, MLX_IBV_DEVICES
+and MLX_JACCL_COORDINATOR, as the file's backend needs them, and TBCCL_IBV_DEVICES if the file lists
+RDMA devices.
 
-Other hosts get the variables of -x, of the hostfile, and ours that begin with TBCCL_. Every host
-must have this tbccl, in the same place or in PATH, and `ssh HOST true` must work without a password.
+Other hosts get the variables of -x, those of the hostfile, and those of this environment that begin
+with TBCCL_. Every host must have the same version of tbccl, at the same path or in PATH, and
+`ssh HOST true` must work without a password.
 
 The exit status is that of the first rank that fails: its own, or 128 + the number of the signal
-that killed it, or 255 when its host is lost. The other ranks are then ended: one second to find out
-by themselves, SIGTERM, and SIGKILL after --grace; with --keep-going they run on, and the status is 0
-if any rank succeeds. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
-passed on to all ranks; a second SIGINT kills them.";
+that killed it, or 255 if its host is lost. The other ranks are then ended: they have one second to
+report errors of their own, then get SIGTERM, and SIGKILL after --grace. With --keep-going they
+continue, and the status is 0 if any rank succeeds. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are
+forwarded to all ranks; a second SIGINT kills them.";
 
 /// Start the ranks of a job, here or on several hosts, and end them together
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many ranks (mpirun's -np is understood as well); without it as many as the hosts have slots
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true, required_unless_present_any = ["hostfile", "hosts"])]
+    /// Number of ranks (also mpirun's -np); by default the slots of the hosts
+    #[arg(
+        short = 'n',
+        long = "ranks",
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+        required_unless_present_any = ["hostfile", "hosts"],
+    )]
     ranks: Option<u32>,
 
     #[command(flatten)]
@@ -59,10 +75,10 @@ pub(crate) struct Args {
     hosts: hosts::HostArgs,
 }
 
-/// The program to start and its options, for any launcher.
+/// The program to start and its options, shared by `run` and `fabric run`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Job {
-    /// Set a variable for every rank, or pass one of ours on; may be repeated, the last one wins
+    /// Set a variable for every rank, or pass on one of this environment; repeatable, the last one wins
     #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
 
@@ -71,12 +87,11 @@ pub(crate) struct Job {
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 
-    /// The folder in which every rank starts; on other hosts it is ours without this
+    /// Working folder of every rank, also on other hosts (this command's own)
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
 
-    /// Binding of each rank: to a share of the cores (core), to the cores near one part of the memory (numa),
-    /// or none
+    /// Binding of each rank: to its share of the cores (core), to the cores of one NUMA node (numa), or none
     #[arg(long, value_name = "WHERE", default_value = "none")]
     bind: BindTo,
 
@@ -92,7 +107,7 @@ pub(crate) struct Job {
     #[arg(long, value_name = "DIR", conflicts_with = "tag_output")]
     output: Option<PathBuf>,
 
-    /// Receiver of this command's stdin: the number of a rank, all, or none
+    /// Receiver of this command's stdin: a rank number, all, or none
     #[arg(long, value_name = "WHO", value_parser = stdin, default_value = "0")]
     stdin: Stdin,
 
@@ -100,11 +115,11 @@ pub(crate) struct Job {
     #[arg(long, value_name = "SECONDS", value_parser = arguments::seconds)]
     timeout: Option<Duration>,
 
-    /// Seconds from SIGTERM to SIGKILL when ranks have to be ended
+    /// Seconds between SIGTERM and SIGKILL when ranks are ended
     #[arg(long, value_name = "SECONDS", value_parser = arguments::seconds, default_value = "3")]
     grace: Duration,
 
-    /// Let the other ranks run on when one fails; the exit status is then 0 if any rank succeeds
+    /// Let the other ranks continue when one fails; the exit status is then 0 if any rank succeeds
     #[arg(long)]
     keep_going: bool,
 
@@ -113,7 +128,7 @@ pub(crate) struct Job {
     command: Vec<OsString>,
 }
 
-/// [`Bind`], as it is typed.
+/// Command-line form of [`Bind`].
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum BindTo {
     None,
@@ -121,7 +136,7 @@ enum BindTo {
     Numa,
 }
 
-/// Reads `2`, `all` or `none`.
+/// Parses `2`, `all` or `none`.
 fn stdin(text: &str) -> Result<Stdin, String> {
     match text {
         "all" => Ok(Stdin::All),
@@ -130,20 +145,20 @@ fn stdin(text: &str) -> Result<Stdin, String> {
     }
 }
 
-/// Carries out `tbccl run`.
-pub(crate) fn run(args: Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl run`.
+pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
     let mut spec = args.job.spec(args.ranks.unwrap_or(1))?;
-    let across = args.hosts.place(args.ranks, &mut spec)?;
+    let setup = args.hosts.apply(args.ranks, &mut spec)?;
     check_stdin(&spec)?;
-    let server = rendezvous::open(spec.ranks, across)?;
-    let outcome = launch(&spec, &server).map_err(Failed::new)?;
+    let server = rendezvous::open(spec.ranks, setup)?;
+    let outcome = launch(&spec, &server).map_err(CommandError::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }
 
-fn check_stdin(spec: &LaunchSpec) -> Result<(), Failed> {
-    match &spec.place {
-        Place::Hosts(Hosts { stdin: Stdin::Rank(rank), .. }) if *rank >= spec.ranks => {
-            Err(Failed::new(format_args!(
+fn check_stdin(spec: &LaunchSpec) -> Result<(), CommandError> {
+    match &spec.placement {
+        Placement::Hosts(Hosts { stdin: Stdin::Rank(rank), .. }) if *rank >= spec.ranks => {
+            Err(CommandError::new(format_args!(
                 "--stdin {rank}: there is no such rank among {}; name one from 0 to {}",
                 spec.ranks,
                 spec.ranks - 1
@@ -153,23 +168,24 @@ fn check_stdin(spec: &LaunchSpec) -> Result<(), Failed> {
     }
 }
 
-/// This program, as the agent of hosts.
-fn this_program() -> Result<PathBuf, Failed> {
+/// Returns the path of this program, which the hosts run as their agent.
+fn this_program() -> Result<PathBuf, CommandError> {
     std::env::current_exe()
-        .map_err(|why| Failed::new(format_args!("the path of this program can't be found: {why}")))
+        .map_err(|why| CommandError::new(format_args!("the path of this program can't be found: {why}")))
 }
 
 impl Job {
     /// Returns the specification of `ranks` ranks on this host.
-    pub(crate) fn spec(self, ranks: u32) -> Result<LaunchSpec, Failed> {
-        let place = self.place(ranks)?;
+    pub(crate) fn spec(self, ranks: u32) -> Result<LaunchSpec, CommandError> {
+        let placement = self.placement(ranks)?;
         let mut command = self.command.into_iter();
-        let program = command.next().ok_or_else(|| Failed::new("no program was given"))?;
+        let program = command.next().ok_or_else(|| CommandError::new("no program was given"))?;
         let mut env = variables(self.env)?;
         env.extend(self.transport.map(|transport| ("TBCCL_TRANSPORT".into(), transport.name().into())));
         let library = mpi_library::variable(&env);
         env.extend(library);
-        let absolute = |cwd| std::path::absolute(cwd).map_err(|e| Failed::new(format_args!("--cwd: {e}")));
+        let absolute =
+            |cwd| std::path::absolute(cwd).map_err(|e| CommandError::new(format_args!("--cwd: {e}")));
         Ok(LaunchSpec {
             args: command.collect(),
             env,
@@ -179,37 +195,37 @@ impl Job {
                 BindTo::Core => Bind::Core,
                 BindTo::Numa => Bind::Numa,
             },
-            place,
+            placement,
             timeout: self.timeout,
             grace: self.grace,
-            on_failure: if self.keep_going { OnFailure::GoOn } else { OnFailure::EndAll },
+            on_failure: if self.keep_going { OnFailure::Continue } else { OnFailure::EndAll },
             ..LaunchSpec::new(ranks, program)
         })
     }
 
-    /// Ranks are our children unless something has to stand between them and us.
-    fn place(&self, ranks: u32) -> Result<Place, Failed> {
+    /// Returns local placement unless the options need an agent between the launcher and the ranks.
+    fn placement(&self, ranks: u32) -> Result<Placement, CommandError> {
         let output = match &self.output {
             Some(folder) => Output::Files { folder: folder.clone(), stamped: self.timestamp },
             None => Output::Lines { tagged: self.tag_output, stamped: self.timestamp },
         };
         if output == Output::default() && self.stdin == Stdin::default() {
-            return Ok(Place::Here);
+            return Ok(Placement::Local);
         }
         let here = HostSpec::new("localhost");
         let plan = Hosts::new(vec![here], vec![0; ranks as usize], this_program()?);
-        Ok(Place::Hosts(Hosts { output, stdin: self.stdin, ..plan }))
+        Ok(Placement::Hosts(Hosts { output, stdin: self.stdin, ..plan }))
     }
 }
 
-/// Reads `KEY=VALUE`, and `KEY` for a variable of ours, which ranks of this host inherit anyway.
-fn variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsString)>, Failed> {
+/// Parses `KEY=VALUE`, or `KEY` to pass on a variable of this environment.
+fn variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsString)>, CommandError> {
     let mut variables = Vec::new();
     for text in given {
         let mut parts = text.as_bytes().splitn(2, |byte| *byte == b'=');
         let key = OsString::from(OsStr::from_bytes(parts.next().unwrap_or_default()));
         if key.is_empty() {
-            return Err(Failed::new(format_args!(
+            return Err(CommandError::new(format_args!(
                 "-x {}: a variable needs a name, as in -x KEY=VALUE",
                 text.display()
             )));
@@ -217,7 +233,7 @@ fn variables(given: Vec<OsString>) -> Result<Vec<(OsString, OsString)>, Failed> 
         match (parts.next(), std::env::var_os(&key)) {
             (Some(value), _) => variables.push((key, OsStr::from_bytes(value).to_owned())),
             (None, Some(value)) => variables.push((key, value)),
-            // Open MPI warns and goes on, and scripts rely on it.
+            // Open MPI warns and continues, and scripts rely on that.
             (None, None) => error::warn(format_args!("-x {}: not set here, so not passed on", key.display())),
         }
     }

@@ -1,8 +1,8 @@
-//! The library that MLX's programs load as their MPI library, where it is installed beside this command.
+//! The MPI library for MLX's programs, if it is installed beside this command.
 //!
 //! Ranks get its path in `MLX_MPI_LIBNAME`, so that `mx.distributed.init()` of an unmodified program returns
-//! a group. An inherited value is replaced: another MPI library does not know this launcher, and would take
-//! each rank for a world of its own.
+//! a tbccl group. An inherited value is replaced: another MPI library does not know this launcher, and would
+//! treat each rank as a job of size 1.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,13 +12,13 @@ use std::{
 /// The variable that MLX reads.
 pub(crate) const VARIABLE: &str = "MLX_MPI_LIBNAME";
 
-/// How the file of our library begins.
+/// File name of the library without its extension.
 const STEM: &str = "libtbccl_mpi.";
 
-/// Its folders, relative to that of this program: where cargo builds it, and where it is installed.
+/// Folders relative to this program: cargo's build folder, and the install folder.
 const FOLDERS: [&str; 2] = ["", "../lib"];
 
-/// The variable, if the library is there and those that are set say nothing of it.
+/// Returns the variable, if the library is installed and `set` does not contain the variable.
 pub(super) fn variable(set: &[(OsString, OsString)]) -> Option<(OsString, OsString)> {
     if set.iter().any(|(key, _)| key == VARIABLE) {
         return None;
@@ -37,8 +37,8 @@ pub(crate) fn is_ours(name: &OsStr) -> bool {
 fn beside(program: &Path) -> Option<PathBuf> {
     let program = program.canonicalize().ok()?;
     let name = format!("{STEM}{}", if cfg!(target_os = "macos") { "dylib" } else { "so" });
-    let places = FOLDERS.iter().filter_map(|folder| Some(program.parent()?.join(folder).join(&name)));
-    places.filter_map(|place| place.canonicalize().ok()).find(|place| place.is_file())
+    let candidates = FOLDERS.iter().filter_map(|folder| Some(program.parent()?.join(folder).join(&name)));
+    candidates.filter_map(|place| place.canonicalize().ok()).find(|place| place.is_file())
 }
 
 #[cfg(test)]

@@ -1,37 +1,37 @@
-//! The rendezvous of a job: in this process, over TCP if ranks run on other hosts.
+//! The job's rendezvous server: in this process, over TCP if ranks run on other hosts.
 
-use super::{Failed, hosts::Across};
+use super::{CommandError, hosts::HostSetup};
 use crate::launch::Rendezvous;
 use bootstrap::{Secret, Server, ServerSpec};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The meeting place of a job.
+/// The rendezvous server of a job.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct JobRendezvous {
     server: Server,
     secret: Option<Secret>,
-    /// Addresses of this host for others, as the hostfile has them.
-    own_addresses: Vec<String>,
+    /// Addresses of this host in the hostfile.
+    local_addresses: Vec<String>,
 }
 
-/// Opens it.
-pub(super) fn open(ranks: u32, across: Across) -> Result<Meeting, Failed> {
-    if !across.others {
-        let server = Server::start(&ServerSpec::local(ranks)).map_err(Failed::new)?;
-        return Ok(Meeting { server, secret: None, own_addresses: Vec::new() });
+/// Starts the server.
+pub(super) fn open(ranks: u32, setup: HostSetup) -> Result<JobRendezvous, CommandError> {
+    if !setup.has_remote {
+        let server = Server::start(&ServerSpec::local(ranks)).map_err(CommandError::new)?;
+        return Ok(JobRendezvous { server, secret: None, local_addresses: Vec::new() });
     }
-    let secret = Secret::generate().map_err(Failed::new)?;
-    // The interface by which other hosts connect is unknown; connections without the secret are rejected on
-    // all.
+    let secret = Secret::generate().map_err(CommandError::new)?;
+    // The interface by which other hosts connect is unknown, so the server listens on all of them; it rejects
+    // connections without the secret.
     let any = |address: IpAddr| SocketAddr::new(address, 0);
     let (four, six) = (any(Ipv4Addr::UNSPECIFIED.into()), any(Ipv6Addr::UNSPECIFIED.into()));
     let start = |listen: Vec<SocketAddr>| Server::start(&ServerSpec::network(ranks, listen, secret.clone()));
-    // A host may have no IPv6.
-    let server = start(vec![four, six]).or_else(|_| start(vec![four])).map_err(Failed::new)?;
-    Ok(Meeting { server, secret: Some(secret), own_addresses: across.own_addresses })
+    // The host may lack IPv6.
+    let server = start(vec![four, six]).or_else(|_| start(vec![four])).map_err(CommandError::new)?;
+    Ok(JobRendezvous { server, secret: Some(secret), local_addresses: setup.local_addresses })
 }
 
-impl Rendezvous for Meeting {
+impl Rendezvous for JobRendezvous {
     fn address(&self) -> String {
         self.server.address().to_owned()
     }
@@ -44,17 +44,17 @@ impl Rendezvous for Meeting {
         }
     }
 
-    /// The hostfile's addresses come first, since they are meant for this. The address from which ssh
-    /// connected, or this host's name, is the next best.
+    /// The hostfile's addresses come first, since they are meant for this purpose. The address from which ssh
+    /// connected, or this host's name, follows.
     fn address_from(&self, reached: Option<&str>) -> String {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let last = reached.map_or(name, str::to_owned);
-        let mut hosts: Vec<&str> = self.own_addresses.iter().map(String::as_str).collect();
+        let mut hosts: Vec<&str> = self.local_addresses.iter().map(String::as_str).collect();
         if !hosts.contains(&last.as_str()) {
             hosts.push(&last);
         }
-        let ways = hosts.into_iter().filter_map(|host| way(host, self.server.addresses()));
-        ways.collect::<Vec<_>>().join(",")
+        let addresses = hosts.into_iter().filter_map(|host| address_on(host, self.server.addresses()));
+        addresses.collect::<Vec<_>>().join(",")
     }
 
     fn secret(&self) -> Option<String> {
@@ -70,12 +70,12 @@ impl Rendezvous for Meeting {
     }
 }
 
-/// The way to one of our ports through an address or a name of ours.
-fn way(host: &str, listening: &[SocketAddr]) -> Option<String> {
-    // `fe80::1%en0` is an address of IPv6 as well.
-    let is_six = host.contains(':');
-    let port = listening.iter().find(|address| address.is_ipv6() == is_six)?.port();
-    Some(if is_six { format!("tcp://[{host}]:{port}") } else { format!("tcp://{host}:{port}") })
+/// Returns the URL of the server at an address or name of this host.
+fn address_on(host: &str, listening: &[SocketAddr]) -> Option<String> {
+    // A scoped address such as `fe80::1%en0` is IPv6.
+    let is_ipv6 = host.contains(':');
+    let port = listening.iter().find(|address| address.is_ipv6() == is_ipv6)?.port();
+    Some(if is_ipv6 { format!("tcp://[{host}]:{port}") } else { format!("tcp://{host}:{port}") })
 }
 
 #[cfg(test)]
@@ -85,21 +85,25 @@ mod tests {
     #[test]
     fn each_kind_of_address_has_its_port() {
         let listening = ["0.0.0.0:1000", "[::]:2000"].map(|text| text.parse().expect("an address"));
-        assert_eq!(way("10.0.0.1", &listening).as_deref(), Some("tcp://10.0.0.1:1000"));
-        assert_eq!(way("fd00::1", &listening).as_deref(), Some("tcp://[fd00::1]:2000"));
-        assert_eq!(way("mac0.local", &listening).as_deref(), Some("tcp://mac0.local:1000"));
-        assert_eq!(way("fd00::1", &listening[..1]), None);
+        assert_eq!(address_on("10.0.0.1", &listening).as_deref(), Some("tcp://10.0.0.1:1000"));
+        assert_eq!(address_on("fd00::1", &listening).as_deref(), Some("tcp://[fd00::1]:2000"));
+        assert_eq!(address_on("mac0.local", &listening).as_deref(), Some("tcp://mac0.local:1000"));
+        assert_eq!(address_on("fd00::1", &listening[..1]), None);
     }
 
     #[test]
     fn others_are_told_of_all_our_addresses_and_the_secret() {
-        let across = Across { others: true, own_addresses: vec!["10.0.0.1".to_owned()] };
-        let meeting = open(2, across).expect("a free port");
-        let ways = meeting.address_from(Some("10.0.0.9"));
-        let hosts: Vec<&str> = ways.split(',').map(|way| way.rsplit_once(':').expect("a port").0).collect();
+        let setup = HostSetup { has_remote: true, local_addresses: vec!["10.0.0.1".to_owned()] };
+        let rendezvous = open(2, setup).expect("a free port");
+        let addresses = rendezvous.address_from(Some("10.0.0.9"));
+        let hosts: Vec<&str> =
+            addresses.split(',').map(|address| address.rsplit_once(':').expect("a port").0).collect();
         assert_eq!(hosts, ["tcp://10.0.0.1", "tcp://10.0.0.9"]);
-        assert_eq!(meeting.address_here(Some("10.0.0.9")), format!("{},{ways}", meeting.address()));
-        assert_eq!(meeting.secret().expect("one").len(), 64);
-        assert!(open(2, Across::default()).expect("a socket").secret().is_none());
+        assert_eq!(
+            rendezvous.address_here(Some("10.0.0.9")),
+            format!("{},{addresses}", rendezvous.address())
+        );
+        assert_eq!(rendezvous.secret().expect("one").len(), 64);
+        assert!(open(2, HostSetup::default()).expect("a socket").secret().is_none());
     }
 }

@@ -1,6 +1,6 @@
-//! The tuning file on the disk: which files may be overwritten, and writing a file whole or not at all.
+//! The tuning file: a check that it may be overwritten, and atomic writing.
 
-use super::super::Failed;
+use super::super::CommandError;
 use collectives::select::Tuned;
 use std::{
     fs,
@@ -8,53 +8,56 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Checks before measuring that the file can be written: it is a tuning file, or can be created. `force`
-/// allows any file.
-pub(super) fn check(path: &Path, force: bool) -> Result<(), Failed> {
-    let can_not = |why: &dyn std::fmt::Display| Failed::new(format_args!("-o {}: {why}", path.display()));
+/// Checks before the measurement that the file can be written: it is a tuning file, or can be created.
+/// `force` allows any file.
+pub(super) fn check(path: &Path, force: bool) -> Result<(), CommandError> {
+    let error_for =
+        |why: &dyn std::fmt::Display| CommandError::new(format_args!("-o {}: {why}", path.display()));
     match fs::read_to_string(path) {
         Ok(text) if force || text.trim().is_empty() || Tuned::from_toml(&text).is_ok() => {}
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) if force && error.kind() == ErrorKind::InvalidData => {}
-        Err(error) if error.kind() != ErrorKind::InvalidData => return Err(can_not(&error)),
+        Err(error) if error.kind() != ErrorKind::InvalidData => return Err(error_for(&error)),
         _ => {
-            return Err(can_not(
-                &"that is not a tuning file of this version; choose another name, or say --force to overwrite it",
+            return Err(error_for(
+                &"that is not a tuning file of this version; choose another name, or say --force to \
+                overwrite it",
             ));
         }
     }
-    let trial = beside(path);
-    let made = fs::File::create_new(&trial).and_then(|_| fs::remove_file(&trial));
-    made.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => can_not(&"there is no such folder; make it first"),
-        _ => can_not(&error),
+    let probe = temporary_path(path);
+    let created = fs::File::create_new(&probe).and_then(|_| fs::remove_file(&probe));
+    created.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => error_for(&"there is no such folder; make it first"),
+        _ => error_for(&error),
     })
 }
 
-/// Writes the file: a reader sees the old one or the new one.
-pub(super) fn write(path: &Path, tuned: &Tuned) -> Result<(), Failed> {
-    let written = beside(path);
+/// Writes the file atomically: a reader sees the old content or the new.
+pub(super) fn write(path: &Path, tuned: &Tuned) -> Result<(), CommandError> {
+    let temporary = temporary_path(path);
     let result = (|| -> io::Result<()> {
-        let mut file = fs::File::create_new(&written)?;
+        let mut file = fs::File::create_new(&temporary)?;
         file.write_all(tuned.to_toml().as_bytes())?;
         file.sync_all()?;
-        fs::rename(&written, path)
+        fs::rename(&temporary, path)
     })();
     result.map_err(|error| {
-        let _ = fs::remove_file(&written);
-        Failed::new(format_args!("{} can't be written: {error}", path.display()))
+        let _ = fs::remove_file(&temporary);
+        CommandError::new(format_args!("{} can't be written: {error}", path.display()))
     })
 }
 
-/// Reads a file to be judged.
-pub(super) fn read(path: &Path) -> Result<Tuned, Failed> {
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failed::new(format_args!("--check: {} can't be read: {error}", path.display())))?;
-    Tuned::from_toml(&text).map_err(|error| Failed::new(format_args!("{}: {error}", path.display())))
+/// Reads a file to evaluate.
+pub(super) fn read(path: &Path) -> Result<Tuned, CommandError> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        CommandError::new(format_args!("--check: {} can't be read: {error}", path.display()))
+    })?;
+    Tuned::from_toml(&text).map_err(|error| CommandError::new(format_args!("{}: {error}", path.display())))
 }
 
-/// A name in the same folder that nobody else takes.
-fn beside(path: &Path) -> PathBuf {
+/// Returns a temporary path in the same folder, unique to this process.
+fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{}", std::process::id()))
 }

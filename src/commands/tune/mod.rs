@@ -1,25 +1,35 @@
-//! `tbccl tune`: measures the best algorithms on these links and writes them down for later jobs, or
+//! `tbccl tune`: measures the best algorithms on these links and writes them to a file for later jobs, or
 //! evaluates such a file.
 //!
 //! Ranks are started as for `tbccl bench`. For each collective and size all ranks compare the algorithms that
-//! can carry out the call (`bout`, `halving`), so that they agree on the best; rank 0 reports and writes.
+//! can run the call, so that they agree on the best; rank 0 reports and writes.
 //!
 //! Options that choose algorithms are ignored here: the reference is the choice of the thresholds. Elements
 //! are not checked; `tbccl bench` does that.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `candidates` | algorithms and segments to compare |
+//! | `comparison` | comparison of the candidates by all ranks |
+//! | `evaluation` | best candidate, or regret of a choice |
+//! | `file` | reading and writing the tuning file |
+//! | `links` | speed of links and memory alone |
+//! | `successive_halving` | search for the fastest candidate |
+//! | `tuner` | one rank's loop over all cells |
 
-mod bout;
-mod field;
+mod candidates;
+mod comparison;
+mod evaluation;
 mod file;
-mod halving;
-mod judge;
 mod links;
+mod successive_halving;
 mod tuner;
 
 use super::{
-    Failed, arguments,
-    bench::{job::Sizes, measure::tell, memory},
+    CommandError, arguments,
+    bench::{job::Sizes, measure::broadcast_from_0, memory},
     pin,
-    place::{self, Place},
+    role::{self, Role},
 };
 use collectives::Collective;
 use std::{path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
@@ -31,22 +41,28 @@ Examples:
   TBCCL_TUNING=tbccl-tuning.toml tbccl bench all_reduce --ranks 4
   tbccl tune -n 2 --ops all_reduce,bcast -e 1M -o small.toml
   tbccl run --hostfile hosts.toml -- tbccl tune -o /shared/four-macs.toml
-  tbccl tune -n 4 --check tbccl-tuning.toml           how far from the best the file's choices are
-  tbccl tune -n 4 --check                             the same of the choices without any file
+  tbccl tune -n 4 --check tbccl-tuning.toml           compares the file's choices with the best
+  tbccl tune -n 4 --check                             compares the choices made without a file
 
-The file holds for jobs with the same transport, number of ranks, number of hosts and machine;
-others say so and don't use it. An algorithm other than the automatic choice is written down if it
-takes 4 % less time at least. docs/tuning.md tells what is in the file and when to measure anew.
-Machines that are tuned should have nothing else to do.
+The file applies to jobs with the same transport, number of ranks, number of hosts and machine; other jobs
+print a message and don't use it. An algorithm other than the automatic choice is written if it takes at
+least 4 % less time. docs/tuning.md describes the file, and when to measure again. The machines should be
+otherwise idle.
 
-Exit status: 0; 2 for bad usage or an environment that does not allow it.";
+Exit status: 0; 2 for bad usage or an unsuitable environment.";
 
 /// Measure which algorithm is best for which call here, and write it to a file for TBCCL_TUNING
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many ranks to start on this machine; in a job, those of the job
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    /// Ranks to start on this machine; within a job, the job's ranks are used
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: Option<u32>,
 
     /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: TBCCL_TRANSPORT, or
@@ -54,73 +70,94 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
     transport: Option<Transport>,
 
-    /// The collectives to tune, e.g. all_reduce,broadcast [default: all]
+    /// Collectives to tune, e.g. all_reduce,broadcast [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Collective::from_str)]
     ops: Vec<Collective>,
 
-    /// The smallest size in bytes, of the larger side, input or output; K, M, G and T are understood
-    #[arg(short = 'b', long = "min", value_name = "SIZE", default_value = "4", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    /// Smallest size in bytes of the larger of input and output; K, M, G and T are understood
+    #[arg(
+        short = 'b',
+        long = "min",
+        value_name = "SIZE",
+        default_value = "4",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     min_bytes: u64,
 
-    /// The largest size in bytes
-    #[arg(short = 'e', long = "max", value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    /// Largest size in bytes
+    #[arg(
+        short = 'e',
+        long = "max",
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     max_bytes: u64,
 
     /// Factor from each size to the next
-    #[arg(short = 'f', long, value_name = "FACTOR", default_value = "4", value_parser = clap::value_parser!(u64).range(2..), allow_negative_numbers = true)]
+    #[arg(
+        short = 'f',
+        long,
+        value_name = "FACTOR",
+        default_value = "4",
+        value_parser = clap::value_parser!(u64).range(2..),
+        allow_negative_numbers = true,
+    )]
     factor: u64,
 
-    /// Seconds for each collective and size; large sizes take as long as a few runs of everything do
+    /// Seconds per collective and size; large sizes take at least the time of a few runs of each candidate
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = arguments::seconds)]
     time: Duration,
 
-    /// The file to write
+    /// File to write
     #[arg(short = 'o', long, value_name = "FILE", default_value = "tbccl-tuning.toml")]
     output: PathBuf,
 
-    /// Overwrite the file even if it is something else
+    /// Overwrite the file even if it is not a tuning file
     #[arg(long)]
     force: bool,
 
-    /// Write nothing: print the ratio of the choices' times to the best, without a file and with this one
+    /// Write nothing: print the time of the choices relative to the best, without a file and with this one
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["output", "force"])]
     check: Option<Option<PathBuf>>,
 
-    /// Let the system move ranks between cores, instead of keeping each on its share of them
+    /// Let the system move ranks between cores, instead of binding each to its share
     #[arg(long)]
     no_pin: bool,
 
-    /// Said by the launcher to the ranks that it starts
+    /// Set by the launcher for the ranks that it starts
     #[arg(long, hide = true)]
     worker: bool,
 }
 
-/// Carries out `tbccl tune`.
-pub(crate) fn run(args: &Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl tune`.
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     let config = config(args)?;
-    let place = Place::here(args.ranks)?;
-    let ranks = place.ranks(args.ranks, "tune")?;
+    let role = Role::detect(args.ranks)?;
+    let ranks = role.ranks(args.ranks, "tune")?;
     check(args, ranks)?;
-    if place == Place::Launcher {
+    if role == Role::Launcher {
         prepare(args)?;
-        return place::start_ranks("tbccl tune", ranks, &config);
+        return role::start_ranks("tbccl tune", ranks, &config);
     }
-    let mut comm = Communicator::from_env_with(&config).map_err(Failed::new)?;
+    let mut comm = Communicator::from_env_with(&config).map_err(CommandError::new)?;
     if !args.no_pin {
         pin::pin(&comm);
     }
     // Other ranks wait for the pair whose link is measured.
     comm.set_timeout(config.timeout + args.time * 8);
     if !all_prepared(&mut comm, args)? {
-        return Ok(ExitCode::from(Failed::STATUS));
+        return Ok(ExitCode::from(CommandError::STATUS));
     }
-    tuner::go(&mut comm, args)?;
+    tuner::run_rank(&mut comm, args)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The options of the environment, but for those that choose algorithms.
-fn config(args: &Args) -> Result<Config, Failed> {
-    let given = Config::from_env().map_err(Failed::new)?;
+/// Returns the options of the environment without those that choose algorithms.
+fn config(args: &Args) -> Result<Config, CommandError> {
+    let given = Config::from_env().map_err(CommandError::new)?;
     let transport = args.transport.unwrap_or(given.transport);
     Ok(Config {
         transport,
@@ -129,30 +166,30 @@ fn config(args: &Args) -> Result<Config, Failed> {
     })
 }
 
-/// Checks the arguments.
-fn check(args: &Args, ranks: u32) -> Result<(), Failed> {
+/// Validates the arguments.
+fn check(args: &Args, ranks: u32) -> Result<(), CommandError> {
     let (min, max) = (args.min_bytes, args.max_bytes);
     if ranks < 2 {
-        return Err(Failed::new("with one rank there is nothing to tune; use -n 2 or more"));
+        return Err(CommandError::new("with one rank there is nothing to tune; use -n 2 or more"));
     }
     if min == 0 {
-        return Err(Failed::new("-b 0: sizes begin with 1 byte"));
+        return Err(CommandError::new("-b 0: sizes begin with 1 byte"));
     }
     if min > max {
-        return Err(Failed::new(format_args!(
+        return Err(CommandError::new(format_args!(
             "-b {min} is larger than -e {max}; the smallest size comes first"
         )));
     }
     if tuner::cells(args, ranks).is_empty() {
-        return Err(Failed::new(format_args!(
+        return Err(CommandError::new(format_args!(
             "no size from {min} to {max} holds elements for these collectives on {ranks} ranks; raise -e"
         )));
     }
     memory::check_bytes(2 * u128::from(ranks) * u128::from(max), ranks, max, "on this machine")
 }
 
-/// Checks the files.
-fn prepare(args: &Args) -> Result<(), Failed> {
+/// Checks the files to read or write.
+fn prepare(args: &Args) -> Result<(), CommandError> {
     match &args.check {
         Some(Some(path)) => file::read(path).map(drop),
         Some(None) => Ok(()),
@@ -160,12 +197,12 @@ fn prepare(args: &Args) -> Result<(), Failed> {
     }
 }
 
-/// Looks at the files where they are used, on rank 0; everyone learns whether all is well.
-fn all_prepared(comm: &mut Communicator, args: &Args) -> Result<bool, Failed> {
-    let own = if comm.rank() == Rank(0) { prepare(args) } else { Ok(()) };
-    let mut told = [f64::from(u8::from(own.is_err()))];
-    tell(comm, &mut told).map_err(Failed::new)?;
-    own.map(|()| told[0] == 0.0)
+/// Checks the files on rank 0, which uses them; returns on all ranks whether that succeeded.
+fn all_prepared(comm: &mut Communicator, args: &Args) -> Result<bool, CommandError> {
+    let local = if comm.rank() == Rank(0) { prepare(args) } else { Ok(()) };
+    let mut shared = [f64::from(u8::from(local.is_err()))];
+    broadcast_from_0(comm, &mut shared).map_err(CommandError::new)?;
+    local.map(|()| shared[0] == 0.0)
 }
 
 impl Args {
@@ -173,7 +210,7 @@ impl Args {
         Sizes { min: self.min_bytes, max: self.max_bytes, factor: self.factor }
     }
 
-    /// The collectives, each once, in the order of tables.
+    /// Returns the requested collectives, each once, in the order of the table.
     fn collectives(&self) -> Vec<Collective> {
         let wanted = |collective: &Collective| self.ops.is_empty() || self.ops.contains(collective);
         Collective::ALL.into_iter().filter(wanted).collect()

@@ -1,4 +1,4 @@
-//! An agent's end of the conversation: frames over stdin and stdout, neither of which it ever waits for.
+//! The agent's side of the frame connection: non-blocking frames over stdin and stdout.
 
 use crate::launch::frame::{self, Decoder, FromAgent, ToAgent};
 use rustix::io::{Errno, read, write};
@@ -9,73 +9,79 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of queued frames above which output of ranks is not read.
-const MOST_OUTGOING: usize = 1 << 20;
+/// Maximum bytes of queued frames; above it, the output of ranks is not read.
+const MAX_OUTGOING_BYTES: usize = 1 << 20;
 
-/// How often we say that we are there.
-const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// Interval between keep-alive frames.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Frames in and out.
+/// A non-blocking, buffered frame connection to the launcher.
 #[derive(Debug)]
 pub(super) struct Channel {
     decoder: Decoder,
     outgoing: VecDeque<u8>,
-    /// When something last came.
-    heard: Instant,
-    /// When something was last said.
-    said: Instant,
-    /// Is nobody there any more?
+    /// Time at which bytes last arrived.
+    last_received: Instant,
+    /// Time at which a frame was last queued.
+    last_queued: Instant,
+    /// Whether the launcher has closed the connection, or it has failed.
     closed: bool,
 }
 
 impl Channel {
-    /// Over this process' stdin and stdout, which become non-blocking.
+    /// Opens the connection over this process's stdin and stdout, and makes both non-blocking.
     pub(super) fn open() -> io::Result<Channel> {
         rustix::io::ioctl_fionbio(io::stdin(), true)?;
         rustix::io::ioctl_fionbio(io::stdout(), true)?;
         let now = Instant::now();
         let outgoing = VecDeque::from(frame::GREETING.to_vec());
-        Ok(Channel { decoder: Decoder::default(), outgoing, heard: now, said: now, closed: false })
+        Ok(Channel {
+            decoder: Decoder::default(),
+            outgoing,
+            last_received: now,
+            last_queued: now,
+            closed: false,
+        })
     }
 
-    /// Is nobody there any more, or has there been silence for so long?
-    pub(super) fn is_lost(&self, silence: Duration) -> bool {
-        self.closed || self.heard.elapsed() > silence
+    /// Whether the connection is closed, or nothing has arrived for `timeout`.
+    pub(super) fn is_lost(&self, timeout: Duration) -> bool {
+        self.closed || self.last_received.elapsed() > timeout
     }
 
     /// Whether frames wait to be written.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(super) fn has_unsent(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Should no more be queued that can wait?
+    /// Whether output of ranks must wait until queued bytes are written.
     pub(super) fn is_full(&self) -> bool {
-        self.outgoing.len() > MOST_OUTGOING
+        self.outgoing.len() > MAX_OUTGOING_BYTES
     }
 
     /// Queues a frame.
-    pub(super) fn say(&mut self, what: &FromAgent, tail: &[u8]) {
-        self.said = Instant::now();
+    pub(super) fn queue(&mut self, frame: &FromAgent, tail: &[u8]) {
+        self.last_queued = Instant::now();
         if !self.closed {
-            self.outgoing.extend(frame::encode(what, tail));
+            self.outgoing.extend(frame::encode(frame, tail));
         }
     }
 
-    /// Says that we are there when it is time to; returns when it is the next time.
+    /// Queues a keep-alive frame when one is due; returns the time of the next.
     pub(super) fn keep_alive(&mut self) -> Instant {
-        if self.said.elapsed() >= ALIVE_EVERY && self.outgoing.is_empty() {
-            self.say(&FromAgent::Alive, b"");
+        if self.last_queued.elapsed() >= KEEP_ALIVE_INTERVAL && self.outgoing.is_empty() {
+            self.queue(&FromAgent::Alive, b"");
         }
-        self.said.max(Instant::now() - ALIVE_EVERY / 2) + ALIVE_EVERY
+        self.last_queued.max(Instant::now() - KEEP_ALIVE_INTERVAL / 2) + KEEP_ALIVE_INTERVAL
     }
 
-    /// Reads what is there, and returns the frames that are whole.
+    /// Reads the available bytes and returns the complete frames.
     pub(super) fn receive(&mut self) -> Vec<(ToAgent, Vec<u8>)> {
         let mut buffer = vec![0; 1 << 16];
         match read(io::stdin().as_fd(), &mut buffer) {
             Ok(0) => self.closed = true,
             Ok(n) => {
-                self.heard = Instant::now();
+                self.last_received = Instant::now();
                 self.decoder.push(&buffer[..n]);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -86,7 +92,7 @@ impl Channel {
             match self.decoder.next() {
                 Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => return frames,
-                // The sender is not the launcher.
+                // Undecodable bytes do not come from the launcher.
                 Err(_) => {
                     self.closed = true;
                     return frames;
@@ -95,8 +101,8 @@ impl Channel {
         }
     }
 
-    /// Writes what can be written.
-    pub(super) fn send(&mut self) {
+    /// Writes queued bytes until stdout would block.
+    pub(super) fn flush(&mut self) {
         while !self.outgoing.is_empty() {
             match write(io::stdout().as_fd(), self.outgoing.as_slices().0) {
                 Ok(n) => drop(self.outgoing.drain(..n)),

@@ -1,12 +1,11 @@
-//! Files that variables of the ranks name, and that end with the agent.
+//! Files for the ranks, named by environment variables, which exist while the agent runs.
 //!
-//! On Linux they have no name in any folder: they are the agent's memory, which its processes find under its
-//! descriptors in `/proc`, so nothing is left of them even when the agent is killed. Elsewhere they are in a
-//! temporary folder.
+//! On Linux the files are anonymous memory (memfd) of the agent, which ranks open by the agent's descriptors
+//! in `/proc`. Nothing remains when the agent is killed. Other systems use a temporary folder.
 
 use std::{ffi::OsString, io};
 
-/// The files. Gone when dropped.
+/// The files of a job. Dropping it removes them.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     #[cfg(target_os = "linux")]
@@ -16,7 +15,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Makes a file for each variable with this content; returns the variables with the paths.
+    /// Creates a file with the given content for each variable; returns the variables with the paths.
     #[cfg(target_os = "linux")]
     pub(super) fn make(wanted: &[(String, String)]) -> io::Result<(Files, Vec<(OsString, OsString)>)> {
         use rustix::fs::{MemfdFlags, memfd_create};
@@ -32,7 +31,7 @@ impl Files {
         Ok((Files { _memory: memory }, variables))
     }
 
-    /// Makes a file for each variable with this content; returns the variables with the paths.
+    /// Creates a file with the given content for each variable; returns the variables with the paths.
     #[cfg(not(target_os = "linux"))]
     pub(super) fn make(wanted: &[(String, String)]) -> io::Result<(Files, Vec<(OsString, OsString)>)> {
         if wanted.is_empty() {
@@ -59,7 +58,7 @@ mod tests {
         let (files, variables) = Files::make(&wanted).expect("memory");
         for ((name, path), (wanted, content)) in variables.iter().zip(&wanted) {
             assert_eq!(name, wanted.as_str());
-            // Each reader begins at the beginning.
+            // Each open file description starts at offset 0.
             for _ in 0..2 {
                 assert_eq!(&std::fs::read_to_string(path).expect("readable"), content);
             }

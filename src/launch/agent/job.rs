@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of a read: the capacity of a pipe.
+/// Bytes per read: the capacity of a pipe.
 const READ_SIZE: usize = 1 << 16;
 
 /// A rank's stdout or stderr.
@@ -36,20 +36,20 @@ struct Output {
 #[derive(Debug)]
 struct Input {
     rank: u32,
-    /// Closed when everything has been read, or the rank does not read.
+    /// The pipe's write end; closed at the end of the input, or when the rank no longer reads.
     pipe: Option<OwnedFd>,
-    /// Input that the rank has not taken yet. Its emptiness has been reported.
+    /// Bytes that the rank has not read yet. Once they are written, the launcher gets `StdinTaken`.
     pending: Vec<u8>,
     /// Whether no more input follows `pending`.
     last: bool,
 }
 
-/// The job of the launcher on this host.
+/// The launcher's job on this host.
 #[derive(Debug)]
 pub(super) struct Job {
     prepare: Prepare,
     program: PathBuf,
-    /// The files that `variables` name.
+    /// The files that `variables` name; kept for their `Drop`.
     _files: Files,
     variables: Vec<(OsString, OsString)>,
     ranks: Ranks,
@@ -58,7 +58,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Sees that everything is there that the ranks need.
+    /// Checks the program and the folder, and creates the files.
     pub(super) fn prepare(prepare: Prepare) -> Result<Job, String> {
         if let Some(cwd) = &prepare.cwd
             && !cwd.is_dir()
@@ -83,10 +83,10 @@ impl Job {
 
     /// Returns a warning that does not prevent the job.
     pub(super) fn warning(&self) -> Option<String> {
-        machine::obstacle(self.prepare.bind.into(), self.prepare.ranks.len() as u32)
+        machine::binding_warning(self.prepare.bind.into(), self.prepare.ranks.len() as u32)
     }
 
-    /// From SIGTERM to SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub(super) fn grace(&self) -> Duration {
         Duration::from_millis(self.prepare.grace_ms)
     }
@@ -98,9 +98,9 @@ impl Job {
             let local_size = self.prepare.ranks.len() as u32;
             let command = self.command(&rank);
             let bind = self.prepare.bind.into();
-            let child = machine::bound(bind, local_rank, local_size, || spawn::in_own_group(command));
-            let refused = |source| LaunchError::Spawn { rank: rank.rank, ranks: self.prepare.of, source };
-            let mut child = child.map_err(refused)?;
+            let child = machine::with_binding(bind, local_rank, local_size, || spawn::in_own_group(command));
+            let spawn_error = |source| LaunchError::Spawn { rank: rank.rank, ranks: self.prepare.of, source };
+            let mut child = child.map_err(spawn_error)?;
             self.ranks.add(rank.rank, &child);
             self.take_pipes(&rank, &mut child).map_err(LaunchError::system("read the ranks' output"))?;
             pids.push(child.id());
@@ -149,47 +149,48 @@ impl Job {
 
     /// Returns the descriptors to poll: pipes with output, if the channel has room, and pipes that may take
     /// input.
-    pub(super) fn interests(&self, reads: bool) -> Vec<PollFd<'_>> {
+    pub(super) fn poll_descriptors(&self, reads: bool) -> Vec<PollFd<'_>> {
         let outputs = self.outputs.iter().filter(|_| reads).map(|out| PollFd::new(&out.pipe, PollFlags::IN));
         let waiting = self.inputs.iter().filter(|input| !input.pending.is_empty());
         let inputs = waiting.filter_map(|input| Some(PollFd::new(input.pipe.as_ref()?, PollFlags::OUT)));
         outputs.chain(inputs).collect()
     }
 
-    /// Moves what can be moved between pipes and the launcher, and tells of the ranks that have ended.
+    /// Forwards data between the pipes and the launcher, and reports ranks that have ended.
     pub(super) fn advance(&mut self, channel: &mut Channel) {
         let mut buffer = vec![0; READ_SIZE];
         if !channel.is_full() {
-            self.outputs.retain(|output| output.pass_on(&mut buffer, channel) != Next::Never);
+            self.outputs.retain(|output| output.forward(&mut buffer, channel) != Reading::Never);
         }
         for input in &mut self.inputs {
-            input.pass_on(channel);
+            input.forward(channel);
         }
         let ended: Vec<_> =
             self.ranks.newly_ended().iter().map(|(process, how)| (process.rank, *how)).collect();
         for (rank, how) in ended {
-            // A rank's last output precedes its end; later output of daemons that it leaves is not awaited.
+            // A rank's remaining output is sent before its end. Output that its daemons write later is not
+            // awaited.
             for output in self.outputs.iter().filter(|output| output.rank == rank) {
                 output.drain(&mut buffer, channel);
             }
             self.inputs.iter_mut().filter(|input| input.rank == rank).for_each(|input| input.close(channel));
-            channel.say(&FromAgent::Ended { rank, how }, b"");
+            channel.queue(&FromAgent::Ended { rank, how }, b"");
         }
     }
 
-    /// Takes bytes for a rank's stdin, or its end.
+    /// Accepts bytes for a rank's stdin; empty bytes mark the end of the input.
     pub(super) fn feed(&mut self, rank: u32, bytes: &[u8], channel: &mut Channel) {
         let input = self.inputs.iter_mut().find(|input| input.rank == rank && input.pipe.is_some());
         let Some(input) = input else {
-            channel.say(&FromAgent::StdinTaken { rank }, b"");
+            channel.queue(&FromAgent::StdinTaken { rank }, b"");
             return;
         };
         input.last = bytes.is_empty();
         input.pending.extend_from_slice(bytes);
-        input.pass_on(channel);
+        input.forward(channel);
     }
 
-    /// Ends what is left of the ranks and of what they have started, and passes their last words on.
+    /// Ends the remaining processes of the ranks, and forwards their remaining output.
     pub(super) fn end(self, channel: &mut Channel) {
         let grace = self.grace();
         self.ranks.sweep(grace);
@@ -200,35 +201,35 @@ impl Job {
     }
 }
 
-/// Should a stream be read again?
+/// When to read a stream again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// When there is more.
+enum Reading {
+    /// When poll reports input.
     Later,
-    /// At once: there may be more.
+    /// Now: more input may be available.
     Now,
-    /// Never: it has ended.
+    /// Never: the stream has ended.
     Never,
 }
 
 impl Output {
-    /// Reads once.
-    fn pass_on(&self, buffer: &mut [u8], channel: &mut Channel) -> Next {
+    /// Reads once, and forwards the bytes.
+    fn forward(&self, buffer: &mut [u8], channel: &mut Channel) -> Reading {
         match read(&self.pipe, &mut *buffer) {
-            Ok(0) => Next::Never,
+            Ok(0) => Reading::Never,
             Ok(n) => {
-                channel.say(&FromAgent::Output { rank: self.rank, stream: self.stream }, &buffer[..n]);
-                Next::Now
+                channel.queue(&FromAgent::Output { rank: self.rank, stream: self.stream }, &buffer[..n]);
+                Reading::Now
             }
-            Err(Errno::AGAIN | Errno::INTR) => Next::Later,
-            Err(_) => Next::Never,
+            Err(Errno::AGAIN | Errno::INTR) => Reading::Later,
+            Err(_) => Reading::Never,
         }
     }
 
-    /// Reads the available output: a pipe holds no more than this number of reads.
+    /// Reads the available output; a pipe holds at most this many reads.
     fn drain(&self, buffer: &mut [u8], channel: &mut Channel) {
         for _ in 0..16 {
-            if self.pass_on(buffer, channel) != Next::Now {
+            if self.forward(buffer, channel) != Reading::Now {
                 return;
             }
         }
@@ -236,10 +237,10 @@ impl Output {
 }
 
 impl Input {
-    /// Writes what the rank takes.
-    fn pass_on(&mut self, channel: &mut Channel) {
+    /// Writes pending bytes until the pipe would block.
+    fn forward(&mut self, channel: &mut Channel) {
         let Some(pipe) = &self.pipe else { return };
-        let had = !self.pending.is_empty();
+        let had_pending = !self.pending.is_empty();
         while !self.pending.is_empty() {
             match write(pipe, &self.pending) {
                 Ok(n) => drop(self.pending.drain(..n)),
@@ -250,16 +251,16 @@ impl Input {
         }
         if self.last {
             self.close(channel);
-        } else if had {
-            channel.say(&FromAgent::StdinTaken { rank: self.rank }, b"");
+        } else if had_pending {
+            channel.queue(&FromAgent::StdinTaken { rank: self.rank }, b"");
         }
     }
 
-    /// The rank gets no more.
+    /// Closes the rank's stdin.
     fn close(&mut self, channel: &mut Channel) {
         if self.pipe.take().is_some() {
             self.pending.clear();
-            channel.say(&FromAgent::StdinTaken { rank: self.rank }, b"");
+            channel.queue(&FromAgent::StdinTaken { rank: self.rank }, b"");
         }
     }
 }

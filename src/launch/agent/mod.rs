@@ -1,13 +1,13 @@
-//! The agent: started by the launcher on each host, once, to start the ranks there and end them.
+//! The agent: the launcher starts one on each host, and it starts and ends the ranks there.
 //!
-//! It exchanges frames over its stdin and stdout. When the launcher ends, is killed, or the connection
-//! between the hosts is lost, stdin ends or falls silent; then the agent ends its ranks and itself. When the
-//! agent itself is killed, the kernel kills the ranks with it on Linux; elsewhere they notice the end of the
-//! rendezvous, as without an agent.
+//! It exchanges frames over its stdin and stdout. When the launcher ends, is killed, or loses the connection,
+//! stdin ends or nothing more arrives; the agent then ends its ranks and itself. When the agent itself is
+//! killed, the Linux kernel kills the ranks with it; on other systems the ranks notice the end of the
+//! rendezvous connection, as without an agent.
 //!
-//! One thread does everything and waits only in `poll`: for the launcher, for signals, for the ranks' pipes.
+//! One thread does all work and blocks only in `poll`, on the launcher, signals and the ranks' pipes.
 //!
-//! The agent decides nothing: the launcher decides when ranks are ended because another has failed.
+//! The agent makes no decisions: the launcher decides when the failure of one rank ends the others.
 
 mod channel;
 mod files;
@@ -27,37 +27,37 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A launcher that has said nothing for so long is gone: it says every second that it is there.
-const SILENCE: Duration = Duration::from_secs(20);
+/// Time without a frame after which the launcher counts as gone; it sends one every second.
+const LAUNCHER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the launcher may take to read our last words.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// Time that the launcher has to read the last frames.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The variable of ssh's server with the addresses of a connection's ends.
+/// The variable in which the ssh server passes the addresses of both ends of the connection.
 const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
-/// Whether the agent goes on.
+/// What the agent does after handling its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    GoOn,
-    /// The job is over.
+    Continue,
+    /// The job is over; end the ranks and report it.
     Finish,
-    /// There is nobody to work for.
+    /// The launcher is gone; end the ranks.
     Orphaned,
 }
 
-/// Serves the launcher at the other end of stdin and stdout, until the job is over or the launcher gone.
+/// Serves the launcher at the other end of stdin and stdout until the job is over or the launcher is gone.
 ///
 /// # Errors
-/// When the system refuses what every agent needs, before anything has been started.
+/// Any error of the system while signals and stdin are set up, before a rank is started.
 pub fn serve() -> io::Result<()> {
     let signals = Signals::catch().map_err(io::Error::other)?;
     let _orphans = Orphans::adopt();
     let mut agent = Agent { channel: Channel::open()?, signals, job: None };
     let launcher = std::env::var(SSH_CONNECTION).ok();
-    let launcher = launcher.and_then(|ends| ends.split(' ').next().map(str::to_owned));
+    let launcher = launcher.and_then(|connection| connection.split(' ').next().map(str::to_owned));
     let hello = FromAgent::Hello { version: VERSION.to_owned(), protocol: PROTOCOL, launcher };
-    agent.channel.say(&hello, b"");
+    agent.channel.queue(&hello, b"");
     agent.run();
     Ok(())
 }
@@ -65,7 +65,7 @@ pub fn serve() -> io::Result<()> {
 struct Agent {
     channel: Channel,
     signals: Signals,
-    /// From Prepare on.
+    /// The job; `None` until the Prepare frame arrives.
     job: Option<Job>,
 }
 
@@ -75,13 +75,13 @@ impl Agent {
             if let Some(job) = &mut self.job {
                 job.advance(&mut self.channel);
             }
-            self.channel.send();
-            if self.channel.is_lost(SILENCE) {
+            self.channel.flush();
+            if self.channel.is_lost(LAUNCHER_TIMEOUT) {
                 break Next::Orphaned;
             }
             self.wait();
-            match self.listen() {
-                Next::GoOn => {}
+            match self.handle_input() {
+                Next::Continue => {}
                 next => break next,
             }
         };
@@ -89,12 +89,12 @@ impl Agent {
             job.end(&mut self.channel);
         }
         if next == Next::Finish {
-            self.channel.say(&FromAgent::Finished, b"");
-            self.say_last_words();
+            self.channel.queue(&FromAgent::Finished, b"");
+            self.flush_before_exit();
         }
     }
 
-    /// Sleeps until there is something to do.
+    /// Sleeps until a descriptor is ready or a keep-alive frame is due.
     fn wait(&mut self) {
         let until = self.channel.keep_alive();
         let left = until.saturating_duration_since(Instant::now());
@@ -104,17 +104,17 @@ impl Agent {
             PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN),
             PollFd::new(&stdin, PollFlags::IN),
         ];
-        if self.channel.is_waiting() {
+        if self.channel.has_unsent() {
             fds.push(PollFd::new(&stdout, PollFlags::OUT));
         }
         let reads = !self.channel.is_full();
-        fds.extend(self.job.iter().flat_map(|job| job.interests(reads)));
-        // An error shows when the descriptor is read.
+        fds.extend(self.job.iter().flat_map(|job| job.poll_descriptors(reads)));
+        // Errors appear when the descriptor is read.
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
     /// Handles signals and the launcher's frames.
-    fn listen(&mut self) -> Next {
+    fn handle_input(&mut self) -> Next {
         if self.signals.arrived().iter().any(|signal| [SIGTERM, SIGHUP, SIGINT].contains(signal)) {
             return Next::Orphaned;
         }
@@ -123,16 +123,16 @@ impl Agent {
                 (ToAgent::Prepare(prepare), None) => match Job::prepare(*prepare) {
                     Ok(job) => {
                         if let Some(text) = job.warning() {
-                            self.channel.say(&FromAgent::Warning { text }, b"");
+                            self.channel.queue(&FromAgent::Warning { text }, b"");
                         }
                         self.job = Some(job);
-                        self.channel.say(&FromAgent::Ready, b"");
+                        self.channel.queue(&FromAgent::Ready, b"");
                     }
-                    Err(why) => self.channel.say(&FromAgent::Refused { why }, b""),
+                    Err(why) => self.channel.queue(&FromAgent::Refused { why }, b""),
                 },
                 (ToAgent::Go, Some(job)) => match job.start() {
-                    Ok(pids) => self.channel.say(&FromAgent::Started { pids }, b""),
-                    Err(why) => self.channel.say(&FromAgent::Refused { why: why.to_string() }, b""),
+                    Ok(pids) => self.channel.queue(&FromAgent::Started { pids }, b""),
+                    Err(why) => self.channel.queue(&FromAgent::Refused { why: why.to_string() }, b""),
                 },
                 (ToAgent::Stdin { rank }, Some(job)) => job.feed(rank, &tail, &mut self.channel),
                 (ToAgent::Signal { number }, Some(job)) => job.signal(number),
@@ -140,15 +140,15 @@ impl Agent {
                 _ => {}
             }
         }
-        Next::GoOn
+        Next::Continue
     }
 
-    fn say_last_words(&mut self) {
-        let until = Instant::now() + LAST_WORDS;
+    fn flush_before_exit(&mut self) {
+        let until = Instant::now() + FLUSH_TIMEOUT;
         loop {
-            self.channel.send();
+            self.channel.flush();
             let left = until.saturating_duration_since(Instant::now());
-            if !self.channel.is_waiting() || left.is_zero() {
+            if !self.channel.has_unsent() || left.is_zero() {
                 return;
             }
             let stdout = io::stdout();

@@ -1,14 +1,14 @@
-//! The launcher's end of the connection to one agent.
+//! The launcher's side of the connection to one agent.
 //!
-//! Three threads per host: one reads frames and puts output into the sink, one writes frames and a sign of
-//! life every second, one keeps the last lines that ssh prints. The launcher's own thread never waits for a
-//! host.
+//! Each host has three threads: one reads frames and puts output into the sink; one writes frames and a
+//! keep-alive every second; one keeps the last stderr lines of ssh. The launcher's own thread never blocks on
+//! a host.
 
 use super::ssh;
 use crate::launch::{
     HostSpec, Hosts, LaunchError,
     frame::{self, Decoder, FromAgent, ToAgent},
-    sink::{Sink, Unwritten},
+    sink::{OutputError, Sink},
     spawn,
 };
 use rustix::{
@@ -25,27 +25,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An agent that has said nothing for so long is lost: it says every second that it is there.
-const SILENCE: Duration = Duration::from_secs(20);
+/// Time without a frame after which an agent counts as lost; it sends one every second.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often we say that we are there.
-const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// Interval between keep-alive frames.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A login shell prints less than this before the agent speaks.
-const MOST_NOISE: usize = 1 << 16;
+/// Maximum bytes of login-shell output before the agent's greeting.
+const MAX_PREAMBLE_BYTES: usize = 1 << 16;
 
-/// How many of ssh's last lines are kept.
-const LAST_LINES: usize = 20;
+/// Stderr lines of ssh that are kept.
+const MAX_STDERR_LINES: usize = 20;
 
 /// An event of a host's threads.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The agent has said something.
-    Said(FromAgent),
-    /// The conversation is over; why, as the rest of a sentence.
+    /// A frame from the agent.
+    Received(FromAgent),
+    /// The connection is closed; the reason, as the rest of a sentence.
     Closed(String),
-    /// Output could not be written.
-    Unwritten(Unwritten),
+    /// Output of a rank could not be written.
+    OutputError(OutputError),
 }
 
 /// The sending side of events: a queue, and a descriptor that wakes the polling thread.
@@ -56,17 +56,17 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// With the launcher's end.
+    /// Returns both sides of a new queue.
     pub(super) fn new() -> io::Result<(Events, EventReceiver)> {
         let (queue, events) = mpsc::channel();
         let (read, write) = io::pipe()?;
         let (read, write) = (OwnedFd::from(read), OwnedFd::from(write));
         rustix::io::ioctl_fionbio(&read, true)?;
         rustix::io::ioctl_fionbio(&write, true)?;
-        Ok((Events { queue, waker: Arc::new(write) }, EventReceiver { events, woken: read }))
+        Ok((Events { queue, waker: Arc::new(write) }, EventReceiver { events, wake_pipe: read }))
     }
 
-    fn tell(&self, host: usize, event: Event) {
+    fn post(&self, host: usize, event: Event) {
         // Without a receiver the job has ended.
         let _ = self.queue.send((host, event));
         let _ = rustix::io::write(&*self.waker, &[0]);
@@ -77,39 +77,39 @@ impl Events {
 #[derive(Debug)]
 pub(super) struct EventReceiver {
     events: mpsc::Receiver<(usize, Event)>,
-    woken: OwnedFd,
+    wake_pipe: OwnedFd,
 }
 
 impl EventReceiver {
-    /// Is readable when there are events.
+    /// Returns a descriptor that is readable when events are queued.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.woken.as_fd()
+        self.wake_pipe.as_fd()
     }
 
-    /// The events so far, with the places of their hosts.
+    /// Returns the queued events, each with the index of its host.
     pub(super) fn take(&self) -> Vec<(usize, Event)> {
-        while matches!(read(&self.woken, &mut [0; 256]), Ok(n) if n > 0) {}
+        while matches!(read(&self.wake_pipe, &mut [0; 256]), Ok(n) if n > 0) {}
         self.events.try_iter().collect()
     }
 }
 
-/// An agent, as the launcher sees it.
+/// The connection to one agent.
 #[derive(Debug)]
 pub(super) struct Link {
     child: Child,
-    /// Frames to send. Dropped to end the conversation.
-    to: Option<mpsc::Sender<Vec<u8>>>,
-    /// The last lines that ssh has printed.
-    said: Arc<Mutex<VecDeque<String>>>,
-    /// Is closed when ssh prints no more.
-    quiet: mpsc::Receiver<()>,
+    /// Queue of frames to send; `None` once the connection is closed.
+    outgoing: Option<mpsc::Sender<Vec<u8>>>,
+    /// Last stderr lines of ssh.
+    stderr_lines: Arc<Mutex<VecDeque<String>>>,
+    /// Disconnects when ssh's stderr ends.
+    stderr_closed: mpsc::Receiver<()>,
 }
 
 impl Link {
     /// Starts the agent of a host.
     pub(super) fn open(
         plan: &Hosts,
-        at: usize,
+        host_index: usize,
         host: &HostSpec,
         events: &Events,
         sink: &Arc<Mutex<Sink>>,
@@ -117,60 +117,61 @@ impl Link {
         let mut command = ssh::command(plan, host);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = command.get_program().to_owned();
-        // Our own agent ends its ranks in order when we are killed; ssh has nothing to put in order.
+        // The local agent ends its ranks in order when the launcher is killed. An ssh has nothing to clean
+        // up.
         let child =
-            if host.local { spawn::in_own_group_to_stay(command) } else { spawn::in_own_group(command) };
+            if host.local { spawn::in_own_group_detached(command) } else { spawn::in_own_group(command) };
         let mut child =
             child.map_err(|source| LaunchError::Agent { host: host.name.clone(), program, source })?;
-        let said = Arc::new(Mutex::new(VecDeque::new()));
-        let (to, frames) = mpsc::channel();
-        let (noise, quiet) = mpsc::channel();
+        let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
+        let (outgoing, frames) = mpsc::channel();
+        let (stderr_open, stderr_closed) = mpsc::channel();
         if let Some(stdin) = child.stdin.take() {
             start("to-host", move || write_frames(stdin, &frames))?;
         }
         if let Some(stdout) = child.stdout.take() {
             let (events, sink) = (events.clone(), Arc::clone(sink));
             start("from-host", move || {
-                let why = read_frames(&stdout, at, &events, &sink);
-                events.tell(at, Event::Closed(why));
+                let why = read_frames(&stdout, host_index, &events, &sink);
+                events.post(host_index, Event::Closed(why));
             })?;
         }
         if let Some(stderr) = child.stderr.take() {
-            let said = Arc::clone(&said);
+            let stderr_lines = Arc::clone(&stderr_lines);
             start("host-stderr", move || {
-                keep_last_lines(stderr, &said);
-                drop(noise);
+                keep_last_lines(stderr, &stderr_lines);
+                drop(stderr_open);
             })?;
         }
-        Ok(Link { child, to: Some(to), said, quiet })
+        Ok(Link { child, outgoing: Some(outgoing), stderr_lines, stderr_closed })
     }
 
-    /// Sends a frame, some time.
-    pub(super) fn send(&self, what: &ToAgent, tail: &[u8]) {
-        if let Some(to) = &self.to {
-            let _ = to.send(frame::encode(what, tail));
+    /// Queues a frame; does not wait for its delivery.
+    pub(super) fn send(&self, frame: &ToAgent, tail: &[u8]) {
+        if let Some(outgoing) = &self.outgoing {
+            let _ = outgoing.send(frame::encode(frame, tail));
         }
     }
 
-    /// Returns the sender of frames to this agent.
+    /// Returns the queue of frames to this agent.
     pub(super) fn sender(&self) -> Option<mpsc::Sender<Vec<u8>>> {
-        self.to.clone()
+        self.outgoing.clone()
     }
 
-    /// Ends the conversation.
+    /// Closes the agent's stdin, which ends it.
     pub(super) fn close(&mut self) {
-        self.to = None;
+        self.outgoing = None;
     }
 
-    /// How the process has ended, within a time, and what it has printed.
+    /// Waits up to `within` for the process to end; returns its status and last stderr lines.
     pub(super) fn post_mortem(&mut self, within: Duration) -> (Option<ExitStatus>, Vec<String>) {
-        let _ = self.quiet.recv_timeout(within);
+        let _ = self.stderr_closed.recv_timeout(within);
         let status = self.wait(within);
-        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        (status, said.iter().cloned().collect())
+        let stderr_lines = self.stderr_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        (status, stderr_lines.iter().cloned().collect())
     }
 
-    /// Waits for the process' end; kills it when the time is over.
+    /// Waits up to `within` for the process to end, then kills it.
     pub(super) fn end(&mut self, within: Duration) {
         self.close();
         if self.wait(within).is_none() {
@@ -196,10 +197,10 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), LaunchE
     started.map(drop).map_err(LaunchError::system("start a thread"))
 }
 
-/// Returns when there will be no more frames to write, or nobody reads them.
+/// Writes queued frames and keep-alives, until the queue is closed or the pipe breaks.
 fn write_frames(mut stdin: ChildStdin, frames: &mpsc::Receiver<Vec<u8>>) {
     loop {
-        let frame = match frames.recv_timeout(ALIVE_EVERY) {
+        let frame = match frames.recv_timeout(KEEP_ALIVE_INTERVAL) {
             Ok(frame) => frame,
             Err(mpsc::RecvTimeoutError::Timeout) => frame::encode(&ToAgent::Alive, b""),
             Err(mpsc::RecvTimeoutError::Disconnected) => return,
@@ -210,16 +211,16 @@ fn write_frames(mut stdin: ChildStdin, frames: &mpsc::Receiver<Vec<u8>>) {
     }
 }
 
-/// Returns why there will be no more frames.
-fn read_frames(stdout: &ChildStdout, at: usize, events: &Events, sink: &Mutex<Sink>) -> String {
+/// Reads frames until the connection ends; returns the reason.
+fn read_frames(stdout: &ChildStdout, host_index: usize, events: &Events, sink: &Mutex<Sink>) -> String {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 1 << 16];
     let mut greeted = false;
-    let silence = Timespec::try_from(SILENCE).ok();
+    let timeout = Timespec::try_from(AGENT_TIMEOUT).ok();
     loop {
         let mut fds = [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::IN)];
-        match poll(&mut fds, silence.as_ref()) {
-            Ok(0) => return format!("nothing was heard of it for {SILENCE:?}"),
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) => return format!("no message came for {AGENT_TIMEOUT:?}"),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return format!("reading from it failed: {error}"),
         }
@@ -230,42 +231,47 @@ fn read_frames(stdout: &ChildStdout, at: usize, events: &Events, sink: &Mutex<Si
             Err(error) => return format!("reading from it failed: {error}"),
         }
         greeted = greeted || decoder.skip_to_greeting();
-        if !greeted && decoder.pending().len() > MOST_NOISE {
-            return "what answers there is not tbccl's agent".to_owned();
+        if !greeted && decoder.pending().len() > MAX_PREAMBLE_BYTES {
+            return "the program that answers is not tbccl's agent".to_owned();
         }
-        if greeted && let Err(what) = tell_all(&mut decoder, at, events, sink) {
-            return format!("what answers there is not tbccl's agent: {what}");
+        if greeted && let Err(error) = dispatch(&mut decoder, host_index, events, sink) {
+            return format!("the program that answers is not tbccl's agent: {error}");
         }
     }
 }
 
-/// Passes on the frames that are whole.
-fn tell_all(decoder: &mut Decoder, at: usize, events: &Events, sink: &Mutex<Sink>) -> Result<(), String> {
-    while let Some((said, bytes)) = decoder.next()? {
-        match said {
+/// Dispatches the complete frames: output to the sink, the rest to the event queue.
+fn dispatch(
+    decoder: &mut Decoder,
+    host_index: usize,
+    events: &Events,
+    sink: &Mutex<Sink>,
+) -> Result<(), String> {
+    while let Some((frame, bytes)) = decoder.next()? {
+        match frame {
             FromAgent::Output { rank, stream } => {
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Err(why) = sink.push(rank, stream, &bytes) {
-                    events.tell(at, Event::Unwritten(why));
+                    events.post(host_index, Event::OutputError(why));
                 }
             }
             FromAgent::Alive => {}
-            said => events.tell(at, Event::Said(said)),
+            frame => events.post(host_index, Event::Received(frame)),
         }
     }
     Ok(())
 }
 
-fn keep_last_lines(stderr: ChildStderr, said: &Mutex<VecDeque<String>>) {
+fn keep_last_lines(stderr: ChildStderr, stderr_lines: &Mutex<VecDeque<String>>) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
     while stderr.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stderr_lines = stderr_lines.lock().unwrap_or_else(PoisonError::into_inner);
         line.truncate(500);
-        said.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
+        stderr_lines.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
         line.clear();
-        if said.len() > LAST_LINES {
-            said.pop_front();
+        if stderr_lines.len() > MAX_STDERR_LINES {
+            stderr_lines.pop_front();
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Ranks on several hosts, each with an agent: from the first connection to the last process.
+//! Ranks on several hosts, with an agent on each, from the first connection to the last process.
 //!
-//! All hosts are connected at the same time. Nothing is started anywhere until every host is ready: its agent
-//! runs, has the same version, and has found the program and the folder. So a job that cannot be started
-//! whole leaves one line per problem, and no process.
+//! All hosts are connected at the same time. No rank is started until every host is ready: its agent runs,
+//! has the same version, and has found the program and the folder. A job that cannot start everywhere
+//! therefore leaves one line per problem, and no process.
 //!
 //! A host whose connection is lost counts as failed with all of its ranks. The launcher need not end them:
-//! the agent sees its stdin end, or gets no message, and ends them.
+//! the agent's stdin ends or falls silent, and the agent ends them.
 
 mod link;
 mod ssh;
@@ -17,7 +17,7 @@ use super::{
     frame::{FromAgent, PROTOCOL, Prepare, PrepareRank, ToAgent, VERSION, Variable},
     rank_set::{Member, RankSet},
     signals::Signals,
-    sink::{Sink, Unwritten},
+    sink::{OutputError, Sink},
 };
 use link::{Event, EventReceiver, Events, Link};
 use rustix::process::Signal;
@@ -31,25 +31,25 @@ use stdin::Pump;
 
 pub(super) use ssh::is_here;
 
-/// How long a host may take to say that all is ready: ssh's own limit for connecting is shorter.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time in which a host must become ready; ssh's own connection limit is shorter.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long others may take to tell of their problems once one host has.
-const COMPANY: Duration = Duration::from_secs(3);
+/// Time in which other hosts can report their problems after the first failure.
+const FAILURE_WINDOW: Duration = Duration::from_secs(3);
 
-/// How long the end of a conversation may take beyond the grace of ranks.
-const LAST_WORDS: Duration = Duration::from_secs(8);
+/// Time that the end of a connection may take beyond the ranks' grace period.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How far a host has come.
+/// Start-up stage of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Stage {
     Connecting,
-    /// The agent is there; how the launcher is reached from it.
+    /// The agent is connected; contains the launcher's address as the agent sees it.
     Greeted(Option<String>),
     Ready,
     Started,
     Finished,
-    /// Why not, in one line.
+    /// The start failed; the reason in one line.
     Failed(String),
 }
 
@@ -69,23 +69,23 @@ struct Rank {
     ended: Option<Ended>,
 }
 
-/// The ranks of all hosts. Dropping it ends all agents, and so all ranks.
+/// The ranks of all hosts. Dropping it ends all agents, which end their ranks.
 #[derive(Debug)]
 pub(super) struct RemoteRanks<'a> {
     spec: &'a LaunchSpec,
     plan: &'a Hosts,
     hosts: Vec<Host>,
     ranks: Vec<Rank>,
-    news: EventReceiver,
+    events: EventReceiver,
     sink: Arc<Mutex<Sink>>,
     pump: Option<Pump>,
     /// Whether ranks have been told to start.
-    is_going: bool,
-    /// Signals that came before all were started.
-    early: Vec<i32>,
+    has_released: bool,
+    /// Signals that arrived before all ranks were started.
+    early_signals: Vec<i32>,
     /// Ranks that have ended since the last query.
     ended: Vec<(Member, Ended)>,
-    trouble: Option<Unwritten>,
+    output_error: Option<OutputError>,
 }
 
 impl<'a> RemoteRanks<'a> {
@@ -96,61 +96,75 @@ impl<'a> RemoteRanks<'a> {
         rendezvous: &dyn Rendezvous,
         signals: &mut Signals,
     ) -> Result<RemoteRanks<'a>, LaunchError> {
-        let mut company = RemoteRanks::connect(spec, plan)?;
-        company.until(signals, |stage| matches!(stage, Stage::Greeted(_)))?;
-        for host in &company.hosts {
-            host.link.send(&ToAgent::Prepare(Box::new(company.prepare(host, rendezvous))), b"");
+        let mut remote = RemoteRanks::connect(spec, plan)?;
+        remote.wait_for_stage(signals, |stage| matches!(stage, Stage::Greeted(_)))?;
+        for host in &remote.hosts {
+            host.link.send(&ToAgent::Prepare(Box::new(remote.prepare(host, rendezvous))), b"");
         }
-        company.until(signals, |stage| *stage == Stage::Ready)?;
-        company.is_going = true;
-        for host in &company.hosts {
+        remote.wait_for_stage(signals, |stage| *stage == Stage::Ready)?;
+        remote.has_released = true;
+        for host in &remote.hosts {
             host.link.send(&ToAgent::Go, b"");
         }
-        company.until(signals, |stage| *stage == Stage::Started)?;
-        company.start_pump()?;
-        Ok(company)
+        remote.wait_for_stage(signals, |stage| *stage == Stage::Started)?;
+        remote.start_pump()?;
+        Ok(remote)
     }
 
     fn connect(spec: &'a LaunchSpec, plan: &'a Hosts) -> Result<RemoteRanks<'a>, LaunchError> {
-        let (sender, news) = Events::new().map_err(LaunchError::system("read the ranks' output"))?;
+        let (sender, events) = Events::new().map_err(LaunchError::system("read the ranks' output"))?;
         let sink = Arc::new(Mutex::new(Sink::open(&plan.output, spec.ranks)?));
-        // With one host only, and this one, the host of a rank need not be named.
-        let is_obvious = plan.hosts.iter().all(|host| host.local);
+        // The host of a rank is not named when all ranks run on this host.
+        let is_local_only = plan.hosts.iter().all(|host| host.local);
         let host_of = |rank: u32| plan.hosts[plan.host_of[rank as usize]].name.clone();
-        let host = |rank| (!is_obvious).then(|| host_of(rank));
+        let host = |rank| (!is_local_only).then(|| host_of(rank));
         let rank = |rank| Rank { member: Member { rank, pid: 0, host: host(rank) }, ended: None };
         let ranks = (0..spec.ranks).map(rank).collect();
-        let (pump, is_going, early, ended, trouble) = (None, false, Vec::new(), Vec::new(), None);
+        let (pump, has_released, early_signals, ended, output_error) =
+            (None, false, Vec::new(), Vec::new(), None);
         let hosts = Vec::new();
-        let mut company =
-            RemoteRanks { spec, plan, hosts, ranks, news, sink, pump, is_going, early, ended, trouble };
-        // If a connection cannot be opened, those that were are closed in order.
-        for (at, host) in plan.hosts.iter().enumerate() {
-            let link = Link::open(plan, at, host, &sender, &company.sink)?;
-            let ranks = (0..).zip(&plan.host_of).filter(|(_, of)| **of == at).map(|(rank, _)| rank).collect();
-            company.hosts.push(Host { spec: host.clone(), link, stage: Stage::Connecting, ranks });
+        let mut remote = RemoteRanks {
+            spec,
+            plan,
+            hosts,
+            ranks,
+            events,
+            sink,
+            pump,
+            has_released,
+            early_signals,
+            ended,
+            output_error,
+        };
+        // If a connection cannot be opened, dropping `remote` closes those already open.
+        for (host_index, host) in plan.hosts.iter().enumerate() {
+            let link = Link::open(plan, host_index, host, &sender, &remote.sink)?;
+            let ranks =
+                (0..).zip(&plan.host_of).filter(|(_, of)| **of == host_index).map(|(rank, _)| rank).collect();
+            remote.hosts.push(Host { spec: host.clone(), link, stage: Stage::Connecting, ranks });
         }
-        Ok(company)
+        Ok(remote)
     }
 
     /// Returns the processes that a host is to start.
     fn prepare(&self, host: &Host, rendezvous: &dyn Rendezvous) -> Prepare {
-        let told = |host: &'_ Host| match &host.stage {
-            // The address in a local agent's environment is that of a user logged in here.
+        let launcher_address = |host: &'_ Host| match &host.stage {
+            // A local agent inherits SSH_CONNECTION from a user's login here; it does not describe this
+            // connection.
             Stage::Greeted(address) if !host.spec.local => address.clone(),
             _ => None,
         };
         let bootstrap = if host.spec.local {
-            rendezvous.address_here(self.hosts.iter().find_map(told).as_deref())
+            rendezvous.address_here(self.hosts.iter().find_map(launcher_address).as_deref())
         } else {
-            rendezvous.address_from(told(host).as_deref())
+            rendezvous.address_from(launcher_address(host).as_deref())
         };
         let secret = rendezvous.secret();
-        let seats = RankIdentity::all(&self.plan.host_of);
+        let identities = RankIdentity::all(&self.plan.host_of);
         let pair = |(key, value): (&str, String)| (key.into(), value.into());
         let rank = |rank: u32| PrepareRank {
             rank,
-            identity: environment::of_rank(seats[rank as usize], &bootstrap, secret.as_deref())
+            identity: environment::rank_variables(identities[rank as usize], &bootstrap, secret.as_deref())
                 .into_iter()
                 .map(pair)
                 .collect::<Vec<Variable>>(),
@@ -180,10 +194,10 @@ impl<'a> RemoteRanks<'a> {
     }
 
     fn start_pump(&mut self) -> Result<(), LaunchError> {
-        let way = |rank: u32| self.hosts[self.plan.host_of[rank as usize]].link.sender();
+        let frame_sender = |rank: u32| self.hosts[self.plan.host_of[rank as usize]].link.sender();
         let targets: Vec<_> = (0..self.spec.ranks)
             .filter(|rank| self.gets_stdin(*rank))
-            .filter_map(|rank| Some((rank, way(rank)?)))
+            .filter_map(|rank| Some((rank, frame_sender(rank)?)))
             .collect();
         if !targets.is_empty() {
             self.pump = Some(Pump::start(targets).map_err(LaunchError::system("pass stdin on"))?);
@@ -191,72 +205,80 @@ impl<'a> RemoteRanks<'a> {
         Ok(())
     }
 
-    /// Waits until every host has come so far.
-    fn until(&mut self, signals: &mut Signals, so_far: impl Fn(&Stage) -> bool) -> Result<(), LaunchError> {
-        let mut deadline = Instant::now() + PATIENCE;
-        let mut company = false;
+    /// Waits until every host has reached a stage, or fails.
+    fn wait_for_stage(
+        &mut self,
+        signals: &mut Signals,
+        reached: impl Fn(&Stage) -> bool,
+    ) -> Result<(), LaunchError> {
+        let mut deadline = Instant::now() + READY_TIMEOUT;
+        let mut remote = false;
         loop {
             self.take_events();
             let failed = self.hosts.iter().any(|host| matches!(host.stage, Stage::Failed(_)));
-            if failed && !company {
-                company = true;
-                deadline = deadline.min(Instant::now() + COMPANY);
+            if failed && !remote {
+                remote = true;
+                deadline = deadline.min(Instant::now() + FAILURE_WINDOW);
             }
             let done =
-                |host: &Host| so_far(&host.stage) || matches!(host.stage, Stage::Failed(_) | Stage::Started);
+                |host: &Host| reached(&host.stage) || matches!(host.stage, Stage::Failed(_) | Stage::Started);
             if self.hosts.iter().all(done) || Instant::now() >= deadline {
                 break;
             }
-            let arrived = signals.wait(Some(deadline), Some(self.news.descriptor()))?;
-            self.hold(arrived)?;
+            let arrived = signals.wait(Some(deadline), Some(self.events.descriptor()))?;
+            self.hold_signals(arrived)?;
         }
         let failed = self.hosts.iter().any(|host| matches!(host.stage, Stage::Failed(_)));
         let problem = |host: &Host| match &host.stage {
             Stage::Failed(why) => Some(format!("host {}: {why}", host.spec.name)),
-            // Those that are only slower than the failure of another have no problem.
-            stage if failed || so_far(stage) || *stage == Stage::Started => None,
-            _ => Some(format!("host {}: no answer within {PATIENCE:?}; is it overloaded?", host.spec.name)),
+            // After another host's failure, a host that has not answered yet is not reported.
+            stage if failed || reached(stage) || *stage == Stage::Started => None,
+            _ => Some(format!(
+                "host {}: no answer within {READY_TIMEOUT:?}; is it overloaded?",
+                host.spec.name
+            )),
         };
         let problems: Vec<String> = self.hosts.iter().filter_map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(LaunchError::Hosts(problems)) }
     }
 
-    /// Handles signals that arrive early. Before ranks are told to start, signals that end programs end this
-    /// one. From then on they are for the ranks, which get them when all are started, unless the user
-    /// insists.
-    fn hold(&mut self, arrived: Vec<i32>) -> Result<(), LaunchError> {
+    /// Handles signals that arrive during start-up. Before the ranks are told to start, a terminating signal
+    /// ends the launcher. Afterwards signals are kept for the ranks until all are started; a second
+    /// terminating signal ends the launcher.
+    fn hold_signals(&mut self, arrived: Vec<i32>) -> Result<(), LaunchError> {
         for signal in arrived {
             let ends = |signal: &i32| [SIGINT, SIGTERM, SIGHUP].contains(signal);
-            if ends(&signal) && (!self.is_going || self.early.iter().any(ends)) {
+            if ends(&signal) && (!self.has_released || self.early_signals.iter().any(ends)) {
                 return Err(LaunchError::Interrupted(signal));
             }
-            if self.is_going {
-                self.early.push(signal);
+            if self.has_released {
+                self.early_signals.push(signal);
             }
         }
         Ok(())
     }
 
-    /// Takes note of what the hosts have told.
+    /// Handles the queued events of the hosts.
     fn take_events(&mut self) {
-        for (at, event) in self.news.take() {
+        for (host_index, event) in self.events.take() {
             match event {
-                Event::Said(said) => self.hear(at, said),
-                Event::Closed(why) => self.lose(at, &why),
-                Event::Unwritten(why) => drop(self.trouble.get_or_insert(why)),
+                Event::Received(frame) => self.handle_frame(host_index, frame),
+                Event::Closed(why) => self.handle_close(host_index, &why),
+                Event::OutputError(why) => drop(self.output_error.get_or_insert(why)),
             }
         }
     }
 
-    fn hear(&mut self, at: usize, said: FromAgent) {
-        let host = &mut self.hosts[at];
-        match said {
+    fn handle_frame(&mut self, host_index: usize, frame: FromAgent) {
+        let host = &mut self.hosts[host_index];
+        match frame {
             FromAgent::Hello { version, protocol, launcher } => {
                 host.stage = if version == VERSION && protocol == PROTOCOL {
                     Stage::Greeted(launcher)
                 } else {
                     Stage::Failed(format!(
-                        "its tbccl is {version} (protocol {protocol}), and ours {VERSION} (protocol {PROTOCOL}); install the same on both, or name another with --tbccl"
+                        "its tbccl is {version} (protocol {protocol}), and this one is {VERSION} \
+                         (protocol {PROTOCOL}); install the same on both, or name another with --tbccl"
                     ))
                 };
             }
@@ -268,10 +290,10 @@ impl<'a> RemoteRanks<'a> {
                     self.ranks[*rank as usize].member.pid = pid;
                 }
             }
-            FromAgent::Ended { rank, how } => self.note_end(rank, how),
+            FromAgent::Ended { rank, how } => self.record_exit(rank, how),
             FromAgent::StdinTaken { .. } => {
                 if let Some(pump) = &self.pump {
-                    pump.was_taken();
+                    pump.acknowledge();
                 }
             }
             FromAgent::Warning { text } => {
@@ -283,7 +305,7 @@ impl<'a> RemoteRanks<'a> {
         }
     }
 
-    fn note_end(&mut self, rank: u32, how: Ended) {
+    fn record_exit(&mut self, rank: u32, how: Ended) {
         if let Some(rank) = self.ranks.get_mut(rank as usize)
             && rank.ended.is_none()
         {
@@ -292,17 +314,18 @@ impl<'a> RemoteRanks<'a> {
         }
     }
 
-    /// A conversation is over.
-    fn lose(&mut self, at: usize, why: &str) {
-        let host = &mut self.hosts[at];
+    /// Handles the end of a connection.
+    fn handle_close(&mut self, host_index: usize, why: &str) {
+        let host = &mut self.hosts[host_index];
         if matches!(host.stage, Stage::Finished | Stage::Failed(_)) {
             return;
         }
         host.link.close();
-        let (status, said) = host.link.post_mortem(Duration::from_secs(1));
+        let (status, stderr_lines) = host.link.post_mortem(Duration::from_secs(1));
         let was_started = host.stage == Stage::Started;
         let ended = why == "the connection ended";
-        let why = if ended { ssh::explain(self.plan, &host.spec, status, &said) } else { why.to_owned() };
+        let why =
+            if ended { ssh::explain(self.plan, &host.spec, status, &stderr_lines) } else { why.to_owned() };
         let lost: Vec<u32> =
             host.ranks.iter().copied().filter(|rank| self.ranks[*rank as usize].ended.is_none()).collect();
         if was_started && !lost.is_empty() {
@@ -314,24 +337,24 @@ impl<'a> RemoteRanks<'a> {
         }
         host.stage = Stage::Failed(why);
         for rank in lost.into_iter().filter(|_| was_started) {
-            self.note_end(rank, Ended::Lost);
+            self.record_exit(rank, Ended::Lost);
         }
     }
 
-    /// Ends what is left on all hosts, and waits for their last words.
+    /// Ends the remaining processes on all hosts, and waits for the agents' last frames.
     fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
         self.pump = None;
         for host in &self.hosts {
             host.link.send(&ToAgent::Finish, b"");
         }
-        let until = Instant::now() + self.spec.grace + LAST_WORDS;
+        let deadline = Instant::now() + self.spec.grace + FINISH_TIMEOUT;
         loop {
             self.take_events();
             let done = |host: &Host| matches!(host.stage, Stage::Finished | Stage::Failed(_));
-            if self.hosts.iter().all(done) || Instant::now() >= until {
+            if self.hosts.iter().all(done) || Instant::now() >= deadline {
                 break;
             }
-            let arrived = signals.wait(Some(until), Some(self.news.descriptor()))?;
+            let arrived = signals.wait(Some(deadline), Some(self.events.descriptor()))?;
             if arrived.iter().any(|signal| [SIGINT, SIGTERM, SIGHUP].contains(signal)) {
                 break;
             }
@@ -342,23 +365,23 @@ impl<'a> RemoteRanks<'a> {
         self.take_events();
         let finished = self.sink.lock().unwrap_or_else(PoisonError::into_inner).finish();
         if let Err(why) = finished {
-            self.trouble.get_or_insert(why);
+            self.output_error.get_or_insert(why);
         }
         Ok(())
     }
 }
 
 impl Drop for RemoteRanks<'_> {
-    /// Agents whose stdin ends end their ranks; those of other hosts do so when ssh is gone.
+    /// Closes all agents' stdin, which makes them end their ranks; remote agents notice when ssh ends.
     fn drop(&mut self) {
         for host in &mut self.hosts {
             host.link.close();
         }
         self.pump = None;
         for host in &mut self.hosts {
-            let patience =
-                if host.spec.local { self.spec.grace + LAST_WORDS } else { Duration::from_secs(2) };
-            host.link.end(patience);
+            let timeout =
+                if host.spec.local { self.spec.grace + FINISH_TIMEOUT } else { Duration::from_secs(2) };
+            host.link.end(timeout);
         }
     }
 }
@@ -380,15 +403,15 @@ impl RankSet for RemoteRanks<'_> {
     }
 
     fn early_signals(&mut self) -> Vec<i32> {
-        std::mem::take(&mut self.early)
+        std::mem::take(&mut self.early_signals)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.news.descriptor())
+        Some(self.events.descriptor())
     }
 
-    fn trouble(&mut self) -> Option<Unwritten> {
-        self.trouble.take()
+    fn output_error(&mut self) -> Option<OutputError> {
+        self.output_error.take()
     }
 
     fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {

@@ -1,8 +1,8 @@
-//! Starting an agent on a host, and the meaning of failures.
+//! Command lines that start an agent, and explanations of their failures.
 //!
-//! On this host the agent is this program. On others the system's ssh starts it, with the user's own
-//! configuration and keys: no password is asked for, and nothing of the job is on a command line, where
-//! others could read it.
+//! On this host the agent is this program. On other hosts the system's ssh starts it, with the user's
+//! configuration and keys. It never asks for a password. Nothing about the job appears on a command line,
+//! where other users could read it.
 
 use crate::launch::{HostSpec, Hosts};
 use std::{
@@ -30,21 +30,21 @@ const OPTIONS: [&str; 13] = [
     "EscapeChar=none",
 ];
 
-/// Exit status of the remote command line when there is no tbccl. No shell uses it by itself.
+/// Exit status of the remote command when it finds no tbccl. No shell uses this status itself.
 const NO_TBCCL: i32 = 87;
 
-/// The command that starts an agent there.
+/// Returns the command that starts the agent of a host.
 pub(super) fn command(plan: &Hosts, host: &HostSpec) -> Command {
     if host.local {
         let mut command = Command::new(&plan.agent);
         command.arg("agent");
         return command;
     }
-    let (program, own) =
+    let (program, options) =
         plan.ssh.split_first().map_or((OsStr::new("ssh"), [].as_slice()), |(p, o)| (p.as_os_str(), o));
     let mut command = Command::new(program);
-    command.args(own);
-    // Another program than OpenSSH's may stand in for it; it gets what all of them understand.
+    command.args(options);
+    // Only OpenSSH gets these options; another program gets the host and the command alone.
     if Path::new(program).file_name().is_some_and(|name| name == "ssh") {
         command.args(OPTIONS).arg("--");
     }
@@ -70,7 +70,7 @@ fn remote_line(plan: &Hosts) -> OsString {
     line
 }
 
-/// In single quotes, as every shell reads them.
+/// Quotes a word in single quotes, which every shell understands.
 fn quoted(word: &OsStr) -> OsString {
     let mut out = vec![b'\''];
     for byte in word.as_bytes() {
@@ -83,13 +83,13 @@ fn quoted(word: &OsStr) -> OsString {
     OsString::from_vec(out)
 }
 
-/// Whether this is the local host: by one of its names, or by an address of one of its interfaces.
+/// Whether `name` is the local host: one of its names, or an address of one of its interfaces.
 pub(in crate::launch) fn is_here(name: &str) -> bool {
-    let own = rustix::system::uname();
-    let own = own.nodename().to_string_lossy().into_owned();
-    let short = own.split('.').next().unwrap_or_default();
+    let nodename = rustix::system::uname();
+    let nodename = nodename.nodename().to_string_lossy().into_owned();
+    let short = nodename.split('.').next().unwrap_or_default();
     ["localhost", "127.0.0.1", "::1"].contains(&name)
-        || (!own.is_empty() && (name == own || name == short))
+        || (!nodename.is_empty() && (name == nodename || name == short))
         || name.parse().is_ok_and(is_ours)
 }
 
@@ -98,15 +98,21 @@ fn is_ours(address: IpAddr) -> bool {
     if_addrs::get_if_addrs().is_ok_and(|interfaces| interfaces.iter().any(|own| own.ip() == address))
 }
 
-/// Why there is no agent: how ssh (or our own program) has ended, and the last lines that it has printed.
-pub(super) fn explain(plan: &Hosts, host: &HostSpec, status: Option<ExitStatus>, said: &[String]) -> String {
-    let said = said.iter().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim());
-    let told = said.map_or_else(String::new, |line| format!(": {line}"));
+/// Explains why the agent ended, from the exit status of ssh (or of the local agent) and its last stderr
+/// lines.
+pub(super) fn explain(
+    plan: &Hosts,
+    host: &HostSpec,
+    status: Option<ExitStatus>,
+    stderr_lines: &[String],
+) -> String {
+    let stderr_lines = stderr_lines.iter().rev().find(|line| !line.trim().is_empty()).map(|line| line.trim());
+    let detail = stderr_lines.map_or_else(String::new, |line| format!(": {line}"));
     let ssh = plan.ssh.first().map_or("ssh".into(), |program| program.to_string_lossy());
     let name = &host.name;
     match status.and_then(|status| status.code()) {
-        _ if host.local => format!("the agent ended before its ranks{told}"),
-        Some(255) => format!("{ssh} failed{told}; `{ssh} {name} true` must work without a password"),
+        _ if host.local => format!("the agent ended before its ranks{detail}"),
+        Some(255) => format!("{ssh} failed{detail}; `{ssh} {name} true` must work without a password"),
         Some(NO_TBCCL) => match &plan.tbccl {
             Some(path) => format!("there is no {}; check --tbccl", path.display()),
             None => format!(
@@ -115,9 +121,9 @@ pub(super) fn explain(plan: &Hosts, host: &HostSpec, status: Option<ExitStatus>,
             ),
         },
         Some(status) => {
-            format!("{ssh} ended with status {status}{told}; see what `{ssh} {name} tbccl --version` says")
+            format!("{ssh} ended with status {status}{detail}; see what `{ssh} {name} tbccl --version` says")
         }
-        None => format!("{ssh} was killed{told}"),
+        None => format!("{ssh} was killed{detail}"),
     }
 }
 
@@ -151,7 +157,7 @@ mod tests {
         assert_eq!(args(&command(&plan, &plan.hosts[0])).len(), 2);
     }
 
-    /// The line, run by a shell here.
+    /// Runs the remote command line in a local shell; returns its status and stdout.
     fn status_of_line(plan: &Hosts, path: &str) -> (Option<i32>, String) {
         let mut shell = Command::new("/bin/sh");
         shell.arg("-c").arg(remote_line(plan)).env("PATH", path).stdin(Stdio::null());
@@ -185,9 +191,9 @@ mod tests {
     #[test]
     fn failures_say_what_ssh_said_and_what_helps() {
         let plan = plan();
-        let why = |status: i32, said: &str| {
-            let said: Vec<String> = said.lines().map(str::to_owned).collect();
-            explain(&plan, &plan.hosts[0], Some(ExitStatus::from_raw(status << 8)), &said)
+        let why = |status: i32, stderr_lines: &str| {
+            let stderr_lines: Vec<String> = stderr_lines.lines().map(str::to_owned).collect();
+            explain(&plan, &plan.hosts[0], Some(ExitStatus::from_raw(status << 8)), &stderr_lines)
         };
         let refused = why(255, "x\nmac1: Permission denied (publickey).\n");
         assert!(refused.contains("Permission denied") && refused.contains("`ssh mac1 true`"), "{refused}");

@@ -1,8 +1,8 @@
-//! Forwarding of the launcher's stdin to the ranks that get it.
+//! Forwarding of the launcher's stdin to the ranks that receive it.
 //!
-//! A piece is read when every rank has taken the one before, so buffered input is bounded, and a rank that
-//! does not read delays only ranks with the same input. A terminal's input goes to no rank: ranks are not in
-//! its foreground.
+//! A chunk is read only after every rank has taken the previous one, so buffered input is bounded. A rank
+//! that does not read delays only ranks with the same input. Terminal input goes to no rank, because ranks
+//! are not in the terminal's foreground process group.
 
 use crate::launch::frame::{self, ToAgent};
 use rustix::{
@@ -16,19 +16,19 @@ use std::{
     thread,
 };
 
-/// Read at once.
-const PIECE_BYTES: usize = 1 << 15;
+/// Bytes per read.
+const CHUNK_BYTES: usize = 1 << 15;
 
-/// A rank that gets what we read, and the way there.
+/// A rank that receives the input, and the frame queue of its agent.
 pub(super) type Target = (u32, mpsc::Sender<Vec<u8>>);
 
-/// The thread that reads. Ends when dropped.
+/// The reading thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Pump {
-    /// Closing it ends the thread.
+    /// Write end of a pipe; closing it ends the thread.
     _stop: OwnedFd,
-    /// A rank has taken its piece.
-    taken: mpsc::Sender<()>,
+    /// Counts the ranks that have taken the current chunk.
+    acknowledge: mpsc::Sender<()>,
 }
 
 impl Pump {
@@ -37,25 +37,25 @@ impl Pump {
         !io::stdin().is_terminal()
     }
 
-    /// Starts to pass on.
+    /// Starts the thread.
     pub(super) fn start(targets: Vec<Target>) -> io::Result<Pump> {
         let (stopped, stop) = io::pipe()?;
-        let (taken, takes) = mpsc::channel();
+        let (acknowledge, acknowledgements) = mpsc::channel();
         let stopped = OwnedFd::from(stopped);
-        let body = move || pass_on(&targets, &takes, &stopped);
+        let body = move || forward(&targets, &acknowledgements, &stopped);
         thread::Builder::new().name("stdin".to_owned()).spawn(body)?;
-        Ok(Pump { _stop: OwnedFd::from(stop), taken })
+        Ok(Pump { _stop: OwnedFd::from(stop), acknowledge })
     }
 
-    /// A rank has taken its piece.
-    pub(super) fn was_taken(&self) {
-        let _ = self.taken.send(());
+    /// Reports that a rank has taken the current chunk.
+    pub(super) fn acknowledge(&self) {
+        let _ = self.acknowledge.send(());
     }
 }
 
-fn pass_on(targets: &[Target], takes: &mpsc::Receiver<()>, stopped: &OwnedFd) {
+fn forward(targets: &[Target], acknowledgements: &mpsc::Receiver<()>, stopped: &OwnedFd) {
     let stdin = io::stdin();
-    let mut buffer = vec![0; PIECE_BYTES];
+    let mut buffer = vec![0; CHUNK_BYTES];
     loop {
         let mut fds = [PollFd::new(&stdin, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
         if !matches!(poll(&mut fds, None), Ok(_) | Err(Errno::INTR)) || !fds[1].revents().is_empty() {
@@ -64,17 +64,17 @@ fn pass_on(targets: &[Target], takes: &mpsc::Receiver<()>, stopped: &OwnedFd) {
         if fds[0].revents().is_empty() {
             continue;
         }
-        let piece = match read(&stdin, &mut buffer) {
+        let chunk = match read(&stdin, &mut buffer) {
             Ok(n) => &buffer[..n],
             Err(Errno::AGAIN | Errno::INTR) => continue,
-            // A stdin that can't be read, as one that is closed, has ended.
+            // An unreadable stdin, such as a closed one, counts as ended.
             Err(_) => &[],
         };
         for (rank, to) in targets {
-            let _ = to.send(frame::encode(&ToAgent::Stdin { rank: *rank }, piece));
+            let _ = to.send(frame::encode(&ToAgent::Stdin { rank: *rank }, chunk));
         }
-        // The launcher drops its end when the job is over.
-        if piece.is_empty() || targets.iter().any(|_| takes.recv().is_err()) {
+        // The receive fails once the launcher drops its sender at the end of the job.
+        if chunk.is_empty() || targets.iter().any(|_| acknowledgements.recv().is_err()) {
             return;
         }
     }

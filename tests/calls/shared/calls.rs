@@ -1,6 +1,6 @@
-//! What becomes of calls that are issued.
+//! Order, results and errors of calls that are issued.
 
-use crate::shared::issued::{Issued, PATIENCE, call, call_group, issue, ranks};
+use crate::shared::issued::{Issued, TIMEOUT, call, call_group, issue, ranks};
 use std::{
     sync::Barrier,
     thread,
@@ -10,12 +10,12 @@ use tbccl::{CallOptions, Collective, Config, Error, Operation, Rank, ReduceOp, S
 
 const SUM: Operation<'static> = Operation::new(Collective::AllReduce).with_op(ReduceOp::Sum);
 
-fn none() -> CallOptions {
+fn default_options() -> CallOptions {
     CallOptions::default()
 }
 
-/// As each rank of a job.
-fn job(size: u32, body: impl Fn(SharedCommunicator) + Sync) {
+/// Runs `body` as each rank of a job.
+fn on_each_rank(size: u32, body: impl Fn(SharedCommunicator) + Sync) {
     thread::scope(|scope| {
         for comm in ranks(size, &Config::default()) {
             let body = &body;
@@ -24,23 +24,23 @@ fn job(size: u32, body: impl Fn(SharedCommunicator) + Sync) {
     });
 }
 
-/// Calls that differ from each other: ranks that don't make them in one order disagree.
+/// Issues calls that differ from each other, so that ranks that execute them in different orders disagree.
 fn issue_many(comm: &SharedCommunicator, many: usize) -> Vec<Issued<u32>> {
     let nth = |at: usize| {
         let (own, count) = (vec![comm.rank().0 + at as u32; 1 + at % 7], 1 + at % 7);
         match at % 3 {
-            0 => issue(comm, SUM, (own, vec![0; count]), &none()),
+            0 => issue(comm, SUM, (own, vec![0; count]), &default_options()),
             1 => issue(
                 comm,
                 Operation::new(Collective::Broadcast).with_root(Rank(at as u32 % comm.size())),
                 (own, vec![0; count]),
-                &none(),
+                &default_options(),
             ),
             _ => issue(
                 comm,
                 Operation::new(Collective::AllReduce).with_op(ReduceOp::Max),
                 (Vec::new(), own),
-                &none(),
+                &default_options(),
             ),
         }
     };
@@ -50,22 +50,22 @@ fn issue_many(comm: &SharedCommunicator, many: usize) -> Vec<Issued<u32>> {
 fn check_many(size: u32, issued: Vec<Issued<u32>>) {
     for (at, issued) in issued.into_iter().enumerate() {
         let of_rank = |rank: u32| rank + at as u32;
-        let wanted = match at % 3 {
+        let expected = match at % 3 {
             0 => (0..size).map(of_rank).sum(),
             1 => of_rank(at as u32 % size),
             _ => of_rank(size - 1),
         };
-        assert_eq!(issued.finish().expect("carried out"), vec![wanted; 1 + at % 7], "call {at}");
+        assert_eq!(issued.finish().expect("carried out"), vec![expected; 1 + at % 7], "call {at}");
     }
 }
 
 #[test]
 fn calls_are_made_in_the_order_in_which_they_were_issued() {
-    job(3, |comm| {
+    on_each_rank(3, |comm| {
         let first = issue_many(&comm, 150);
-        // Behind what is queued.
+        // The blocking call runs after those queued.
         let mut data = [comm.rank().0; 9];
-        call(&comm, SUM, &mut data, &none()).expect("behind the others");
+        call(&comm, SUM, &mut data, &default_options()).expect("behind the others");
         assert_eq!(data, [3; 9]);
         assert!(first.iter().all(|issued| issued.pending.test().is_some()), "those before it are done");
         check_many(3, first);
@@ -75,18 +75,19 @@ fn calls_are_made_in_the_order_in_which_they_were_issued() {
 
 #[test]
 fn many_threads_call_and_issue_at_once_and_each_call_is_whole() {
-    job(2, |comm| {
+    on_each_rank(2, |comm| {
         thread::scope(|scope| {
             for thread in 0..4 {
                 let comm = &comm;
                 scope.spawn(move || {
                     for round in 0..60 {
-                        // Any two calls of the two ranks may meet, so all are alike.
+                        // Any call of one rank may match any call of the other, so all calls are equal.
                         let mut data = vec![comm.rank().0 + 1; 100];
                         if (thread + round) % 2 == 0 {
-                            call(comm, SUM, &mut data, &none()).expect("carried out");
+                            call(comm, SUM, &mut data, &default_options()).expect("carried out");
                         } else {
-                            let issued = issue(comm, SUM, (Vec::new(), data), &none()).expect("issued");
+                            let issued =
+                                issue(comm, SUM, (Vec::new(), data), &default_options()).expect("issued");
                             data = issued.finish().expect("carried out");
                         }
                         assert_eq!(data, [3; 100]);
@@ -99,12 +100,17 @@ fn many_threads_call_and_issue_at_once_and_each_call_is_whole() {
 
 #[test]
 fn a_thread_that_calls_after_it_has_issued_comes_after_what_it_issued() {
-    job(2, |comm| {
+    on_each_rank(2, |comm| {
         for round in 0..200 {
-            let issued = issue(&comm, SUM, (Vec::new(), vec![round]), &none()).expect("issued");
+            let issued = issue(&comm, SUM, (Vec::new(), vec![round]), &default_options()).expect("issued");
             let mut data = [1.0f32; 3];
-            call(&comm, Operation::new(Collective::AllReduce).with_op(ReduceOp::Prod), &mut data, &none())
-                .expect("the other order disagrees");
+            call(
+                &comm,
+                Operation::new(Collective::AllReduce).with_op(ReduceOp::Prod),
+                &mut data,
+                &default_options(),
+            )
+            .expect("the other order disagrees");
             assert_eq!(issued.finish().expect("carried out"), [2 * round]);
         }
     });
@@ -112,7 +118,7 @@ fn a_thread_that_calls_after_it_has_issued_comes_after_what_it_issued() {
 
 #[test]
 fn calls_of_a_group_are_issued_together() {
-    job(2, |comm| {
+    on_each_rank(2, |comm| {
         let mut data = vec![vec![1u64; 5], vec![2; 70_000]];
         call_group(&comm, &SUM, &mut data).expect("a group");
         assert_eq!(data, [vec![2; 5], vec![4; 70_000]]);
@@ -122,31 +128,31 @@ fn calls_of_a_group_are_issued_together() {
 #[test]
 fn a_wait_with_a_limit_ends_and_can_be_repeated() {
     let comms = ranks(2, &Config::default());
-    let early = issue(&comms[0], SUM, (Vec::new(), vec![5i32; 4]), &none()).expect("issued");
+    let early = issue(&comms[0], SUM, (Vec::new(), vec![5i32; 4]), &default_options()).expect("issued");
     let began = Instant::now();
     assert!(early.pending.wait(Some(Duration::from_millis(30))).is_none(), "nobody else is there");
     assert!(began.elapsed() >= Duration::from_millis(30));
     assert!(early.pending.test().is_none());
-    let late = issue(&comms[1], SUM, (Vec::new(), vec![6i32; 4]), &none()).expect("issued");
+    let late = issue(&comms[1], SUM, (Vec::new(), vec![6i32; 4]), &default_options()).expect("issued");
     assert_eq!(early.finish().expect("both are there"), [11; 4]);
     assert_eq!(late.finish().expect("both are there"), [11; 4]);
 }
 
 #[test]
 fn a_call_whose_pending_is_dropped_is_made_all_the_same() {
-    job(2, |comm| {
+    on_each_rank(2, |comm| {
         for _ in 0..20 {
-            issue(&comm, SUM, (Vec::new(), vec![1u8; 1000]), &none()).expect("issued").forget();
+            issue(&comm, SUM, (Vec::new(), vec![1u8; 1000]), &default_options()).expect("issued").forget();
         }
         let mut data = [2i16];
-        call(&comm, SUM, &mut data, &none()).expect("after the others");
+        call(&comm, SUM, &mut data, &default_options()).expect("after the others");
         assert_eq!((data, comm.stats().finished), ([4], 21));
     });
 }
 
 #[test]
 fn finalize_carries_out_what_is_queued_and_nothing_after_it() {
-    job(3, |comm| {
+    on_each_rank(3, |comm| {
         let other = comm.clone();
         let issued = issue_many(&comm, 60);
         comm.finalize().expect("all is well");
@@ -159,10 +165,12 @@ fn finalize_carries_out_what_is_queued_and_nothing_after_it() {
                 "{error}"
             );
         };
-        is_over(call(&other, SUM, &mut [0u8], &none()).err());
+        is_over(call(&other, SUM, &mut [0u8], &default_options()).err());
         is_over(other.with(|comm| comm.barrier()).err());
         is_over(other.finalize().err());
-        is_over(issue(&other, SUM, (Vec::new(), vec![1u8]), &none()).and_then(Issued::finish).err());
+        is_over(
+            issue(&other, SUM, (Vec::new(), vec![1u8]), &default_options()).and_then(Issued::finish).err(),
+        );
         assert_eq!((other.rank(), other.stats().finished), (comm.rank(), 60));
         assert!(other.stats().links.sent_messages > 0);
     });
@@ -170,7 +178,7 @@ fn finalize_carries_out_what_is_queued_and_nothing_after_it() {
 
 #[test]
 fn the_last_one_who_leaves_waits_for_what_is_queued() {
-    job(2, |comm| {
+    on_each_rank(2, |comm| {
         let issued = issue_many(&comm, 40);
         drop(comm);
         assert!(issued.iter().all(|issued| matches!(issued.pending.test(), Some(Ok(())))));
@@ -179,7 +187,7 @@ fn the_last_one_who_leaves_waits_for_what_is_queued() {
 
 #[test]
 fn the_communicator_itself_can_be_used_between_calls() {
-    job(2, |comm| {
+    on_each_rank(2, |comm| {
         let before = issue_many(&comm, 20);
         let size = comm.with(|comm| {
             let mut data = [1u32; 3];
@@ -195,23 +203,27 @@ fn the_communicator_itself_can_be_used_between_calls() {
 
 #[test]
 fn options_hold_for_their_call_only() {
-    job(2, |comm| {
+    on_each_rank(2, |comm| {
         let messages = |comm: &SharedCommunicator| comm.stats().links.sent_messages;
-        let by = |algorithm: &str| CallOptions { algorithm: Some(algorithm.into()), segments: 1, ..none() };
-        // Messages of one rank of two.
-        for (algorithm, wanted) in [("mesh", 1), ("rsag_mesh", 2), ("mesh", 1)] {
+        let by = |algorithm: &str| CallOptions {
+            algorithm: Some(algorithm.into()),
+            segments: 1,
+            ..default_options()
+        };
+        // Number of messages that one of two ranks sends.
+        for (algorithm, expected) in [("mesh", 1), ("rsag_mesh", 2), ("mesh", 1)] {
             let before = messages(&comm);
             call(&comm, SUM, &mut [1.0f32; 64], &by(algorithm)).expect(algorithm);
-            assert_eq!(messages(&comm) - before, wanted, "{algorithm}");
+            assert_eq!(messages(&comm) - before, expected, "{algorithm}");
         }
         comm.with(|comm| comm.set_algorithm(Some("rsag_mesh"), 1)).expect("open").expect("known");
-        for (options, wanted) in [(none(), 2), (by("mesh"), 1), (none(), 2)] {
+        for (options, expected) in [(default_options(), 2), (by("mesh"), 1), (default_options(), 2)] {
             let before = messages(&comm);
             let issued = issue(&comm, SUM, (Vec::new(), vec![1.0f32; 64]), &options).expect("issued");
             issued.finish().expect("carried out");
-            assert_eq!(messages(&comm) - before, wanted, "{options:?}");
+            assert_eq!(messages(&comm) - before, expected, "{options:?}");
         }
-        let reproducible = CallOptions { numerics: Some(tbccl::Numerics::Reproducible), ..none() };
+        let reproducible = CallOptions { numerics: Some(tbccl::Numerics::Reproducible), ..default_options() };
         call(&comm, SUM, &mut [1.0f32; 64], &reproducible).expect("carried out");
     });
 }
@@ -219,7 +231,7 @@ fn options_hold_for_their_call_only() {
 #[test]
 fn a_call_s_own_limit_of_time_ends_it() {
     let comms = ranks(2, &Config::default());
-    let brief = CallOptions { timeout: Some(Duration::from_millis(100)), ..none() };
+    let brief = CallOptions { timeout: Some(Duration::from_millis(100)), ..default_options() };
     let issued = issue(&comms[0], SUM, (Vec::new(), vec![1u8]), &brief).expect("issued");
     let error = issued.finish().expect_err("nobody else is there");
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
@@ -235,7 +247,7 @@ fn what_is_wrong_with_a_call_is_said_when_it_is_issued() {
             .map(Issued::forget)
             .expect_err("wrong")
     };
-    for (operation, says) in [
+    for (operation, message) in [
         (Operation::new(Collective::Broadcast).with_root(Rank(2)), "root 2"),
         (Operation::new(Collective::AllReduce).with_op(ReduceOp::BitOr), "f32"),
         (Operation::new(Collective::Scan).with_op(ReduceOp::Avg), "no average"),
@@ -245,34 +257,39 @@ fn what_is_wrong_with_a_call_is_said_when_it_is_issued() {
         ),
         (Operation::new(Collective::AllToAll), "no form in place"),
     ] {
-        let error = refused(operation, none()).to_string();
-        assert!(error.contains(says), "{error}");
+        let error = refused(operation, default_options()).to_string();
+        assert!(error.contains(message), "{error}");
     }
-    let unknown = CallOptions { algorithm: Some("rong".into()), ..none() };
+    let unknown = CallOptions { algorithm: Some("rong".into()), ..default_options() };
     assert!(matches!(refused(SUM, unknown), Error::UnknownName(_)));
     assert!(
-        refused(SUM, CallOptions { timeout: Some(Duration::ZERO), ..none() }).to_string().contains("0 s")
+        refused(SUM, CallOptions { timeout: Some(Duration::ZERO), ..default_options() })
+            .to_string()
+            .contains("0 s")
     );
-    assert!(matches!(refused(SUM, CallOptions { segments: u32::MAX, ..none() }), Error::InvalidArgument(_)));
+    assert!(matches!(
+        refused(SUM, CallOptions { segments: u32::MAX, ..default_options() }),
+        Error::InvalidArgument(_)
+    ));
     assert_eq!(comms[0].stats().begun, 0);
 }
 
 #[test]
 fn stats_are_told_while_a_call_waits() {
     let comms = ranks(2, &Config::default());
-    let issued = issue(&comms[0], SUM, (Vec::new(), vec![1u8; 100_000]), &none()).expect("issued");
-    let until = Instant::now() + PATIENCE;
+    let issued = issue(&comms[0], SUM, (Vec::new(), vec![1u8; 100_000]), &default_options()).expect("issued");
+    let until = Instant::now() + TIMEOUT;
     let stats = loop {
-        let asked = Instant::now();
+        let started = Instant::now();
         let stats = comms[0].stats();
-        assert!(asked.elapsed() < Duration::from_secs(5), "it waits for the call");
+        assert!(started.elapsed() < Duration::from_secs(5), "it waits for the call");
         if stats.begun == 1 && stats.links.copied_bytes > 0 {
             break stats;
         }
         assert!(Instant::now() < until, "never told: {stats:?}");
     };
     assert_eq!((stats.finished, &stats.peers[..]), (0, &[(Rank(1), stats.links)][..]));
-    call(&comms[1], SUM, &mut [1u8; 100_000], &none()).expect("both are there");
+    call(&comms[1], SUM, &mut [1u8; 100_000], &default_options()).expect("both are there");
     assert_eq!(issued.finish().expect("both are there"), vec![2; 100_000]);
     assert_eq!((comms[0].stats().begun, comms[0].stats().finished), (1, 1));
 }
@@ -285,38 +302,39 @@ fn a_panic_is_not_the_end_of_the_process_but_of_the_communicator() {
         scope.spawn(|| broken.with(|_| -> () { panic!("a defect, as this test wants it") })).join().is_err()
     });
     assert!(panicked);
-    let error = call(broken, SUM, &mut [1u8], &none()).expect_err("nobody knows its state");
+    let error = call(broken, SUM, &mut [1u8], &default_options()).expect_err("nobody knows its state");
     assert!(matches!(error, Error::Defect(_)), "{error}");
-    call(&comms[1], SUM, &mut [1u8], &none()).expect_err("rank 0 has failed");
+    call(&comms[1], SUM, &mut [1u8], &default_options()).expect_err("rank 0 has failed");
 }
 
-/// Nanoseconds that the thread for calls of a rank has been on a core.
+/// Returns the nanoseconds that a rank's call thread has spent on a core.
 #[cfg(target_os = "linux")]
 fn time_on_a_core(name: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("our threads").flatten();
-    let ours = tasks
+    let matching = tasks
         .map(|task| task.path())
         .filter(|path| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name));
     let used = |path: std::path::PathBuf| -> Option<u64> {
         std::fs::read_to_string(path.join("schedstat")).ok()?.split(' ').next()?.parse().ok()
     };
-    ours.filter_map(used).sum()
+    matching.filter_map(used).sum()
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn the_thread_for_calls_costs_nothing_while_there_are_none() {
-    // Ranks that no other test has, since threads are found by their names.
+    // No other test has this many ranks, and threads are found by their names.
     let comms = ranks(60, &Config { slab_bytes: Some(1 << 20), ..Config::default() });
     let (left, right) = (&comms[57], &comms[58]);
     let together = Barrier::new(2);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let issued = issue(left, Operation::send(Rank(58)), (vec![1u8; 8], vec![0; 8]), &none());
+            let issued =
+                issue(left, Operation::send(Rank(58)), (vec![1u8; 8], vec![0; 8]), &default_options());
             issued.and_then(Issued::finish).expect("sent");
             together.wait();
         });
-        let issued = issue(right, Operation::recv(Rank(57)), (Vec::new(), vec![0u8; 8]), &none());
+        let issued = issue(right, Operation::recv(Rank(57)), (Vec::new(), vec![0u8; 8]), &default_options());
         assert_eq!(issued.and_then(Issued::finish).expect("received"), [1; 8]);
         together.wait();
     });

@@ -1,25 +1,26 @@
-//! Calls on vectors that stay where they are until the calls are done.
+//! Calls on vectors that stay in place until the calls are done.
 //!
 //! # Safety
-//! A call's memory is a vector that its [`Issued`] owns, or one that is borrowed until a blocking call returns. An
-//! [`Issued`] that is dropped waits for its call, or leaks the vector if nobody knows when that is done.
+//! A call's memory is a vector that its [`Issued`] owns, or one that is borrowed until a blocking call
+//! returns. An [`Issued`] that is dropped waits for its call, or leaks the vector if the call does not finish
+//! in time.
 
 use std::{mem, time::Duration};
 use tbccl::{
     CallOptions, Communicator, Config, Element, Operation, Pending, RawCall, Result, SharedCommunicator,
 };
 
-/// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// Time limit of waits, far longer than any wait on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// The ranks of a job of threads, each to be shared.
+/// Returns the ranks of a job of threads as shared communicators.
 pub(crate) fn ranks(size: u32, config: &Config) -> Vec<SharedCommunicator> {
     let config = Config { slab_bytes: Some(256 << 20), ..config.clone() };
     let comms = Communicator::local(size, &config).expect("memory for a test");
     comms.into_iter().map(SharedCommunicator::new).collect()
 }
 
-/// A call that was issued, with its memory: the output, and the input where it is in place.
+/// An issued call with its memory: the output, and the input unless the call is in place.
 #[derive(Debug)]
 pub(crate) struct Issued<T> {
     pub(crate) pending: Pending,
@@ -28,13 +29,13 @@ pub(crate) struct Issued<T> {
 }
 
 impl<T: Element> Issued<T> {
-    /// Waits until it is done, and gives its output.
+    /// Waits until the call is done, and returns its output.
     pub(crate) fn finish(mut self) -> Result<Vec<T>> {
-        self.pending.wait(Some(PATIENCE)).expect("done in time")?;
+        self.pending.wait(Some(TIMEOUT)).expect("done in time")?;
         Ok(mem::take(&mut self.output))
     }
 
-    /// Drops what tells when it is done, and leaves its memory to it for good.
+    /// Drops the pending handle, and leaks the memory, which the call still uses.
     pub(crate) fn forget(self) {
         let pending = self.pending.clone();
         mem::forget(self);
@@ -44,7 +45,7 @@ impl<T: Element> Issued<T> {
 
 impl<T> Drop for Issued<T> {
     fn drop(&mut self) {
-        if self.pending.wait(Some(PATIENCE)).is_none() {
+        if self.pending.wait(Some(TIMEOUT)).is_none() {
             mem::forget((mem::take(&mut self.input), mem::take(&mut self.output)));
         }
     }
@@ -55,7 +56,7 @@ fn raw<T: Element>(operation: Operation<'static>, count: usize, send: &[T], recv
     RawCall { operation, dtype: T::DTYPE, count, send: send.cast(), recv: recv.as_mut_ptr().cast() }
 }
 
-/// Issues a call from one vector to another one, or in place if there is no input.
+/// Issues a call from one vector to another, or in place if the input is empty.
 pub(crate) fn issue<T: Element>(
     comm: &SharedCommunicator,
     operation: Operation<'static>,
@@ -69,7 +70,7 @@ pub(crate) fn issue<T: Element>(
     Ok(Issued { pending, input, output })
 }
 
-/// A blocking call in place.
+/// Makes a blocking call in place.
 pub(crate) fn call<T: Element>(
     comm: &SharedCommunicator,
     operation: Operation<'static>,
@@ -81,7 +82,7 @@ pub(crate) fn call<T: Element>(
     unsafe { comm.call(&call, options) }
 }
 
-/// A blocking group of a call in place on each.
+/// Makes a blocking group of calls in place, one per vector.
 pub(crate) fn call_group<T: Element>(
     comm: &SharedCommunicator,
     operation: &Operation<'static>,

@@ -1,6 +1,6 @@
 //! The flight recorder: while a call waits, when a communicator fails, and on a signal.
 
-use crate::shared::issued::{PATIENCE, call, issue, ranks};
+use crate::shared::issued::{TIMEOUT, call, issue, ranks};
 use rustix::process::{Signal, getpid, kill_process};
 use serde_json::Value;
 use std::{
@@ -13,7 +13,7 @@ use tbccl::{CallOptions, Collective, Config, Operation, ReduceOp, SharedCommunic
 const SUM: Operation<'static> = Operation::new(Collective::AllReduce).with_op(ReduceOp::Sum);
 
 fn parsed(text: &str) -> Vec<Value> {
-    // The last one may be being written.
+    // The last line may be incomplete while it is written.
     let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     lines.map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
 }
@@ -28,7 +28,7 @@ fn dumped(comm: &SharedCommunicator) -> Vec<Value> {
 fn a_call_that_waits_says_where_it_stands() {
     let comms = ranks(2, &Config::default());
     let issued = issue(&comms[0], SUM, (Vec::new(), vec![1.0f32; 50_000]), &CallOptions::default());
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let lines = loop {
         let lines = dumped(&comms[0]);
         if lines.get(1).is_some_and(|line| !line["step"].is_null()) {
@@ -62,7 +62,7 @@ fn a_communicator_that_fails_writes_what_came_before() {
     };
     let comms = ranks(2, &config);
     call(&comms[0], SUM, &mut [1u8; 4], &CallOptions::default()).expect_err("alone");
-    // Another test's signal may have had them written, too.
+    // The signal of another test may have written these files too.
     let why = |rank| {
         let lines = file_of(&folder.path().join("inner"), rank)?;
         let failed = lines.iter().any(|line| line["outcome"] == "failed");
@@ -83,13 +83,13 @@ fn a_signal_has_all_communicators_written_and_those_that_name_a_folder_there() {
     let with_a_folder = ranks(1, &Config { dump: Some(own.path().to_owned()), ..Config::default() });
     call(&with_a_folder[0], SUM, &mut [1u16; 5], &CallOptions::default()).expect("alone");
     let issued = issue(&comms[1], SUM, (Vec::new(), vec![1i64; 3]), &CallOptions::default()).expect("issued");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while comms[1].stats().begun == 0 {
         assert!(Instant::now() < until, "never begun");
     }
     record_on_signal(Some(folder.path())).expect("it can be caught");
     kill_process(getpid(), Signal::USR2).expect("a signal");
-    // Other tests' communicators are written to the same files.
+    // The files also contain other tests' communicators.
     let is_ours = |line: &Value| line["call"] == "all_reduce of 3 i64, op sum";
     while !file_of(folder.path(), 1).is_some_and(|lines| lines.iter().any(is_ours)) {
         assert!(Instant::now() < until, "never written");

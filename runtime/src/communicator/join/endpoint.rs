@@ -16,7 +16,7 @@ use bootstrap::{Connection, Identity, Joined, ReconnectListener};
 use topology::{Rank, Reach};
 use transport::{TransportError, driver::Endpoint};
 
-/// Joins over an endpoint, or tells the others why there is none.
+/// Joins over an endpoint, or reports to the other ranks why it could not be opened.
 pub(super) fn join_if_opened(
     opened: Result<Box<dyn Endpoint>>,
     identity: &Identity,
@@ -49,7 +49,7 @@ pub(super) fn join(
             Ok(Some(message)) => received = connection.exchange(&message)?,
             Ok(None) => break,
             Err(error) => {
-                // The other ranks are told whose message it is.
+                // The rendezvous adds the rank to the reason.
                 let reason = match &error {
                     TransportError::Wiring { rank: of, what } if *of == rank => what.clone(),
                     error => error.to_string(),
@@ -80,7 +80,7 @@ pub(super) fn join(
     Ok(Communicator::assemble(parts, config))
 }
 
-/// Joins only to say why this rank can't take part: the others wait for it, and shall not have to guess.
+/// Joins only to report why this rank cannot take part, so that the waiting ranks need not guess.
 fn report_failure(error: &Error, identity: &Identity, config: &Config) {
     let hello = greeting(identity, config, None, &0, None);
     let Ok(Joined { mut connection, .. }) = Connection::join(identity.rendezvous(), &hello, None) else {
@@ -88,7 +88,7 @@ fn report_failure(error: &Error, identity: &Identity, config: &Config) {
     };
     if connection.start(Some("there is no memory in common".into())).is_ok() {
         let reason = error.to_string();
-        // The other ranks are told whose message it is.
+        // The rendezvous adds the rank to the reason.
         let own =
             [format!("rank {}: ", identity.rank()), format!("rank {} on {}: ", identity.rank(), host_name())];
         let rest = own.iter().find_map(|own| reason.strip_prefix(own.as_str()));

@@ -1,4 +1,4 @@
-//! The greeting with which a rank joins, and what it learns from the greetings of others.
+//! The hello with which a rank joins, and the information from the hellos of the other ranks.
 
 use super::failure::host_name;
 use crate::{Config, error::PeerName};
@@ -6,8 +6,10 @@ use bootstrap::{Hello, Identity, Member, ReconnectListener};
 use rustix::fd::OwnedFd;
 use topology::Rank;
 
-/// Returns this rank's greeting. `probe` is a word that the others may try to read, `muster` the listener for
-/// later communicators.
+/// Returns this rank's hello.
+///
+/// `probe` is a word that the other ranks may try to read; `reconnect_listener` is the listener for later
+/// communicators.
 pub(super) fn greeting(
     identity: &Identity,
     config: &Config,
@@ -39,7 +41,7 @@ pub(super) fn names(members: &[Member]) -> Vec<PeerName> {
     members.iter().map(|m| PeerName { rank: Rank(m.rank), pid: m.pid, host: m.host.clone() }).collect()
 }
 
-/// Returns the rank whose process has the rendezvous, if any.
+/// Returns the rank whose process runs the rendezvous, if any.
 pub(super) fn rendezvous_rank(members: &[Member]) -> Option<Rank> {
     members.iter().find(|member| member.hosts_rendezvous).map(|member| Rank(member.rank))
 }

@@ -1,8 +1,8 @@
-//! Names of the ranks of a communicator that was made from another one.
+//! Labels of the ranks of a communicator that was made from another one.
 
 use topology::Rank;
 
-/// Returns names of the ranks of a new communicator for people, by rank.
+/// Returns the labels of the ranks of a new communicator for people, by rank.
 pub(super) fn labels(members: &[Rank]) -> Vec<String> {
     let label = |(new, old): (u32, &Rank)| match old.0 {
         old if old == new => new.to_string(),

@@ -1,4 +1,4 @@
-//! Shared memory within a host and another transport between hosts, as a rank of a job opens it.
+//! Shared memory within a host and another transport between hosts: from options to an endpoint.
 
 use super::{failure::not_started, tcp, verbs};
 use crate::{Config, Transport, error::Result};
@@ -14,10 +14,10 @@ use transport::{
     memory::ArenaLayout,
 };
 
-/// How long a device's address is waited for where TCP does as well.
+/// Timeout for the address of a device, where TCP would do as well.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Gets ready to share memory with the ranks of this host, and to reach those of others.
+/// Opens shared memory for the ranks of this host, and a transport to those of other hosts.
 pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) -> Result<Box<dyn Endpoint>> {
     let between = match config.transport {
         Transport::MixedVerbs => {
@@ -47,7 +47,7 @@ fn over_verbs(
     Ok(Box::new(VerbsEndpoint::open_at(options, rank, host_memory, say)?))
 }
 
-/// RDMA if it connects all hosts, TCP if not. Nothing that is wrong with RDMA is an error.
+/// Selects RDMA if it connects all hosts, TCP if not. A failure of RDMA is not an error.
 fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
     let rank = identity.rank();
     let patient = Config { timeout: config.timeout.min(ADDRESS_TIMEOUT), ..config.clone() };
@@ -62,7 +62,7 @@ fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
     }))
 }
 
-/// Rank 0 of a job says what was taken, once.
+/// Returns a function by which rank 0 of a job prints the selected transport, once.
 fn print_choice(says: bool) -> OnChoice {
     Box::new(move |_, why_not| match why_not {
         _ if !says => {}

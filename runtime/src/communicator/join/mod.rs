@@ -6,7 +6,7 @@
 //! | `endpoint` | drivers without shared memory; `tcp`, `verbs` and `mixed` open them from options |
 //! | `threads` | ranks that are threads of one process |
 //! | `rejoin` | how ranks find each other again, for communicators made from others |
-//! | `greeting` | the greeting of a rank |
+//! | `greeting` | the hello of a rank |
 //! | `labels` | names of ranks that have changed their number |
 //! | `failure` | errors of a rank whose transport could not be opened |
 
@@ -58,7 +58,7 @@ impl Communicator {
         Communicator::from_env_with(&Config::from_env()?)
     }
 
-    /// As [`Communicator::from_env`], with options that the program decides on.
+    /// Joins as [`Communicator::from_env`], with options that the program sets.
     ///
     /// # Errors
     /// As for [`Communicator::from_env`].
@@ -104,10 +104,11 @@ impl Communicator {
         Ok(peers.map(drop)?)
     }
 
-    /// Communicators for `ranks` threads of this process, in rank order.
+    /// Creates communicators for `ranks` threads of this process, in rank order.
     ///
     /// # Errors
-    /// When there are no ranks, or the system refuses memory.
+    /// [`Error::InvalidArgument`] for no ranks or too many, [`Error::Transport`] when the system refuses
+    /// memory.
     pub fn local(ranks: u32, config: &Config) -> Result<Vec<Communicator>> {
         if !(1..=collectives::MAX_RANKS).contains(&ranks) {
             return Err(Error::InvalidArgument(format!(
@@ -120,7 +121,7 @@ impl Communicator {
     }
 }
 
-/// Links to every peer that we reach on every lane, by peer and lane.
+/// Creates the links to every reachable peer on every lane, by peer and lane.
 fn links(
     rank: u32,
     ranks: u32,
@@ -140,10 +141,10 @@ fn catch_signal_if_wanted(config: &Config) -> Result<()> {
     if config.dump.is_some() { catch_signal() } else { Ok(()) }
 }
 
-/// Joins the job that an identity is for.
+/// Joins the job of an identity.
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
-    // The same on all ranks: where some may be on other hosts all have a secret, and rank 0 may have the
-    // rendezvous.
+    // Equal on all ranks: in a job that may span hosts every rank has a secret, including a rank 0 that runs
+    // the rendezvous.
     let may_span_hosts = identity.rendezvous().secret().is_some();
     let config = match config.transport {
         Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
@@ -175,7 +176,7 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
     }
 }
 
-/// Opens the sockets at which this rank can be met for later communicators. Without them only such
+/// Opens the sockets at which other ranks reach this one for later communicators. Without them only those
 /// communicators fail.
 fn open_reconnect_listener(identity: &Identity, config: &Config) -> Option<ReconnectListener> {
     let secret = identity.rendezvous().secret().cloned();

@@ -1,8 +1,9 @@
 //! Rejoining: how ranks find each other again to make another communicator.
 //!
-//! Each rank opens listening sockets before the ranks first meet, and all learn of all. The first of the new
-//! ranks that has sockets serves them, and the others connect there; from then on it is as if they had been
-//! started anew. The first rendezvous is not involved, nor is any rank outside the new communicator.
+//! Each rank opens listening sockets before the ranks first meet, and all ranks learn the addresses of all
+//! sockets. The first of the new ranks that has sockets serves them, and the others connect there. From then
+//! on they join as a new job does. Neither the first rendezvous nor any rank outside the new communicator is
+//! involved.
 
 use super::{super::Communicator, labels::labels, threads::ThreadRendezvous};
 use crate::{
@@ -13,7 +14,7 @@ use bootstrap::{Identity, Member, ReconnectListener, RendezvousHost, Secret, Wor
 use std::sync::Arc;
 use topology::Rank;
 
-/// The way by which ranks find each other again.
+/// The means by which ranks find each other again.
 #[derive(Debug)]
 pub(in super::super) enum Rejoin {
     /// Threads of one process.
@@ -22,12 +23,12 @@ pub(in super::super) enum Rejoin {
     Processes(Box<Processes>),
 }
 
-/// Ranks that are processes, as one of them knows them.
+/// The other ranks, as seen by a rank that is a process.
 #[derive(Debug)]
 pub(in super::super) struct Processes {
     /// The listener of this rank, if the system granted the sockets.
     reconnect_listener: Option<ReconnectListener>,
-    /// The listeners' addresses by rank, as text; empty if there is none.
+    /// The listeners' addresses by rank, as text; empty for a rank without a listener.
     addresses: Vec<String>,
     secret: Option<Secret>,
     /// The ranks' numbers in the first job.
@@ -41,7 +42,7 @@ impl From<Arc<ThreadRendezvous>> for Rejoin {
 }
 
 impl Rejoin {
-    /// Returns the way for processes that have met.
+    /// Returns the means for processes that have joined.
     pub(in super::super) fn processes(
         reconnect_listener: Option<ReconnectListener>,
         members: &[Member],
@@ -57,7 +58,7 @@ impl Rejoin {
 }
 
 impl Processes {
-    /// Brings these members together, one of which we are; its communicator.
+    /// Brings these members together, this rank among them, and returns its communicator.
     pub(in super::super) fn meet(
         &self,
         job: &str,

@@ -14,7 +14,7 @@ use transport::{
     memory::{Arena, Slab},
 };
 
-/// Joins over shared memory: everyone maps everyone's arena.
+/// Joins over shared memory: every rank maps every other rank's arena.
 pub(super) fn join(
     identity: &Identity,
     config: &Config,
@@ -23,7 +23,7 @@ pub(super) fn join(
     let (rank, size, rendezvous) = (identity.rank(), identity.size(), identity.rendezvous());
     let layout = layout(size, config);
     let (ours, object) = Arena::shared(layout)?;
-    // The word that others try to read; it must stay where it is until all have tried.
+    // A word that other ranks try to read; it must not move until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(rank));
     let hello = greeting(identity, config, Some(&object), &probe, reconnect_listener.as_ref());
     let Joined { mut connection, members, arenas } = Connection::join(rendezvous, &hello, Some(&object))?;
@@ -59,7 +59,8 @@ fn target_of(member: &Member) -> shm::PullTarget {
     shm::PullTarget { pid: member.pid, probe_address: member.probe_address, probe_value: member.probe_value }
 }
 
-/// Tries to read the others' memory; true when every rank can. Rank 0 says once why not.
+/// Tries to read the memory of the other ranks. Returns `true` when every rank can; otherwise rank 0 prints
+/// the reason once.
 fn agree_on_reading(
     connection: &mut Connection,
     members: &[Member],

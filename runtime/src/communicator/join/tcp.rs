@@ -1,4 +1,4 @@
-//! The TCP transport as a rank of a job opens it: from options, and who this rank is, to an endpoint.
+//! The TCP transport of a rank: from options and identity to an endpoint.
 
 use super::{super::Communicator, failure::not_started};
 use crate::{
@@ -12,15 +12,15 @@ use transport::driver::{
     tcp::{Bind, TcpConfig, TcpEndpoint, WarningHandler, addresses_of_interface, local_address_towards},
 };
 
-/// As much as is never used, where registered memory is another driver's.
+/// Slab size where another driver has the registered memory: never used.
 const UNUSED_SLAB_BYTES: u64 = 1 << 20;
 
-/// Listens for the other ranks.
+/// Opens the endpoint, which listens for the other ranks.
 pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
     open_with(identity, config, config.slab_bytes.unwrap_or(Config::SLAB_BYTES))
 }
 
-/// Listens for the ranks of other hosts, where registered memory is another driver's.
+/// Opens the endpoint for ranks of other hosts, where another driver has the registered memory.
 pub(super) fn open_between(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
     open_with(identity, config, UNUSED_SLAB_BYTES)
 }
@@ -35,7 +35,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
     }
     let options = TcpConfig {
         bind: config.tcp.interface.clone().unwrap_or_else(|| address_towards(rendezvous)),
-        // Without one the rendezvous is of this host and this user, and so are all who hear rank 0's.
+        // Without a secret, all ranks of the rendezvous belong to this host and user.
         secret: rendezvous.secret().cloned(),
         security: config.tcp.security,
         sockets: config.tcp.sockets,
@@ -53,7 +53,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
     }
 }
 
-/// The addresses at which other ranks reach this one, as far as that can be said without asking them.
+/// Returns the addresses at which other ranks reach this one, as far as this rank knows.
 pub(super) fn own_addresses(identity: &Identity, config: &Config) -> Vec<IpAddr> {
     let towards = || match address_towards(identity.rendezvous()) {
         Bind::Address(address) => vec![address],

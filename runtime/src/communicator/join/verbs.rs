@@ -1,4 +1,4 @@
-//! The verbs transport as a rank of a job opens it: from options to an endpoint.
+//! The verbs transport of a rank: from options to an endpoint.
 
 use super::failure::not_started;
 use crate::{
@@ -22,7 +22,7 @@ pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpo
     }
 }
 
-/// Tells the user what a rank waits for.
+/// Returns a function that prints progress messages of a rank.
 pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
     move |what| eprintln!("tbccl: rank {rank}: {what}")
 }
@@ -30,7 +30,7 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
 /// Returns the driver's options. Reads the device matrix, if one is named.
 pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
     let world_ranks = identity.world_ranks();
-    // One rank alone, as a split may leave it, has no cable that a matrix could name.
+    // A single rank, as a split may leave it, has no cable that a matrix could name.
     let path = config.verbs.devices.as_ref().filter(|_| !identity.has_parent() || identity.size() > 1);
     let matrix = path.map(|path| {
         let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));

@@ -17,14 +17,15 @@ use transport::{
 };
 
 impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED> {
-    /// Sends on what has come of the message that a send follows, if that is the one step that it waits for.
+    /// Sends the part of a message that a send's receive has so far, if that receive is the only step that
+    /// the send waits for.
     #[inline(never)]
     pub(super) fn poll_following(&mut self, at: usize, step: u32) -> Result<bool, TransportError> {
         let Some(Followed { stream, position }) = self.program.followed[step as usize] else {
             return Ok(false);
         };
         let cursor = &self.workspace.cursors[stream as usize];
-        // A receive that is behind its stream's next one is complete: it is another step that is waited for.
+        // A receive behind its stream's next one is complete, so the send waits for another step.
         if cursor.next != position {
             return Ok(false);
         }
@@ -45,7 +46,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED>
     }
 }
 
-/// A message that is to be sent.
+/// Returns the state of a message to send.
 #[inline]
 pub(super) fn begun(
     binding: &Binding<'_>,

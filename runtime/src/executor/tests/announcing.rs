@@ -1,4 +1,4 @@
-//! When links are told of receives: early, and before anything is sent.
+//! Announcements of receives: early, and before anything is sent.
 
 use super::{
     ELEM_BYTES, LANES, TimeoutWatch, executor, links, over_local,
@@ -24,7 +24,8 @@ use transport::{
 
 const SILENT: Capabilities = Capabilities { driver: "silent", announced: true, ..stub_link::CAPABILITIES };
 
-/// Nothing ever arrives; it counts what it is told of, and wants to be told before anything is sent.
+/// Returns a link on which nothing arrives. It counts announcements, and requires one before anything is
+/// sent.
 fn silent(announced: &Arc<AtomicU32>) -> impl Link + 'static {
     let seen = Arc::clone(announced);
     let send = move |_: Span<'_>| {
@@ -77,7 +78,7 @@ fn announced(steps: Vec<Step>) -> [u32; 4] {
 
 const WHOLE: ChunkRange = ChunkRange { buffer: Buffer::Output, first: 0, len: 1 };
 
-/// Large messages arrive when they are asked for. Receives that reduce one after the other must all be
+/// Large messages arrive only when they are announced. Receives that reduce one after the other must all be
 /// announced at the same time, or their transfers would be sequential as well. Receives into memory in use
 /// must not be announced.
 #[test]
@@ -101,6 +102,6 @@ fn peers_are_told_what_to_send_before_anything_is_sent_to_them() {
     let sends = peers.map(|peer| step(Action::Send { peer, src: WHOLE }));
     let local = WHOLE;
     let recvs = peers.map(|peer| step(Action::RecvReduce { peer, local, dst: WHOLE, last: false }));
-    // The link looks at the order.
+    // The link asserts the order.
     assert_eq!(announced([sends, recvs].concat()), [0, 1, 1, 1]);
 }

@@ -25,17 +25,17 @@ use transport::{
 
 const PIECE: usize = 4096;
 
-/// Rings of so few pieces that messages of several wait for their receivers.
+/// Returns a layout with rings of few pieces, so that messages of several pieces wait for their receivers.
 fn narrow(ranks: u32) -> ArenaLayout {
     let ring = RingLayout { cells: 16, staging_bytes: 4 * PIECE, piece_bytes: PIECE };
     ArenaLayout { ring, ..layout(ranks) }
 }
 
-/// Counts how often part of a message was sent on, and sees to what links rely on.
+/// A link that counts how often part of a message was forwarded, and checks what links rely on.
 #[derive(Debug)]
 struct Counting {
     inner: Box<dyn Link>,
-    /// How much of the message under way was there.
+    /// Bytes of the message in flight that were ready.
     ready: usize,
     sent_on: Arc<AtomicU32>,
 }
@@ -96,7 +96,7 @@ fn counting(links: Links, sent_on: &Arc<AtomicU32>) -> Links {
     links.into_iter().map(|link| link.map(count)).collect()
 }
 
-/// Links between threads that copy all messages.
+/// Returns links between threads that copy all messages.
 fn copying(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
     let arenas = local::arenas(narrow(ranks)).expect("memory for a test");
     let one = |rank: u32| {
@@ -108,7 +108,7 @@ fn copying(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
     (0..ranks).map(one).collect()
 }
 
-/// Links that take announcements, and spoil memory that they may write.
+/// Returns links that take announcements, and spoil memory that they may write.
 fn announcing(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
     let mut endpoints = super::connected_endpoints(ranks, narrow(ranks));
     let one = |(rank, endpoint): (u32, &mut StrictEndpoint)| {
@@ -140,7 +140,7 @@ fn marks(job: &Job) -> usize {
 
 #[test]
 fn plans_whose_sends_follow_give_what_they_give_when_sends_wait() {
-    // By algorithm: whether there were marks, and how often part of a message was sent on.
+    // By algorithm: whether it had marks, and how often part of a message was forwarded.
     let mut seen: BTreeMap<String, (bool, u32)> = BTreeMap::new();
     for ranks in [2, 3, 5] {
         for algorithm in plan::ALGORITHMS.iter().filter(|a| a.check_ranks(ranks).is_ok()) {
@@ -162,7 +162,7 @@ fn plans_whose_sends_follow_give_what_they_give_when_sends_wait() {
             *times += sent_on.load(Relaxed);
         }
     }
-    // Whether a mark has an effect is up to which rank is first; a rank that is late finds its message whole.
+    // Whether a mark has an effect depends on which rank is first: a late rank finds its message complete.
     let unmarked: Vec<_> = seen.iter().filter(|(_, (marked, times))| !marked && *times > 0).collect();
     assert!(unmarked.is_empty(), "parts were sent on without a mark: {unmarked:?}");
     for name in ["all_reduce ring", "all_gather ring", "broadcast chain", "reduce chain", "scan chain"] {

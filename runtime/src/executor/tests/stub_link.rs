@@ -16,7 +16,7 @@ pub(super) struct StubLink<F> {
     pub(super) capabilities: &'static Capabilities,
     /// The progress of a polled send.
     pub(super) send: F,
-    /// How many receives it was told of.
+    /// Number of announced receives.
     pub(super) announced: Arc<AtomicU32>,
 }
 

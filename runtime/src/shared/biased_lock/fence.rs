@@ -1,6 +1,6 @@
-//! Fences that other threads pass: membarrier(2), where there is that.
+//! Fences that other threads of the process pass: membarrier(2), where it exists.
 //!
-//! What it does not do: it knows nothing of seats, and asks the system once.
+//! This module knows nothing of locks, and queries the system once.
 
 #[cfg(target_os = "linux")]
 mod system {
@@ -16,12 +16,12 @@ mod system {
     }
 
     pub(crate) fn fence_all_threads() {
-        // A child that was forked may have to ask again.
+        // A forked child may have to register again.
         let passed = membarrier(MembarrierCommand::PrivateExpedited).or_else(|_| {
             membarrier(MembarrierCommand::RegisterPrivateExpedited)?;
             membarrier(MembarrierCommand::PrivateExpedited)
         });
-        // Asked for only where it was granted, and what could be done once can be done again.
+        // Called only where the fence was granted, and it can be granted again.
         assert!(passed.is_ok(), "membarrier: {passed:?}, which was granted before");
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn is_available() -> bool {
     system::is_available()
 }
 
-/// Returns when each thread of this process has passed a fence since this was called. Only where they can.
+/// Makes each thread of this process pass a fence. Requires [`is_available`].
 pub(super) fn fence_all_threads() {
     system::fence_all_threads();
 }

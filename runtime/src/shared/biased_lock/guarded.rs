@@ -1,8 +1,8 @@
-//! A value behind a biased lock, which is lent to it.
+//! A value behind a biased lock, which comes from a pool.
 //!
 //! # Safety
-//! A guarded value is used by the thread that holds the lock lent to it, and by one at a time: it is borrowed
-//! from the guard ([`Guard`]), or as long as the guard is borrowed exclusively ([`Guarded::borrow`]).
+//! A guarded value is used by the thread that holds its lock, one at a time. References to it borrow the
+//! guard ([`Guard`]), or borrow the lock's guard exclusively ([`Guarded::borrow`]).
 
 use super::{BiasedGuard, BiasedLock, NO_OWNER, this_thread};
 use std::{
@@ -17,16 +17,17 @@ use std::{
     thread,
 };
 
-/// Seats that are lent to nobody.
+/// Locks that no value uses.
 static FREE: Mutex<Vec<&'static BiasedLock>> = Mutex::new(Vec::new());
 
-/// A biased_lock that is lent; dropping this gives it back to be lent again.
+/// A lock of the pool; dropping this returns it to the pool.
 #[derive(Debug)]
 struct PooledLock(&'static BiasedLock);
 
 impl PooledLock {
-    /// Returns a lock that this thread owns or can own, unless there are many free ones of others. A lock
-    /// has one owner in all its time, so that an error of one owner is never taken for another one's.
+    /// Returns a lock that this thread owns or can own, unless the pool has many locks of other owners.
+    ///
+    /// A lock has one owner in its lifetime, so that an error of one owner is never attributed to another.
     fn new() -> PooledLock {
         const MAX_FREE: usize = 64;
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,32 +51,33 @@ impl Drop for PooledLock {
 /// A value for the thread that holds its lock.
 pub(crate) struct Guarded<T> {
     biased_lock: PooledLock,
-    /// Whether a thread has panicked while it held the lock. Written while it is taken.
+    /// Whether a thread has panicked while it held the lock. Written while the lock is held.
     poisoned: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread at a time reaches the value, any of them, so it need not be `Sync`; the rest is atomic.
+// SAFETY: one thread at a time accesses the value, any of them, so it need not be `Sync`; all other fields
+// are atomic.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
-/// A value whose lock is held, and released with this.
+/// A value whose lock is held until this is dropped.
 pub(crate) struct Guard<'g, T> {
     guarded: &'g Guarded<T>,
-    /// Did the thread panic before?
+    /// Whether the thread was panicking before.
     panicked: bool,
-    /// Left when all else is done.
+    /// Released after everything else.
     _taken: BiasedGuard,
 }
 
-/// A value that a thread uses while it holds the value's lock. To be ended by [`Borrowed::end`]: dropping it
-/// says that the thread has panicked.
+/// A value borrowed by a thread that holds the value's lock. It must be ended by [`Borrowed::end`]: dropping
+/// it reports a panic.
 pub(crate) struct Borrowed<'g, T> {
     pub(crate) value: &'g mut T,
     on_panic: PoisonOnDrop<'g>,
 }
 
 impl<T> Borrowed<'_, T> {
-    /// Ends the use of the value. There is nothing to look at when no panic has passed.
+    /// Ends the use of the value without a panic.
     #[inline(always)] // As `Guarded::borrow`.
     pub(crate) fn end(self) {
         mem::forget(self.on_panic);
@@ -91,7 +93,7 @@ impl<T> Guarded<T> {
         }
     }
 
-    /// The biased_lock, which outlives the value.
+    /// Returns the lock, which outlives the value.
     pub(crate) fn biased_lock(&self) -> &'static BiasedLock {
         self.biased_lock.0
     }
@@ -102,24 +104,24 @@ impl<T> Guarded<T> {
         if !ptr::eq(taken.biased_lock, self.biased_lock.0) {
             return None;
         }
-        // SAFETY: the caller holds the lock that is lent to the value, and lends it as long as the value is
+        // SAFETY: the caller holds the value's lock, and lends its guard for as long as the value is
         // borrowed.
         let value = unsafe { &mut *self.value.get() };
         Some(Borrowed { value, on_panic: PoisonOnDrop(&self.poisoned) })
     }
 
-    /// The value, if nobody has it.
+    /// Returns the value, if no thread holds its lock.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.biased_lock.0.try_take().map(|taken| self.guard(taken))
     }
 
-    /// The value, when nobody has it.
+    /// Returns the value, once no thread holds its lock.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         self.guard(self.biased_lock.0.take())
     }
 
-    /// The value, by its own biased_lock.
+    /// Returns the guard of this value's own lock.
     #[inline]
     fn guard(&self, taken: BiasedGuard) -> Guard<'_, T> {
         Guard { guarded: self, panicked: thread::panicking(), _taken: taken }
@@ -132,7 +134,7 @@ impl<T> Guarded<T> {
     }
 }
 
-/// Dropped when a panic passes.
+/// Marks the value as poisoned when dropped, i.e. when a panic unwinds.
 struct PoisonOnDrop<'g>(&'g AtomicBool);
 
 impl Drop for PoisonOnDrop<'_> {
@@ -155,7 +157,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this has the taken biased_lock that is lent to the value.
+        // SAFETY: the guard holds the value's lock.
         unsafe { &*self.guarded.value.get() }
     }
 }
@@ -163,7 +165,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as for `deref`; and this is borrowed exclusively.
+        // SAFETY: as for `deref`; the guard is borrowed exclusively.
         unsafe { &mut *self.guarded.value.get() }
     }
 }

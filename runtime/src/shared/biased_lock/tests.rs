@@ -1,4 +1,4 @@
-//! Seats, and values behind them, by several threads.
+//! Biased locks, and values behind them, used by several threads.
 
 use super::{guarded::Guarded, *};
 use std::{
@@ -25,7 +25,7 @@ fn one_thread_at_a_time_has_the_value() {
                     } else {
                         guarded.lock()
                     };
-                    // Two words that are never seen to differ.
+                    // Both words are always seen equal.
                     both.0 += 1;
                     if turn % 64 == 0 {
                         thread::yield_now();
@@ -43,7 +43,7 @@ fn one_thread_at_a_time_has_the_value() {
 #[test]
 fn a_favourite_loses_the_seat_for_a_moment_and_its_favour_for_good() {
     const ROUNDS: u32 = 300;
-    // All are kept, so that each has a biased_lock of its own that is new.
+    // All are kept, so that each has a new lock of its own.
     let all: Vec<_> = (0..ROUNDS).map(|_| Guarded::new((0u64, 0u64))).collect();
     for (round, guarded) in (0..).zip(&all) {
         let rounds = 50 + u64::from(round % 7u32) * 40;
@@ -73,7 +73,7 @@ fn a_favourite_loses_the_seat_for_a_moment_and_its_favour_for_good() {
 #[test]
 fn asking_in_vain_leaves_nothing_of_others() {
     let guarded = Guarded::new(());
-    // Ends the favour, so that it is taken by an atomic step from now on.
+    // Revokes the ownership, so that the lock is taken by an atomic operation from now on.
     thread::scope(|scope| {
         drop(guarded.lock());
         scope.spawn(|| drop(guarded.lock()));

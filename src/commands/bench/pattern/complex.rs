@@ -1,18 +1,18 @@
 //! Patterns of complex numbers.
 
 use super::{
-    At, Value,
+    Position, Value,
     parts::{Factor, factor, mean, product, share, spread, sum, term},
 };
 use num_complex::Complex32;
 use tbccl::ReduceOp;
 
-/// Integers that an f32 holds.
+/// Largest integer up to which f32 holds all.
 const LIMIT: u64 = 1 << 24;
 
-/// Few real parts, so that imaginary ones often decide which number is larger.
-fn parts(at: At) -> (i64, i64) {
-    (spread(at.hash(), 2), spread(at.again().hash(), 1000))
+/// Few distinct real parts, so that the imaginary part often decides a comparison.
+fn parts(at: Position) -> (i64, i64) {
+    (spread(at.hash(), 2), spread(at.second().hash(), 1000))
 }
 
 fn complex((re, im): (i64, i64)) -> Complex32 {
@@ -30,20 +30,20 @@ fn turned(factor: Factor) -> Complex32 {
 }
 
 impl Value for Complex32 {
-    fn input(op: Option<ReduceOp>, at: At) -> Complex32 {
+    fn input(op: Option<ReduceOp>, at: Position) -> Complex32 {
         match op {
-            Some(ReduceOp::Sum) => complex((term(at, LIMIT), term(at.again(), LIMIT))),
-            Some(ReduceOp::Avg) => complex((share(at, LIMIT), share(at.again(), LIMIT))),
+            Some(ReduceOp::Sum) => complex((term(at, LIMIT), term(at.second(), LIMIT))),
+            Some(ReduceOp::Avg) => complex((share(at, LIMIT), share(at.second(), LIMIT))),
             Some(ReduceOp::Prod) => turned(factor(at, 1)),
             _ => complex(parts(at)),
         }
     }
 
-    fn reduced(op: ReduceOp, at: At) -> Complex32 {
-        let inputs = at.on_every_rank().map(parts);
+    fn reduced(op: ReduceOp, at: Position) -> Complex32 {
+        let inputs = at.each_contributor().map(parts);
         match op {
-            ReduceOp::Sum => complex((sum(at, LIMIT), sum(at.again(), LIMIT))),
-            ReduceOp::Avg => complex((mean(at, LIMIT), mean(at.again(), LIMIT))),
+            ReduceOp::Sum => complex((sum(at, LIMIT), sum(at.second(), LIMIT))),
+            ReduceOp::Avg => complex((mean(at, LIMIT), mean(at.second(), LIMIT))),
             ReduceOp::Prod => turned(product(at, 1)),
             ReduceOp::Min => complex(inputs.min().unwrap_or_default()),
             ReduceOp::Max => complex(inputs.max().unwrap_or_default()),
@@ -51,7 +51,7 @@ impl Value for Complex32 {
         }
     }
 
-    fn other_than(self) -> Complex32 {
+    fn different(self) -> Complex32 {
         Complex32::new(f32::NAN, f32::NAN)
     }
 }

@@ -1,7 +1,7 @@
-//! Patterns of binary floating point.
+//! Patterns of binary floating-point types.
 
 use super::{
-    At, Value,
+    Position, Value,
     parts::{factor, mean, product, share, spread, sum, term},
 };
 use half::{bf16, f16};
@@ -11,7 +11,7 @@ macro_rules! floats {
     ($($t:ty, $limit:expr, $from:expr;)*) => {
         $(
             impl Value for $t {
-                fn input(op: Option<ReduceOp>, at: At) -> $t {
+                fn input(op: Option<ReduceOp>, at: Position) -> $t {
                     let value = match op {
                         Some(ReduceOp::Sum) => term(at, $limit) as f64,
                         Some(ReduceOp::Avg) => share(at, $limit) as f64,
@@ -21,8 +21,8 @@ macro_rules! floats {
                     $from(value)
                 }
 
-                fn reduced(op: ReduceOp, at: At) -> $t {
-                    let inputs = at.on_every_rank().map(|at| spread(at.hash(), $limit - 1));
+                fn reduced(op: ReduceOp, at: Position) -> $t {
+                    let inputs = at.each_contributor().map(|at| spread(at.hash(), $limit - 1));
                     let value = match op {
                         ReduceOp::Sum => sum(at, $limit) as f64,
                         ReduceOp::Avg => mean(at, $limit) as f64,
@@ -34,7 +34,7 @@ macro_rules! floats {
                     $from(value)
                 }
 
-                fn other_than(self) -> $t {
+                fn different(self) -> $t {
                     <$t>::NAN
                 }
             }

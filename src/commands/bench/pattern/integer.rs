@@ -1,26 +1,26 @@
-//! Patterns of integers. They wrap, so any bits are exact; the patterns ensure that every rank's part shows
-//! in the result.
+//! Patterns of integers. Arithmetic wraps, so results of any bits are exact; the patterns ensure that every
+//! rank affects the result.
 
-use super::{At, Value};
+use super::{Position, Value};
 use tbccl::ReduceOp;
 
 macro_rules! integers {
     ($($t:ty),*) => {
         $(
             impl Value for $t {
-                fn input(op: Option<ReduceOp>, at: At) -> $t {
+                fn input(op: Option<ReduceOp>, at: Position) -> $t {
                     let bits = at.hash() as $t;
                     match op {
                         // Even factors would soon make every product 0.
                         Some(ReduceOp::Prod) => bits | 1,
-                        Some(ReduceOp::BitAnd) if !at.decides() => !0,
-                        Some(ReduceOp::BitOr) if !at.decides() => 0,
+                        Some(ReduceOp::BitAnd) if !at.is_decisive() => !0,
+                        Some(ReduceOp::BitOr) if !at.is_decisive() => 0,
                         _ => bits,
                     }
                 }
 
-                fn reduced(op: ReduceOp, at: At) -> $t {
-                    let inputs = at.on_every_rank().map(|at| <$t>::input(Some(op), at));
+                fn reduced(op: ReduceOp, at: Position) -> $t {
+                    let inputs = at.each_contributor().map(|at| <$t>::input(Some(op), at));
                     match op {
                         ReduceOp::Sum => inputs.fold(0, <$t>::wrapping_add),
                         ReduceOp::Prod => inputs.fold(1, <$t>::wrapping_mul),
@@ -36,7 +36,7 @@ macro_rules! integers {
                     }
                 }
 
-                fn other_than(self) -> $t {
+                fn different(self) -> $t {
                     !self
                 }
             }

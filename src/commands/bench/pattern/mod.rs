@@ -1,77 +1,77 @@
-//! Inputs whose result is the same to the bit under any order of combination, and that result.
+//! Inputs whose result has the same bits under any order of combination, and that result.
 //!
-//! The number of wrong elements is then a count, not an estimate. Sums are of integers so small that no
-//! partial sum needs rounding in the element type; products are of powers of two whose partial products stay
-//! in range, and one odd factor; averages divide evenly. Every rank's part matters at some index.
+//! The number of wrong elements is therefore a count, not an estimate. Sums are of integers so small that no
+//! partial sum needs rounding in the element type. Products are of powers of two, whose partial products stay
+//! in range, and one odd factor. Averages divide evenly. Every rank affects the result at some index.
 //!
 //! Expected results are computed here, without the kernels. Values repeat after [`PERIOD`] elements, a prime,
-//! so that data at a wrong place differs, and comparing is as quick as comparing bytes.
+//! so that data at a wrong offset differs, and a comparison is as fast as one of bytes.
 
+mod boolean;
 mod complex;
 mod float;
 mod integer;
 mod parts;
 #[cfg(test)]
 mod tests;
-mod truth;
 
 use tbccl::{Element, ReduceOp, element::bytes_of};
 
 /// Elements after which values repeat.
 pub(super) const PERIOD: usize = 8191;
 
-/// An element type that has patterns.
+/// An element type with patterns.
 pub(in crate::commands) trait Value: Element + PartialEq + Default {
-    /// Returns a rank's element at an index, for an operation, or for copying.
-    fn input(op: Option<ReduceOp>, at: At) -> Self;
+    /// Returns a rank's element at an index, for a reduction or for copying.
+    fn input(op: Option<ReduceOp>, at: Position) -> Self;
 
-    /// Returns the combination of the inputs of the first ranks, as many as `at` says.
-    fn reduced(op: ReduceOp, at: At) -> Self;
+    /// Returns the reduction of the inputs of the first `at.contributors` ranks.
+    fn reduced(op: ReduceOp, at: Position) -> Self;
 
-    /// Anything but this.
-    fn other_than(self) -> Self;
+    /// Returns any value that differs from `self`.
+    fn different(self) -> Self;
 }
 
-/// A place in the inputs of a job.
+/// A position in the inputs of a job.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct At {
+pub(in crate::commands) struct Position {
     pub(super) rank: u32,
     pub(super) ranks: u32,
-    /// How many of the first ranks are combined.
-    pub(super) among: u32,
+    /// Number of ranks, from rank 0 on, whose inputs are reduced.
+    pub(super) contributors: u32,
     pub(super) index: u64,
-    /// Differs between verifications.
+    /// Seed, which differs between verifications.
     pub(super) seed: u64,
 }
 
-impl At {
-    /// Random bits that belong to the rank and the index.
+impl Position {
+    /// Returns random bits of the rank and the index.
     fn hash(self) -> u64 {
         mix(self.shared() ^ (u64::from(self.rank) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93))
     }
 
-    /// Random bits that all ranks have in common.
+    /// Returns random bits of the index that all ranks share.
     fn shared(self) -> u64 {
         mix(self.index.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(self.seed))
     }
 
-    /// The same place with other random bits.
-    fn again(self) -> At {
-        At { seed: !self.seed, ..self }
+    /// Returns the same position with independent random bits.
+    fn second(self) -> Position {
+        Position { seed: !self.seed, ..self }
     }
 
-    /// The place on every rank that is combined.
-    fn on_every_rank(self) -> impl Iterator<Item = At> {
-        (0..self.among).map(move |rank| At { rank, ..self })
+    /// Returns the position on every contributing rank.
+    fn each_contributor(self) -> impl Iterator<Item = Position> {
+        (0..self.contributors).map(move |rank| Position { rank, ..self })
     }
 
-    /// Whether this rank alone decides the element, for operations in which most ranks must hold back.
-    fn decides(self) -> bool {
+    /// Whether this rank alone decides the element, for reductions in which a single rank can fix the result.
+    fn is_decisive(self) -> bool {
         mix(self.shared()) % u64::from(self.ranks) == u64::from(self.rank)
     }
 }
 
-/// The finaliser of SplitMix64.
+/// Finalizer of SplitMix64.
 fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -85,54 +85,55 @@ pub(super) struct Table<T>(Vec<T>);
 impl<T: Value> Table<T> {
     /// Returns the input of `rank`, for a buffer of `len` elements.
     pub(super) fn input(op: Option<ReduceOp>, rank: u32, ranks: u32, seed: u64, len: usize) -> Table<T> {
-        let value = |index| T::input(op, At { rank, ranks, among: ranks, index, seed });
+        let value = |index| T::input(op, Position { rank, ranks, contributors: ranks, index, seed });
         Table((0..len.min(PERIOD) as u64).map(value).collect())
     }
 
-    /// Returns the combination of the inputs of the first `among` ranks.
-    pub(super) fn reduced(op: ReduceOp, among: u32, ranks: u32, seed: u64, len: usize) -> Table<T> {
-        let value = |index| T::reduced(op, At { rank: 0, ranks, among, index, seed });
+    /// Returns the reduction of the inputs of the first `contributors` ranks.
+    pub(super) fn reduced(op: ReduceOp, contributors: u32, ranks: u32, seed: u64, len: usize) -> Table<T> {
+        let value = |index| T::reduced(op, Position { rank: 0, ranks, contributors, index, seed });
         Table((0..len.min(PERIOD) as u64).map(value).collect())
     }
 
-    /// A pattern that is wrong everywhere.
+    /// Returns a pattern that differs at every element.
     pub(super) fn poison(&self) -> Table<T> {
-        Table(self.0.iter().map(|value| value.other_than()).collect())
+        Table(self.0.iter().map(|value| value.different()).collect())
     }
 
-    /// Writes the pattern from index `from` on.
+    /// Writes the pattern, beginning at index `from`.
     pub(super) fn write(&self, to: &mut [T], from: usize) {
         let mut done = 0;
         while done < to.len() {
-            let part = self.part(from + done, to.len() - done);
-            to[done..done + part.len()].copy_from_slice(part);
-            done += part.len();
+            let run = self.run(from + done, to.len() - done);
+            to[done..done + run.len()].copy_from_slice(run);
+            done += run.len();
         }
     }
 
-    /// The elements of one period.
+    /// Returns the elements of one period.
     pub(super) fn period(&self) -> &[T] {
         &self.0
     }
 
-    /// How many elements differ from the pattern from index `from` on.
-    pub(super) fn count_wrong(&self, found: &[T], from: usize) -> u64 {
+    /// Counts the elements that differ from the pattern beginning at index `from`.
+    pub(super) fn count_wrong(&self, actual: &[T], from: usize) -> u64 {
         let (mut done, mut wrong) = (0, 0);
-        while done < found.len() {
-            let part = self.part(from + done, found.len() - done);
-            let found = &found[done..done + part.len()];
-            // Equal bytes are the rule; zeros of either sign are equal too.
-            if bytes_of(found) != bytes_of(part) {
-                wrong += found.iter().zip(part).filter(|(found, wanted)| found != wanted).count() as u64;
+        while done < actual.len() {
+            let run = self.run(from + done, actual.len() - done);
+            let actual = &actual[done..done + run.len()];
+            // Bytes are usually equal; zeros of either sign are equal elements with different bytes.
+            if bytes_of(actual) != bytes_of(run) {
+                wrong +=
+                    actual.iter().zip(run).filter(|(actual, expected)| actual != expected).count() as u64;
             }
-            done += part.len();
+            done += run.len();
         }
         wrong
     }
 
-    /// The pattern from an index on, `most` elements or to the end of the period.
-    fn part(&self, index: usize, most: usize) -> &[T] {
+    /// Returns the pattern from `index` on, up to `max_len` elements or the end of the period.
+    fn run(&self, index: usize, max_len: usize) -> &[T] {
         let rest = &self.0[index % self.0.len()..];
-        &rest[..most.min(rest.len())]
+        &rest[..max_len.min(rest.len())]
     }
 }

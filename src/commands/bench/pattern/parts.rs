@@ -1,53 +1,54 @@
 //! A rank's contribution to a sum, an average or a product of floats, as integers.
 //!
-//! `limit` is the largest integer up to which the type holds all; no partial sum exceeds it.
+//! `limit` is the integer up to which the type represents all integers; no partial sum exceeds it.
 
-use super::At;
+use super::Position;
 
-/// The largest term of a sum, where ranks are few.
-const MOST: u64 = 100;
+/// Largest term of a sum when there are few ranks.
+const MAX_TERM: u64 = 100;
 
-/// Ranks that have a power of two other than 1 at an index; keeps products in the range of f16.
+/// Number of ranks with a power of two other than 1 at an index; keeps products in the range of f16.
 const SCALING_RANKS: u64 = 8;
 
-/// An integer from `-most` to `most`.
-pub(super) fn spread(bits: u64, most: u64) -> i64 {
-    (bits % (2 * most + 1)) as i64 - most as i64
+/// Returns an integer from `-max_term` to `max_term`.
+pub(super) fn spread(bits: u64, max_term: u64) -> i64 {
+    (bits % (2 * max_term + 1)) as i64 - max_term as i64
 }
 
-/// The largest magnitude of a term, such that all ranks' terms together stay within the limit.
-fn most(at: At, limit: u64) -> u64 {
-    (limit / u64::from(at.ranks)).min(MOST)
+/// Returns the largest magnitude of a term, such that the sum over all ranks stays within the limit.
+fn max_term(at: Position, limit: u64) -> u64 {
+    (limit / u64::from(at.ranks)).min(MAX_TERM)
 }
 
-/// A term of a sum.
-pub(super) fn term(at: At, limit: u64) -> i64 {
-    match most(at, limit) {
+/// Returns a rank's term of a sum.
+pub(super) fn term(at: Position, limit: u64) -> i64 {
+    match max_term(at, limit) {
         0 if u64::from(at.rank) < limit => spread(at.hash(), 1),
         0 => 0,
-        most => spread(at.hash(), most),
+        max_term => spread(at.hash(), max_term),
     }
 }
 
-/// The sum of all terms.
-pub(super) fn sum(at: At, limit: u64) -> i64 {
-    at.on_every_rank().map(|at| term(at, limit)).sum()
+/// Returns the sum of all terms.
+pub(super) fn sum(at: Position, limit: u64) -> i64 {
+    at.each_contributor().map(|at| term(at, limit)).sum()
 }
 
 /// Returns the average of all contributions.
-pub(super) fn mean(at: At, limit: u64) -> i64 {
-    spread(at.shared(), most(at, limit))
+pub(super) fn mean(at: Position, limit: u64) -> i64 {
+    spread(at.shared(), max_term(at, limit))
 }
 
-/// A share of an average: the mean, and something that two neighbours have with opposite signs.
-pub(super) fn share(at: At, limit: u64) -> i64 {
+/// Returns a rank's contribution to an average: the mean, plus an excess of opposite sign on two neighboring
+/// ranks.
+pub(super) fn share(at: Position, limit: u64) -> i64 {
     let mean = mean(at, limit);
-    let room = match most(at, limit) {
+    let max_excess = match max_term(at, limit) {
         0 => u64::from(u64::from(at.rank | 1) < limit),
-        most => most - mean.unsigned_abs(),
+        max_term => max_term - mean.unsigned_abs(),
     };
-    let pair = At { rank: at.rank & !1, ..at };
-    let excess = spread(pair.hash(), room);
+    let pair = Position { rank: at.rank & !1, ..at };
+    let excess = spread(pair.hash(), max_excess);
     match at.rank % 2 {
         0 if at.rank + 1 == at.ranks => mean,
         0 => mean + excess,
@@ -55,7 +56,8 @@ pub(super) fn share(at: At, limit: u64) -> i64 {
     }
 }
 
-/// A factor: `quarter` turns of `odd * 2^exponent`. A real number has an even number of them.
+/// A factor `odd * 2^exponent`, rotated by `quarters` quarter turns; real numbers have an even number of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Factor {
     pub(super) quarters: u32,
@@ -64,33 +66,33 @@ pub(super) struct Factor {
 }
 
 impl Factor {
-    /// The factor's magnitude, with the sign of a real number.
+    /// Returns the factor as a real number.
     pub(super) fn real(self) -> f64 {
         let magnitude = self.magnitude();
         if self.quarters % 4 == 2 { -magnitude } else { magnitude }
     }
 
-    /// The factor's magnitude.
+    /// Returns the factor's magnitude.
     pub(super) fn magnitude(self) -> f64 {
         f64::from(self.odd) * f64::from(self.exponent).exp2()
     }
 }
 
-/// A rank's factor; `turn` is 2 for real numbers, 1 for complex ones.
-pub(super) fn factor(at: At, turn: u32) -> Factor {
-    let place = (u64::from(at.rank) + at.index) % u64::from(at.ranks);
+/// Returns a rank's factor; `turn` is 2 for real numbers and 1 for complex ones.
+pub(super) fn factor(at: Position, turn: u32) -> Factor {
+    let turn_index = (u64::from(at.rank) + at.index) % u64::from(at.ranks);
     let bits = at.hash();
     Factor {
         quarters: turn * (bits % 4) as u32,
-        exponent: if place < SCALING_RANKS { spread(bits >> 8, 1) as i32 } else { 0 },
-        odd: if place == 0 { 1 + 2 * (bits >> 32 & 1) as i32 } else { 1 },
+        exponent: if turn_index < SCALING_RANKS { spread(bits >> 8, 1) as i32 } else { 0 },
+        odd: if turn_index == 0 { 1 + 2 * (bits >> 32 & 1) as i32 } else { 1 },
     }
 }
 
-/// The product of all factors.
-pub(super) fn product(at: At, turn: u32) -> Factor {
+/// Returns the product of all factors.
+pub(super) fn product(at: Position, turn: u32) -> Factor {
     let one = Factor { quarters: 0, exponent: 0, odd: 1 };
-    at.on_every_rank().map(|at| factor(at, turn)).fold(one, |a, b| Factor {
+    at.each_contributor().map(|at| factor(at, turn)).fold(one, |a, b| Factor {
         quarters: (a.quarters + b.quarters) % 4,
         exponent: a.exponent + b.exponent,
         odd: a.odd * b.odd,

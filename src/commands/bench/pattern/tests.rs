@@ -1,14 +1,14 @@
-//! Tests that patterns are exact in any order, and that every rank's part matters. Elements are combined here
-//! by separate arithmetic, neither the kernels' nor the patterns'.
+//! Tests that patterns are exact in any order, and that every rank affects the result. Elements are combined
+//! here with separate arithmetic, independent of the kernels and the patterns.
 
-use super::{At, PERIOD, Table, Value};
+use super::{PERIOD, Position, Table, Value};
 use collectives::DType;
 use half::{bf16, f16};
 use num_complex::Complex32;
 use std::fmt::Debug;
 use tbccl::ReduceOp;
 
-/// The type's own arithmetic on two elements.
+/// Arithmetic of the type on two elements.
 trait Arithmetic: Value + Debug {
     fn combined(op: ReduceOp, a: Self, b: Self) -> Self;
     fn divided(self, ranks: u32) -> Self;
@@ -105,7 +105,7 @@ impl Arithmetic for Complex32 {
     }
 }
 
-/// A simple generator of choices.
+/// A simple random number generator.
 struct Dice(u64);
 
 impl Dice {
@@ -115,7 +115,7 @@ impl Dice {
     }
 }
 
-/// All elements, combined in a random order and association.
+/// Combines all elements in a random order and association.
 fn combined<T: Arithmetic>(op: ReduceOp, ranks: u32, mut values: Vec<T>, dice: &mut Dice) -> T {
     while values.len() > 1 {
         let a = values.swap_remove(dice.roll(values.len()));
@@ -129,8 +129,8 @@ fn each_op<T: Arithmetic>(check: impl Fn(ReduceOp)) {
     ReduceOp::ALL.into_iter().filter(|op| op.is_legal_for(T::DTYPE)).for_each(check);
 }
 
-fn inputs<T: Value>(op: ReduceOp, at: At) -> Vec<T> {
-    at.on_every_rank().map(|at| T::input(Some(op), at)).collect()
+fn inputs<T: Value>(op: ReduceOp, at: Position) -> Vec<T> {
+    at.each_contributor().map(|at| T::input(Some(op), at)).collect()
 }
 
 fn is_exact_in_any_order<T: Arithmetic>(ranks: &[u32]) {
@@ -138,11 +138,11 @@ fn is_exact_in_any_order<T: Arithmetic>(ranks: &[u32]) {
         let mut dice = Dice(7);
         for &ranks in ranks {
             for index in 0..40 {
-                let at = At { rank: 0, ranks, among: ranks, index, seed: u64::from(ranks) };
-                let wanted = T::reduced(op, at);
+                let at = Position { rank: 0, ranks, contributors: ranks, index, seed: u64::from(ranks) };
+                let expected = T::reduced(op, at);
                 for _ in 0..2 {
                     let found = combined(op, ranks, inputs::<T>(op, at), &mut dice);
-                    assert_eq!(found, wanted, "{op} of {} on {ranks} ranks, index {index}", T::DTYPE);
+                    assert_eq!(found, expected, "{op} of {} on {ranks} ranks, index {index}", T::DTYPE);
                 }
             }
         }
@@ -154,7 +154,7 @@ fn needs_every_rank<T: Arithmetic>() {
         for ranks in [2, 3, 8] {
             for absent in 0..ranks {
                 let differs = (0..4 * u64::from(ranks) * 16).any(|index| {
-                    let at = At { rank: 0, ranks, among: ranks, index, seed: 3 };
+                    let at = Position { rank: 0, ranks, contributors: ranks, index, seed: 3 };
                     let mut values = inputs::<T>(op, at);
                     values.remove(absent as usize);
                     combined(op, ranks, values, &mut Dice(1)) != T::reduced(op, at)

@@ -1,10 +1,10 @@
-//! One line of JSON per size, for programs that compare.
+//! The report as JSON, one line per size.
 
 use super::{Facts, Line, bandwidths, bytes};
 use collectives::Codec;
 use serde::Serialize;
 
-/// The fields of a line. Names are those of other libraries' benchmarks.
+/// The fields of a line. The names are those of other libraries' benchmarks.
 #[derive(Serialize)]
 struct Row<'a> {
     peer: &'static str,
@@ -17,8 +17,8 @@ struct Row<'a> {
     algbw_gbs: f64,
     busbw_gbs: f64,
     wrong: u64,
-    /// Whether the in-place form was requested. A broadcast as in MPI counts as the usual form, though it is
-    /// in place.
+    /// Whether the in-place form was requested. MPI's form of a broadcast counts as the usual form, though it
+    /// is in place.
     inplace: u8,
     samples: u64,
     batch: u64,
@@ -29,7 +29,7 @@ struct Row<'a> {
     moved_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     codec: Option<&'static str>,
-    /// The largest error, over the largest magnitude of the exact result.
+    /// Largest error, relative to the largest magnitude of the exact result.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<f64>,
     dtype: &'static str,
@@ -37,7 +37,7 @@ struct Row<'a> {
     count: u64,
 }
 
-/// The line, with its end. It is about the form that was measured first.
+/// Returns the line, with a newline, of the form that was measured first.
 pub(super) fn line(facts: &Facts, line: &Line) -> String {
     let Some(measured) = line.measured.first() else { return String::new() };
     let bytes = bytes(facts, line);
@@ -70,7 +70,7 @@ pub(super) fn line(facts: &Facts, line: &Line) -> String {
     serde_json::to_string(&row).map(|text| text + "\n").unwrap_or_default()
 }
 
-/// To five significant digits: more than repeat.
+/// Rounds to five significant digits, more than are reproducible.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;

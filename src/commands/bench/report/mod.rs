@@ -1,10 +1,10 @@
-//! Rank 0's report: a table, lines of JSON, and progress.
+//! Rank 0's report: a table, JSON lines, and a progress bar.
 
 mod json;
 mod table;
 
 use super::{
-    super::{Failed, progress::Progress},
+    super::{CommandError, progress::Progress},
     job::{Job, Output},
     measured::Measured,
     operation::Form,
@@ -28,17 +28,17 @@ pub(super) struct Line {
     pub(super) redop: Option<ReduceOp>,
     /// Elements per block.
     pub(super) count: u64,
-    /// The form that JSON is about comes first.
+    /// The measured forms; JSON reports the first one.
     pub(super) measured: Vec<Measured>,
 }
 
-/// Why a report ends early.
+/// Reason why a report ends early.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The reader has closed the output.
-    Unread,
+    /// The reader of stdout has closed it.
+    OutputClosed,
     /// The output cannot be written.
-    Failed(Failed),
+    Failed(CommandError),
 }
 
 /// The report of a job.
@@ -66,19 +66,19 @@ impl Reporter {
         }
     }
 
-    /// Writes the head of the report.
+    /// Writes the lines above the table.
     pub(super) fn begin(&mut self) -> Result<(), Stop> {
         match &self.table {
-            Some(_) => self.progress.aside(|| Sink::Stdout.write(&table::header(&self.facts))),
+            Some(_) => self.progress.suspended(|| Sink::Stdout.write(&table::header(&self.facts))),
             None => Ok(()),
         }
     }
 
-    /// One size.
+    /// Writes the results of one size.
     pub(super) fn line(&mut self, line: &Line) -> Result<(), Stop> {
         let Reporter { facts, table, json, progress } = self;
         progress.advance();
-        progress.aside(|| {
+        progress.suspended(|| {
             if let Some(table) = table {
                 Sink::Stdout.write(&table.line(facts, line))?;
             }
@@ -89,7 +89,7 @@ impl Reporter {
         })
     }
 
-    /// Writes the end of the report.
+    /// Writes the lines below the table.
     pub(super) fn end(&mut self) -> Result<(), Stop> {
         self.progress.finish();
         match &self.table {
@@ -98,7 +98,7 @@ impl Reporter {
         }
     }
 
-    /// Writes the totals of all ranks: below the table, and as lines of JSON where results are JSON.
+    /// Writes the totals of all ranks: below the table, and as JSON lines if results are JSON.
     pub(super) fn stats(&mut self, rows: &[RankStats]) -> Result<(), Stop> {
         if self.table.is_some() {
             Sink::Stdout.write(&stats::table(rows))?;
@@ -110,11 +110,11 @@ impl Reporter {
     }
 }
 
-/// The destination of text.
+/// Destination of text.
 #[derive(Debug)]
 enum Sink {
     Stdout,
-    /// Emptied by the launcher, opened with the first line.
+    /// The launcher creates the file empty; it is opened for the first line.
     File {
         path: std::path::PathBuf,
         file: Option<File>,
@@ -128,8 +128,8 @@ impl Sink {
                 let mut stdout = io::stdout().lock();
                 let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
                 written.map_err(|why| match why.kind() {
-                    io::ErrorKind::BrokenPipe => Stop::Unread,
-                    _ => Stop::Failed(Failed::new(format_args!("stdout can't be written to: {why}"))),
+                    io::ErrorKind::BrokenPipe => Stop::OutputClosed,
+                    _ => Stop::Failed(CommandError::new(format_args!("stdout can't be written to: {why}"))),
                 })
             }
             Sink::File { path, file } => {
@@ -144,25 +144,25 @@ impl Sink {
     }
 }
 
-/// Makes an empty file for results, or says why there can't be one.
-pub(super) fn create(path: &Path) -> Result<(), Failed> {
+/// Creates an empty file for results.
+pub(super) fn create(path: &Path) -> Result<(), CommandError> {
     File::create(path).map(drop).map_err(|why| unwritable(path, &why))
 }
 
-fn unwritable(path: &Path, why: &io::Error) -> Failed {
-    Failed::new(format_args!(
+fn unwritable(path: &Path, why: &io::Error) -> CommandError {
+    CommandError::new(format_args!(
         "--json {}: can't be written: {why}; name a file in a folder that can, or - for stdout",
         path.display()
     ))
 }
 
-/// Bandwidths of a measured size, in GB/s: of the algorithm, and of the bus.
+/// Returns the algorithm and bus bandwidth of a measured size, in GB/s.
 fn bandwidths(facts: &Facts, bytes: u64, measured: &Measured) -> (f64, f64) {
     let algorithm = bytes as f64 / measured.times.median * 1e-3;
     (algorithm, algorithm * facts.busbw_factor)
 }
 
-/// The bytes that a line is about: of the larger side.
+/// Returns the bytes of the larger side, which a line reports.
 fn bytes(facts: &Facts, line: &Line) -> u64 {
     line.count * line.dtype.size() as u64 * u64::from(facts.blocks)
 }

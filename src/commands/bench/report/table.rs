@@ -1,4 +1,4 @@
-//! The table that nccl-tests prints.
+//! The result table, in the format of nccl-tests.
 
 use super::{
     super::{job::Job, measured::Measured, operation::Form},
@@ -8,7 +8,7 @@ use collectives::Codec;
 use std::fmt::Write;
 use tbccl::{Communicator, kernels};
 
-/// Facts that are equal on every line.
+/// Values that are the same on every line.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Facts {
     pub(super) spelling: String,
@@ -16,14 +16,14 @@ pub(in super::super) struct Facts {
     pub(super) transport: &'static str,
     host: String,
     registered: bool,
-    /// Was nothing but the in-place form asked for?
+    /// Whether only the in-place form was requested.
     pub(super) in_place: bool,
     pub(super) busbw_factor: f64,
-    /// Blocks of the larger side.
+    /// Blocks of the larger of input and output.
     pub(super) blocks: u32,
-    /// How messages are packed.
+    /// Message packing.
     pub(super) codec: Option<Codec>,
-    /// As the table shows it.
+    /// Text of the root column.
     root: String,
 }
 
@@ -56,11 +56,11 @@ pub(super) struct Table {
     busbw_sum: f64,
     measured: u32,
     wrong: u64,
-    /// The largest error, and the bytes moved at the last size, where messages are packed.
+    /// Largest error, and bytes moved at the last size, if messages are packed.
     packed: Option<(f64, u64)>,
 }
 
-/// The lines above the table.
+/// Returns the lines above the table.
 pub(super) fn header(facts: &Facts) -> String {
     let Facts { spelling, ranks, transport, host, .. } = facts;
     let memory = if facts.registered { "registered" } else { "malloc'ed" };
@@ -68,7 +68,8 @@ pub(super) fn header(facts: &Facts) -> String {
     let isa = kernels::isa_name();
     let packed = facts.codec.map(|codec| format!(", messages packed as {codec}")).unwrap_or_default();
     let mut text = format!(
-        "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for {isa}, {memory} memory{packed}\n"
+        "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for \
+        {isa}, {memory} memory{packed}\n"
     );
     let names = format!("{:>9} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong");
     let units = format!("{:>9} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)");
@@ -83,7 +84,7 @@ pub(super) fn header(facts: &Facts) -> String {
 }
 
 impl Table {
-    /// A line of the table.
+    /// Returns a line of the table.
     pub(super) fn line(&mut self, facts: &Facts, line: &Line) -> String {
         for measured in &line.measured {
             self.busbw_sum += bandwidths(facts, bytes(facts, line), measured).1;
@@ -107,7 +108,7 @@ impl Table {
         text
     }
 
-    /// The lines below the table.
+    /// Returns the lines below the table.
     pub(super) fn footer(&self) -> String {
         let Table { busbw_sum, measured, wrong, packed } = self;
         let verdict = if *wrong == 0 { "OK" } else { "FAILED" };
@@ -125,7 +126,7 @@ impl Table {
     }
 }
 
-/// Time, bandwidths and wrong elements.
+/// Returns time, bandwidths and wrong elements of one form.
 fn cell(facts: &Facts, line: &Line, measured: Option<&Measured>) -> String {
     let Some(measured) = measured else {
         return format!("{:>9} {:>7} {:>7} {:>7}", "N/A", "N/A", "N/A", "N/A");
@@ -140,7 +141,7 @@ fn cell(facts: &Facts, line: &Line, measured: Option<&Measured>) -> String {
     )
 }
 
-/// As many places after the point as matter.
+/// Formats a number with as many decimals as are significant.
 fn number(value: f64) -> String {
     match value {
         v if v >= 1000.0 => format!("{v:.0}"),

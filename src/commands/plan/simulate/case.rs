@@ -1,6 +1,6 @@
-//! A call on a cluster, and what becomes of it by one algorithm or another.
+//! A call on a cluster, and its simulation with an algorithm.
 
-use crate::commands::Failed;
+use crate::commands::CommandError;
 use collectives::{
     Codec, Collective, Hosts, PlanError, Schedule, Spec, plan,
     select::{Call, Tuning, segments},
@@ -12,94 +12,97 @@ use collectives::{
 };
 use topology::{Cluster, Rank};
 
-/// Elements are of four bytes.
-const ELEMENT: u64 = 4;
+/// Bytes per element.
+const ELEMENT_BYTES: u64 = 4;
 
 /// A call on a cluster.
 pub(super) struct Case {
     pub(super) collective: Collective,
     pub(super) ranks: u32,
     pub(super) root: Rank,
-    /// Bytes of the larger side of the operation.
+    /// Bytes of the larger of input and output.
     pub(super) bytes: u64,
-    /// Default segments of a call.
+    /// Segments per chunk; by default those of a call.
     pub(super) segments: Option<u32>,
-    /// How messages are packed, if they are.
+    /// Message packing, if any.
     pub(super) codec: Option<Codec>,
     pub(super) cluster: Cluster,
     pub(super) costs: Costs,
 }
 
-/// A way to carry out a collective: ours, or a peer's.
+/// An implementation of a collective: an algorithm of tbccl, or of a peer library.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
-    Ours(&'static plan::Algorithm),
-    Theirs(&'static Peer),
+pub(super) enum Implementation {
+    Own(&'static plan::Algorithm),
+    Peer(&'static Peer),
 }
 
-/// A peer's algorithm.
+/// An algorithm of a peer library.
 pub(super) struct Peer {
     name: &'static str,
     planner: fn(&Spec) -> Result<Schedule, PlanError>,
-    /// Chunks of its plan by number of ranks.
+    /// Chunks of its plan, by number of ranks.
     chunks: fn(u32) -> u32,
 }
 
-/// All of them are for all_reduce.
+/// The peer algorithms, all of them for all_reduce.
 const PEERS: [Peer; 3] = [
     Peer { name: "jaccl_mesh", planner: peers::jaccl_mesh, chunks: |ranks| ranks },
     Peer { name: "jaccl_mesh_small", planner: peers::jaccl_mesh_small, chunks: |_| 1 },
     Peer { name: "mlx_ring", planner: peers::mlx_ring, chunks: |ranks| 2 * ranks },
 ];
 
-/// The size of JACCL's buffers, into which it cuts messages.
-const PEER_BUFFER: u64 = 512 << 10;
+/// Size of JACCL's buffers, into which it splits messages.
+const JACCL_BUFFER_BYTES: u64 = 512 << 10;
 
-/// The steps of all ranks in plans that are tried out.
-const MOST_STEPS: usize = 600_000;
+/// Maximum steps of all ranks together in a simulated plan.
+const MAX_STEPS: usize = 600_000;
 
-/// The result of a run.
+/// The result of a simulation.
 pub(super) struct Run {
-    pub(super) way: Way,
+    pub(super) implementation: Implementation,
     pub(super) schedule: Schedule,
     pub(super) segments: u32,
     pub(super) outcome: Outcome,
 }
 
-impl Way {
-    /// All ways to carry out a collective.
-    pub(super) fn all(collective: Collective) -> impl Iterator<Item = Way> {
-        let theirs = PEERS.iter().filter(move |_| collective == Collective::AllReduce);
-        plan::algorithms(collective).map(Way::Ours).chain(theirs.map(Way::Theirs))
+impl Implementation {
+    /// Returns all implementations of a collective.
+    pub(super) fn all(collective: Collective) -> impl Iterator<Item = Implementation> {
+        let peers = PEERS.iter().filter(move |_| collective == Collective::AllReduce);
+        plan::algorithms(collective).map(Implementation::Own).chain(peers.map(Implementation::Peer))
     }
 
-    /// The one with that name.
-    pub(super) fn named(collective: Collective, name: &str) -> Result<Way, Failed> {
-        let known = Way::all(collective).find(|way| way.name() == name);
-        known.map_or_else(|| plan::algorithm(collective, name).map(Way::Ours).map_err(Failed::new), Ok)
+    /// Returns the implementation of a name.
+    pub(super) fn named(collective: Collective, name: &str) -> Result<Implementation, CommandError> {
+        let known = Implementation::all(collective).find(|implementation| implementation.name() == name);
+        known.map_or_else(
+            || plan::algorithm(collective, name).map(Implementation::Own).map_err(CommandError::new),
+            Ok,
+        )
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Way::Ours(algorithm) => algorithm.name,
-            Way::Theirs(peer) => peer.name,
+            Implementation::Own(algorithm) => algorithm.name,
+            Implementation::Peer(peer) => peer.name,
         }
     }
 }
 
-/// An error as it will be told.
-fn said(error: impl Into<Box<dyn std::error::Error>>) -> String {
+/// Returns the text of an error.
+fn text_of(error: impl Into<Box<dyn std::error::Error>>) -> String {
     error.into().to_string()
 }
 
 impl Case {
-    /// The blocks of the larger side.
+    /// Returns the blocks of the larger of input and output.
     fn blocks(&self) -> u64 {
         u64::from(self.collective.input_blocks(self.ranks).max(self.collective.output_blocks(self.ranks)))
     }
 
     fn block_bytes(&self) -> u64 {
-        self.bytes / self.blocks().max(1) / ELEMENT * ELEMENT
+        self.bytes / self.blocks().max(1) / ELEMENT_BYTES * ELEMENT_BYTES
     }
 
     /// Returns lower bounds of any plan.
@@ -107,61 +110,69 @@ impl Case {
         bounds(self.collective, self.ranks, self.block_bytes(), &self.cluster, &self.costs)
     }
 
-    /// In bytes per second.
+    /// Returns the bus bandwidth in bytes per second.
     pub(super) fn bus_bandwidth(&self, run: &Run) -> f64 {
         bus_bandwidth(&run.schedule, self.block_bytes() * self.blocks(), run.outcome.makespan)
     }
 
-    /// Simulates it.
+    /// Simulates the call.
     ///
     /// # Errors
-    /// Why it can't run there.
-    pub(super) fn run(&self, way: Way) -> Result<Run, String> {
+    /// The reason why the implementation can't run on the cluster.
+    pub(super) fn run(&self, implementation: Implementation) -> Result<Run, String> {
         let spec = Spec::new(self.collective, self.ranks).and_then(|spec| spec.with_root(self.root));
         let hosts = self.hosts();
-        let spec = spec.and_then(|spec| spec.with_hosts(hosts)).map_err(said)?.with_codec(self.codec);
-        let (schedule, segments, costs) = match way {
-            Way::Ours(algorithm) => {
-                let segments = self.segments.unwrap_or_else(|| self.usual_segments(algorithm.name));
+        let spec = spec.and_then(|spec| spec.with_hosts(hosts)).map_err(text_of)?.with_codec(self.codec);
+        let (schedule, segments, costs) = match implementation {
+            Implementation::Own(algorithm) => {
+                let segments = self.segments.unwrap_or_else(|| self.default_segments(algorithm.name));
                 let schedule = spec.with_segments(segments).and_then(|spec| algorithm.plan(&spec));
-                (schedule.map_err(said)?, segments, self.costs.clone())
+                (schedule.map_err(text_of)?, segments, self.costs.clone())
             }
-            Way::Theirs(_) if self.codec.is_some() => return Err("it does not pack messages".to_owned()),
-            Way::Theirs(peer) => {
+            Implementation::Peer(_) if self.codec.is_some() => {
+                return Err("it does not pack messages".to_owned());
+            }
+            Implementation::Peer(peer) => {
                 let chunk = self.block_bytes() / u64::from((peer.chunks)(self.ranks));
-                let segments = chunk.div_ceil(PEER_BUFFER).clamp(1, 1024) as u32;
+                let segments = chunk.div_ceil(JACCL_BUFFER_BYTES).clamp(1, 1024) as u32;
                 let schedule = spec.with_segments(segments).and_then(|spec| (peer.planner)(&spec));
-                (schedule.map_err(said)?, segments, Costs::jaccl())
+                (schedule.map_err(text_of)?, segments, Costs::jaccl())
             }
         };
-        let layout = schedule.layout(self.block_bytes() / ELEMENT, ELEMENT as usize).map_err(said)?;
-        let outcome = simulate(&schedule, &layout, ELEMENT as usize, &self.cluster, &costs).map_err(said)?;
-        Ok(Run { way, schedule, segments, outcome })
+        let layout =
+            schedule.layout(self.block_bytes() / ELEMENT_BYTES, ELEMENT_BYTES as usize).map_err(text_of)?;
+        let outcome =
+            simulate(&schedule, &layout, ELEMENT_BYTES as usize, &self.cluster, &costs).map_err(text_of)?;
+        Ok(Run { implementation, schedule, segments, outcome })
     }
 
-    /// How the ranks are dealt to hosts: those of the cluster, filled one after the other.
+    /// Returns the distribution of ranks over the cluster's hosts, which are filled one after the other.
     fn hosts(&self) -> Hosts {
         let hosts = Hosts::on(&self.cluster);
         if hosts.count(self.ranks) > 1 { hosts } else { Hosts::One }
     }
 
-    fn usual_segments(&self, algorithm: &str) -> u32 {
+    fn default_segments(&self, algorithm: &str) -> u32 {
         let call = Call { collective: self.collective, ranks: self.ranks, block_bytes: self.block_bytes() };
         segments(call, algorithm, &Tuning::default())
     }
 
-    /// Returns the fastest run over all powers of two of segments up to `most`, as far as the plan has not
-    /// too many steps.
-    pub(super) fn best(&self, way: Way, most: u32) -> Result<Run, Failed> {
+    /// Returns the fastest run over all powers of two up to `max_segments` segments, within the limit on
+    /// steps.
+    pub(super) fn best(
+        &self,
+        implementation: Implementation,
+        max_segments: u32,
+    ) -> Result<Run, CommandError> {
         let (cluster, costs) = (self.cluster.clone(), self.costs.clone());
         let mut case = Case { segments: Some(1), cluster, costs, ..*self };
-        let mut best = case.run(way).map_err(Failed::new)?;
+        let mut best = case.run(implementation).map_err(CommandError::new)?;
         let steps: usize = best.schedule.programs.iter().map(|program| program.steps.len()).sum();
-        let most = most.min((MOST_STEPS / steps.max(1)) as u32).max(1);
-        let is_ours = matches!(way, Way::Ours(_));
-        for segments in (1..=most.ilog2()).map(|power| 1 << power).filter(|_| is_ours) {
+        let max_segments = max_segments.min((MAX_STEPS / steps.max(1)) as u32).max(1);
+        let is_own = matches!(implementation, Implementation::Own(_));
+        for segments in (1..=max_segments.ilog2()).map(|power| 1 << power).filter(|_| is_own) {
             case.segments = Some(segments);
-            let run = case.run(way).map_err(Failed::new)?;
+            let run = case.run(implementation).map_err(CommandError::new)?;
             if run.outcome.makespan < best.outcome.makespan {
                 best = run;
             }

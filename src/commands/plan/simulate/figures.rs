@@ -1,10 +1,10 @@
-//! The pictures and tables of docs/simulation.md, all from here, so that none is out of date.
+//! Generates all figures and tables of docs/simulation.md, so that none is out of date.
 
 use super::{
-    case::{Case, Run, Way},
+    case::{Case, Implementation, Run},
     write,
 };
-use crate::commands::{Failed, print};
+use crate::commands::{CommandError, print};
 use collectives::{
     Collective,
     simulate::{Costs, svg},
@@ -13,36 +13,38 @@ use std::{fmt::Write, fs, path::Path};
 use topology::{Cluster, Inside, Rank, Speed, Tier};
 
 const MIB: u64 = 1 << 20;
-/// The most segments that are tried.
-const MOST_SEGMENTS: u32 = 64;
+/// Maximum number of segments that is simulated.
+const MAX_SEGMENTS: u32 = 64;
 
-/// A cable of Thunderbolt 5 as people measure it: latency, and gigabits per second in each direction.
+/// Returns the measured latency and bandwidth per direction of a Thunderbolt 5 cable.
 fn thunderbolt() -> Speed {
     Speed::new(5.0, 75.0)
 }
 
-/// One table.
+/// A table, with an optional picture.
 struct Figure {
     title: &'static str,
     cluster: Cluster,
     bytes: u64,
-    /// Algorithms of `all_reduce`; all that can run there if none.
+    /// Algorithms of `all_reduce`; empty for all that the cluster supports.
     algorithms: &'static [&'static str],
-    /// The file of the picture of this algorithm, in this many segments: few enough to see something.
+    /// The picture: its file, its algorithm, and its segments, few enough to be visible.
     picture: Option<(&'static str, &'static str, u32)>,
 }
 
-/// Makes them: pictures into a folder, tables on stdout.
-pub(super) fn draw(folder: &Path) -> Result<(), Failed> {
+/// Writes pictures into a folder, and tables to stdout.
+pub(super) fn draw(folder: &Path) -> Result<(), CommandError> {
     fs::create_dir_all(folder).map_err(|error| {
-        Failed::new(format_args!("can't make `{}`: {error}; name another folder", folder.display()))
+        CommandError::new(format_args!("can't make `{}`: {error}; name another folder", folder.display()))
     })?;
     let mut text = String::new();
     for figure in figures()? {
         figure.table(&mut text)?;
         if let Some((file, algorithm, segments)) = figure.picture {
             let case = figure.case(Some(segments));
-            let run = case.run(Way::named(Collective::AllReduce, algorithm)?).map_err(Failed::new)?;
+            let run = case
+                .run(Implementation::named(Collective::AllReduce, algorithm)?)
+                .map_err(CommandError::new)?;
             let title = format!("{algorithm} in {segments} segments, {}", figure.title);
             write(&folder.join(file), &svg(&run.schedule, &run.outcome, &title))?;
         }
@@ -51,7 +53,7 @@ pub(super) fn draw(folder: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-fn figures() -> Result<Vec<Figure>, Failed> {
+fn figures() -> Result<Vec<Figure>, CommandError> {
     let mesh = || Cluster::mesh(4, thunderbolt());
     let ring = |hosts| Cluster::ring(hosts, thunderbolt());
     let all: &[&str] = &[];
@@ -92,23 +94,24 @@ fn figures() -> Result<Vec<Figure>, Failed> {
     ])
 }
 
-/// 64 hosts of 8 ranks, 16 hosts below a switch, its ways up half as wide as its ways down.
-fn two_tiers() -> Result<Cluster, Failed> {
+/// Returns 64 hosts of 8 ranks, with 16 hosts per switch, whose uplinks have half the bandwidth of the
+/// downlinks.
+fn two_tiers() -> Result<Cluster, CommandError> {
     let tiers = [
         Tier { hosts: 16, oversubscription: 2.0, latency: 0.0 },
         Tier { hosts: 64, oversubscription: 1.0, latency: 1e-6 },
     ];
-    Cluster::switched(64, (8, Inside::default()), Speed::new(2.0, 100.0), &tiers).map_err(Failed::new)
+    Cluster::switched(64, (8, Inside::default()), Speed::new(2.0, 100.0), &tiers).map_err(CommandError::new)
 }
 
-/// 4096 hosts in three tiers.
-fn fat_tree() -> Result<Cluster, Failed> {
+/// Returns 4096 hosts in three tiers.
+fn fat_tree() -> Result<Cluster, CommandError> {
     let tiers = [
         Tier { hosts: 16, oversubscription: 1.0, latency: 0.0 },
         Tier { hosts: 256, oversubscription: 2.0, latency: 1e-6 },
         Tier { hosts: 4096, oversubscription: 1.0, latency: 1e-6 },
     ];
-    Cluster::switched(4096, (1, Inside::default()), Speed::new(2.0, 100.0), &tiers).map_err(Failed::new)
+    Cluster::switched(4096, (1, Inside::default()), Speed::new(2.0, 100.0), &tiers).map_err(CommandError::new)
 }
 
 impl Figure {
@@ -125,28 +128,28 @@ impl Figure {
         }
     }
 
-    /// With many ranks, pieces are sampled.
+    /// With many ranks, only few pieces are simulated.
     fn costs(&self) -> Costs {
         let most_pieces = if self.cluster.ranks() > 64 { 4 } else { Costs::rdma().most_pieces };
         Costs { most_pieces, ..Costs::rdma() }
     }
 
-    /// The fastest run of each algorithm that can run there.
-    fn runs(&self, case: &Case) -> Result<Vec<Run>, Failed> {
-        let most = if self.bytes < MIB { 1 } else { MOST_SEGMENTS };
+    /// Returns the fastest run of each algorithm, fastest first.
+    fn runs(&self, case: &Case) -> Result<Vec<Run>, CommandError> {
+        let max_segments = if self.bytes < MIB { 1 } else { MAX_SEGMENTS };
         let mut runs = Vec::new();
-        for way in Way::all(Collective::AllReduce) {
-            let wanted = self.algorithms.is_empty() || self.algorithms.contains(&way.name());
-            let fits = self.bytes > 32 << 10 || way.name() != "jaccl_mesh";
-            if wanted && fits {
-                runs.push(case.best(way, most)?);
+        for implementation in Implementation::all(Collective::AllReduce) {
+            let is_requested = self.algorithms.is_empty() || self.algorithms.contains(&implementation.name());
+            let fits = self.bytes > 32 << 10 || implementation.name() != "jaccl_mesh";
+            if is_requested && fits {
+                runs.push(case.best(implementation, max_segments)?);
             }
         }
         runs.sort_by(|a, b| a.outcome.makespan.total_cmp(&b.outcome.makespan));
         Ok(runs)
     }
 
-    fn table(&self, text: &mut String) -> Result<(), Failed> {
+    fn table(&self, text: &mut String) -> Result<(), CommandError> {
         let case = self.case(None);
         let bound = case.bounds().seconds();
         // Writing to a string can't fail.
@@ -157,7 +160,7 @@ impl Figure {
         for run in self.runs(&case)? {
             let seconds = run.outcome.makespan;
             let (busbw, share) = (case.bus_bandwidth(&run) * 1e-9, 100.0 * bound / seconds);
-            let name = run.way.name();
+            let name = run.implementation.name();
             let _ = writeln!(
                 text,
                 "| `{name}` | {} | {:.1} | {busbw:.2} | {share:.1} % |",

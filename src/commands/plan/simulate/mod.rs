@@ -1,11 +1,16 @@
-//! `tbccl plan simulate`: how long plans would take on a cluster, and why.
+//! `tbccl plan simulate`: simulates plans on a cluster and explains their times.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `case` | a call on a cluster and its simulation |
+//! | `figures` | figures and tables of docs/simulation.md |
 
 mod case;
 mod figures;
 
 use super::machine::{costs, read};
-use crate::commands::{Failed, arguments, print};
-use case::{Case, Way};
+use crate::commands::{CommandError, arguments, print};
+use case::{Case, Implementation};
 use collectives::{Codec, Collective, simulate};
 use std::{
     fmt::Write,
@@ -23,41 +28,53 @@ Examples:
   tbccl plan simulate broadcast --cluster fat-tree.toml --algo binomial --trace plan.json
   tbccl plan simulate --figures docs/img       the pictures and tables of docs/simulation.md
 
-A cluster file says how hosts are connected (configs/clusters/template.toml); a fabric file is one, too.
-The size is that of the larger side, input or output, per rank; busbw is the bandwidth that wires see, as
-in `tbccl bench`; the bound is the least time that any plan could take. Without --algo all algorithms are
-simulated, with those of peers where there are any; with it, the critical path and the links are shown.
-Traces are for chrome://tracing and Perfetto.";
+A cluster file describes how hosts are connected (configs/clusters/template.toml); a fabric file works too.
+The size is that of the larger of input and output, per rank; busbw is the bandwidth on the wires, as in
+`tbccl bench`; the bound is a lower bound of the time of any plan. Without --algo all algorithms are
+simulated, including those of peer libraries; with it, the critical path and the links are shown. Traces
+are for chrome://tracing and Perfetto.";
 
 /// Simulate plans on a cluster of any size
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The collective, e.g. all_reduce
+    /// Collective, e.g. all_reduce
     #[arg(value_name = "OP", required_unless_present = "figures")]
     collective: Option<Collective>,
 
-    /// The file of the cluster, or of a fabric
+    /// File of the cluster, or of a fabric
     #[arg(long, value_name = "FILE", required_unless_present = "figures")]
     cluster: Option<PathBuf>,
 
-    /// The algorithm [default: all that can run there]
+    /// Algorithm [default: all that the cluster supports]
     #[arg(long = "algo", value_name = "NAME")]
     algorithm: Option<String>,
 
-    /// How many ranks [default: all of the cluster]
-    #[arg(short = 'n', long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
+    /// Number of ranks [default: all of the cluster]
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        value_parser = arguments::ranks,
+        allow_negative_numbers = true,
+    )]
     ranks: Option<u32>,
 
-    /// Bytes of the larger side of the operation; K, M, G and T are understood
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = tbccl::parse_bytes, allow_negative_numbers = true)]
+    /// Bytes of the larger of input and output; K, M, G and T are understood
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "64M",
+        value_parser = tbccl::parse_bytes,
+        allow_negative_numbers = true,
+    )]
     size: u64,
 
-    /// The root, for collectives that have one
+    /// Root, for collectives that have one
     #[arg(short = 'r', long, value_name = "R", default_value = "0")]
     root: u32,
 
-    /// Cut every chunk into this many pieces [default: as a call would]
+    /// Number of segments per chunk [default: as in a call]
     #[arg(long, value_name = "K")]
     segments: Option<u32>,
 
@@ -69,7 +86,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|FILE", default_value = "rdma")]
     costs: String,
 
-    /// Draw the timeline
+    /// Draw the timeline as SVG
     #[arg(long, value_name = "FILE", requires = "algorithm")]
     svg: Option<PathBuf>,
 
@@ -77,22 +94,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "algorithm")]
     trace: Option<PathBuf>,
 
-    /// Make the pictures and tables of docs/simulation.md: pictures into a folder, tables on stdout
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["collective", "cluster", "algorithm", "svg", "trace"])]
+    /// Write the figures of docs/simulation.md: pictures into a folder, tables to stdout
+    #[arg(
+        long,
+        value_name = "DIR",
+        conflicts_with_all = ["collective", "cluster", "algorithm", "svg", "trace"],
+    )]
     figures: Option<PathBuf>,
 }
 
-/// Carries out `tbccl plan simulate`.
-pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
+/// Runs `tbccl plan simulate`.
+pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     if let Some(folder) = &args.figures {
         figures::draw(folder)?;
         return Ok(ExitCode::SUCCESS);
     }
     let (Some(collective), Some(path)) = (args.collective, &args.cluster) else {
-        return Err(Failed::new("say which collective, and on which --cluster"));
+        return Err(CommandError::new("a collective and a --cluster are needed"));
     };
     let cluster = Cluster::from_toml(&read(path)?)
-        .map_err(|error| Failed::new(format_args!("`{}`: {error}", path.display())))?;
+        .map_err(|error| CommandError::new(format_args!("`{}`: {error}", path.display())))?;
     let case = Case {
         collective,
         ranks: args.ranks.unwrap_or(cluster.ranks()),
@@ -110,16 +131,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failed> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failed> {
+fn write(path: &Path, text: &str) -> Result<(), CommandError> {
     fs::write(path, text).map_err(|error| {
-        Failed::new(format_args!("can't write `{}`: {error}; name another file", path.display()))
+        CommandError::new(format_args!("can't write `{}`: {error}; name another file", path.display()))
     })
 }
 
-/// One algorithm, with all that there is to say.
-fn one(args: &Args, case: &Case, name: &str) -> Result<(), Failed> {
-    let way = Way::named(case.collective, name)?;
-    let run = case.run(way).map_err(Failed::new)?;
+/// Simulates one algorithm and prints all details.
+fn one(args: &Args, case: &Case, name: &str) -> Result<(), CommandError> {
+    let implementation = Implementation::named(case.collective, name)?;
+    let run = case.run(implementation).map_err(CommandError::new)?;
     let mut text = header(case);
     text.push_str(&line(case, &run));
     text.push_str(&simulate::report(&run.schedule, &case.cluster, &run.outcome));
@@ -140,18 +161,18 @@ fn one(args: &Args, case: &Case, name: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// All algorithms, the fastest first.
-fn all(case: &Case) -> Result<(), Failed> {
+/// Simulates all algorithms and prints them, fastest first.
+fn all(case: &Case) -> Result<(), CommandError> {
     let (mut runs, mut refused) = (Vec::new(), Vec::new());
-    for way in Way::all(case.collective) {
-        match case.run(way) {
+    for implementation in Implementation::all(case.collective) {
+        match case.run(implementation) {
             Ok(run) => runs.push(run),
-            Err(error) => refused.push((way.name(), error)),
+            Err(error) => refused.push((implementation.name(), error)),
         }
     }
     if runs.is_empty() {
         let why = refused.pop().map_or_else(|| "there is no algorithm for it".to_owned(), |(_, error)| error);
-        return Err(Failed::new(why));
+        return Err(CommandError::new(why));
     }
     runs.sort_by(|a, b| a.outcome.makespan.total_cmp(&b.outcome.makespan));
     let mut text = header(case);
@@ -191,7 +212,7 @@ fn line(case: &Case, run: &case::Run) -> String {
     let steps: usize = run.schedule.programs.iter().map(|program| program.steps.len()).sum();
     format!(
         "{:<22} {:>8} {steps:>9} {:>12.2} {:>12.3} {bound:>9.1}% {:>10}\n",
-        run.way.name(),
+        run.implementation.name(),
         run.segments,
         run.outcome.makespan * 1e6,
         case.bus_bandwidth(run) * 1e-9,

@@ -43,7 +43,7 @@ impl Location {
         serde_json::from_slice(message).map_err(|error| TransportError::DeviceDescription {
             peer: rank,
             what: format!(
-                "its location message is invalid ({error}); use the same version of tbccl everywhere"
+                "its location message is invalid ({error}); use the same version of tbccl on all hosts"
             ),
         })
     }
@@ -69,7 +69,8 @@ pub(super) fn sharing_failed(rank: u32, error: &io::Error) -> TransportError {
     TransportError::Wiring {
         rank,
         what: format!(
-            "it can't share memory with the other ranks of its host: {error}; TBCCL_TRANSPORT=tcp does without"
+            "it can't share memory with the other ranks of its host: {error}; \
+             TBCCL_TRANSPORT=tcp works without"
         ),
     }
 }

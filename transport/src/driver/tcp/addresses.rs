@@ -12,14 +12,14 @@ use std::{
 /// Addresses to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
-    /// At this address.
+    /// This address.
     Address(IpAddr),
-    /// At the addresses of the interface of this name.
+    /// All addresses of the interface of this name.
     Interface(String),
 }
 
 impl Default for Bind {
-    /// This host's own address, which no other host reaches.
+    /// The loopback address, which no other host reaches.
     fn default() -> Bind {
         Bind::Address(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
@@ -43,10 +43,10 @@ impl std::fmt::Display for Bind {
     }
 }
 
-/// The address of ours from which the system would reach another one. Nothing is sent.
+/// Returns the local address from which the system would reach `peer`. Nothing is sent.
 ///
 /// # Errors
-/// What the system says, such as that there is no route.
+/// The system's error, for example if there is no route.
 pub fn local_address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match peer.ip() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -57,7 +57,7 @@ pub fn local_address_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// The addresses of an interface that mean the same on other hosts.
+/// Returns the addresses of an interface that are valid on other hosts: all but link-local ones.
 #[must_use]
 pub fn addresses_of_interface(name: &str) -> Vec<IpAddr> {
     let means_something = |ip: &IpAddr| !matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
@@ -65,12 +65,12 @@ pub fn addresses_of_interface(name: &str) -> Vec<IpAddr> {
     named.map(|interface| interface.ip()).filter(means_something).collect()
 }
 
-/// The interfaces of this host, with their addresses; none when the system does not say.
+/// Returns the interfaces of this host with their addresses; none if the system does not report them.
 pub(super) fn interfaces() -> Vec<Interface> {
     get_if_addrs().unwrap_or_default()
 }
 
-/// Listens where that is wanted, at ports of the system's choice.
+/// Listens on the addresses of `bind`, on ports that the system chooses.
 pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, TransportError> {
     let failed = |what: String| TransportError::Wiring { rank, what };
     let addresses: Vec<SocketAddr> = match bind {
@@ -98,14 +98,15 @@ pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, Transpo
         listener.map_err(|error| {
             let ip = address.ip();
             failed(format!(
-                "can't listen at {ip}: {error}; choose an interface or an address of this host (TBCCL_INTERFACE)"
+                "can't listen at {ip}: {error}; choose an interface or an address of this host \
+                 (TBCCL_INTERFACE)"
             ))
         })
     };
     addresses.iter().map(listen).collect()
 }
 
-/// The address of an interface, with the interface itself where the address alone would not do.
+/// Returns the address of an interface; a link-local address gets the interface as its scope.
 fn listen_address(interface: &Interface) -> SocketAddr {
     match interface.ip() {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => {
@@ -156,7 +157,7 @@ fn contains(interface: &Interface, address: IpAddr) -> bool {
     }
 }
 
-/// The name of the interface that has an address, and its speed in Gb/s where the system tells.
+/// Returns the name of the interface that has an address, and its speed in Gb/s if the system reports it.
 pub(super) fn interface_of(address: IpAddr) -> (String, Option<f64>) {
     let name = interfaces().into_iter().find(|interface| interface.ip() == address).map(|i| i.name);
     let speed = name.as_deref().and_then(link_speed);

@@ -1,6 +1,6 @@
 //! The sending and receiving sides of one connection, plain or encrypted.
 //!
-//! A connection is encrypted if the handshake left ciphers with it.
+//! A connection is encrypted if the handshake kept its ciphers.
 
 use super::{
     connection_table::{Connection, ConnectionTable},
@@ -21,7 +21,7 @@ pub(super) struct Channel {
     pub(super) incoming: Incoming,
 }
 
-/// A channel over a connection.
+/// Makes the channel of a connection, and registers its socket in the table.
 pub(super) fn open_channel(table: &ConnectionTable, connection: Connection) -> Channel {
     let socket = table.register(Socket::new(connection.stream));
     let (outgoing, incoming) = match connection.ciphers.map(|ciphers| *ciphers) {
@@ -34,7 +34,7 @@ pub(super) fn open_channel(table: &ConnectionTable, connection: Connection) -> C
     Channel { socket, outgoing, incoming }
 }
 
-/// The error for a connection that has failed.
+/// Returns the error for a connection that has failed.
 #[cold]
 pub(super) fn connection_error(peer: u32, error: &io::Error) -> TransportError {
     let what = match error.kind() {
@@ -46,7 +46,7 @@ pub(super) fn connection_error(peer: u32, error: &io::Error) -> TransportError {
 }
 
 impl RecvError {
-    /// The error that it is.
+    /// Converts to the error that the link returns.
     #[cold]
     pub(super) fn into_transport_error(self, peer: u32) -> TransportError {
         match self {
@@ -54,7 +54,7 @@ impl RecvError {
             RecvError::Ended => TransportError::Closed { peer },
             RecvError::Protocol(what) => TransportError::Protocol { peer, what },
             RecvError::Authentication => {
-                let what = "what it sent was changed on the way".to_owned();
+                let what = "its data was changed on the way".to_owned();
                 TransportError::Lost { peer, what }
             }
             RecvError::Unexpected(error) => error,

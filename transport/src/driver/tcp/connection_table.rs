@@ -1,10 +1,10 @@
 //! Table of connections: established, requested, and being made.
 //!
 //! Links request connections, the connector's thread makes them, and links take them. Both ends may start to
-//! make the same connection at the same time; then the lower rank's call wins. Each end decides this by
-//! itself: an end that is called while it calls accepts a call from a lower rank and refuses one from a
-//! higher rank. A caller waits for a [`Verdict`] before it uses the connection, so nothing is sent into a
-//! connection that the other end has refused.
+//! make the same connection at the same time; then the lower rank's attempt wins. Each end decides this by
+//! itself: while it is connecting, it accepts an attempt of a lower rank and refuses one of a higher rank. An
+//! initiator waits for a [`Verdict`] before it uses the connection, so nothing is sent into a connection that
+//! the other end has refused.
 
 use super::{socket::Socket, wire::Striping};
 use crate::{
@@ -23,11 +23,11 @@ use std::{
     time::Duration,
 };
 
-/// One connection: the peer, the lane, and which one of the lane's.
+/// Identity of one connection: the peer, the lane, and the connection's number within the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) peer: u32,
-    /// The one behind the lanes of messages carries confirmations.
+    /// Lane of messages; the number after the last one stands for the connection of match acknowledgements.
     pub(super) lane: u8,
     pub(super) stripe: u8,
 }
@@ -40,15 +40,15 @@ pub(super) struct Connection {
     pub(super) ciphers: Option<Box<(Sealer, Opener)>>,
 }
 
-/// The called end's answer to a call.
+/// The responder's answer to an attempt to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Verdict {
     /// The connection may be used.
     Accepted = 1,
-    /// The called one is calling too, and its call counts.
+    /// The responder is connecting too, and its attempt wins.
     Crossed = 2,
-    /// There is such a connection already.
+    /// The connection exists already.
     Duplicate = 3,
 }
 
@@ -63,13 +63,13 @@ impl Verdict {
 enum SlotState {
     #[default]
     Idle,
-    /// We are calling.
+    /// This end is connecting.
     Connecting,
-    /// The other end is calling, and we have given up our own call.
+    /// The other end is connecting, and this end has given up its own attempt.
     AwaitingPeer,
-    /// Connected, and not taken by its link yet.
+    /// Connected; the link has not taken the connection yet.
     Ready(Connection),
-    /// Its link has it.
+    /// The link has taken the connection.
     Taken,
 }
 
@@ -91,7 +91,7 @@ const WAITING: u8 = 0;
 const READY: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Wakes who sleeps on its descriptor.
+/// Wakes a thread that polls its descriptor: a self-pipe.
 #[derive(Debug)]
 pub(super) struct Waker {
     writer: UnixStream,
@@ -106,13 +106,13 @@ impl Waker {
         Ok(Waker { writer, reader })
     }
 
-    /// Wakes the sleeper, now or when it next goes to sleep.
+    /// Wakes the thread now, or ends its next sleep at once.
     pub(super) fn wake(&self) {
-        // When there is no room it has been rung often enough.
+        // If the socket is full, a wake-up is pending already.
         let _ = (&self.writer).write(&[1]);
     }
 
-    /// Forgets that it was rung.
+    /// Clears pending wake-ups.
     pub(super) fn clear(&self) {
         let mut bytes = [0; 64];
         while matches!((&self.reader).read(&mut bytes), Ok(n) if n > 0) {}
@@ -128,25 +128,25 @@ impl Waker {
 pub(super) struct ConnectionTable {
     pub(super) rank: u32,
     pub(super) size: u32,
-    /// After how long without an answer a peer's host is taken for gone.
+    /// Time without an answer after which a peer's host counts as gone.
     pub(super) peer_timeout: Duration,
-    /// Lanes of messages.
+    /// Number of lanes of messages.
     pub(super) lanes: u8,
-    /// How messages to a peer are cut, by peer.
+    /// Distribution of messages over connections, by peer.
     striping: Vec<Striping>,
-    /// By peer and lane.
+    /// Lanes by peer and lane number, one more per peer than `lanes`.
     entries: Vec<Lane>,
-    /// Which lanes the connector is to connect.
+    /// Peers and lanes that the connector must connect.
     requested: Mutex<Vec<(u32, u8)>>,
-    /// All that links use, for who sleeps and who closes.
+    /// Sockets in use by links, for the sleeper and for closing.
     sockets: Mutex<Vec<Weak<Socket>>>,
-    /// For the connector.
+    /// Wakes the connector's thread.
     pub(super) connector_waker: Waker,
-    /// Rung when the state of a lane changes; for threads that wait for a connection.
+    /// Wakes threads that wait for a connection, when the state of a lane changes.
     pub(super) state_waker: Waker,
-    /// Connections that were not let in.
+    /// Number of refused connections.
     pub(super) refused: AtomicU64,
-    /// The connector is to end.
+    /// Tells the connector's thread to end.
     pub(super) is_stopping: AtomicBool,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ConnectionTable {
-    /// A table without connections. `parts` is by peer.
+    /// Creates a table without connections. `striping` is by peer.
     pub(super) fn new(
         rank: u32,
         lanes: u8,
@@ -187,7 +187,7 @@ impl ConnectionTable {
         })
     }
 
-    /// How messages to a peer are cut.
+    /// Returns the distribution of messages to a peer over its connections.
     pub(super) fn striping(&self, peer: u32) -> Striping {
         self.striping[peer as usize]
     }
@@ -202,13 +202,13 @@ impl ConnectionTable {
         is_peer && usize::from(key.stripe) < lock(&self.lane(key.peer, key.lane).inner).stripes.len()
     }
 
-    /// Asks for a lane's connections.
+    /// Requests a lane's connections from the connector.
     pub(super) fn request(&self, peer: u32, lane: u8) {
         lock(&self.requested).push((peer, lane));
         self.connector_waker.wake();
     }
 
-    /// The calls that are to be made, for lanes that were asked for.
+    /// Returns the connections to start now, and marks them as being connected.
     pub(super) fn take_requests(&self) -> Vec<Key> {
         let requested = std::mem::take(&mut *lock(&self.requested));
         let mut keys = Vec::new();
@@ -223,7 +223,7 @@ impl ConnectionTable {
         keys
     }
 
-    /// Decides on a call that has come, tells the caller by `tell`, and keeps the connection if it is taken.
+    /// Decides on an incoming attempt, sends the verdict, and keeps the connection if it is accepted.
     pub(super) fn accept(
         &self,
         key: Key,
@@ -246,7 +246,7 @@ impl ConnectionTable {
         Ok(verdict)
     }
 
-    /// Records the answer to an own call. Returns whether the other end's call is still awaited.
+    /// Records the verdict on this end's attempt. Returns whether the other end's attempt is still awaited.
     pub(super) fn record_verdict(&self, key: Key, verdict: Verdict, connection: Connection) -> bool {
         let lane = self.lane(key.peer, key.lane);
         let mut inner = lock(&lane.inner);
@@ -267,13 +267,13 @@ impl ConnectionTable {
         }
     }
 
-    /// Whether a call is still to be made or awaited.
+    /// Whether a connection is still being made by either end.
     pub(super) fn is_pending(&self, key: Key) -> bool {
         let inner = lock(&self.lane(key.peer, key.lane).inner);
         matches!(inner.stripes[usize::from(key.stripe)], SlotState::Connecting | SlotState::AwaitingPeer)
     }
 
-    /// Our call has failed, for good.
+    /// Records that a connection can't be made.
     pub(super) fn fail(&self, key: Key, why: String) {
         let lane = self.lane(key.peer, key.lane);
         let mut inner = lock(&lane.inner);
@@ -293,10 +293,10 @@ impl ConnectionTable {
         self.state_waker.wake();
     }
 
-    /// The connections of a lane, once, when all of them are there.
+    /// Takes the connections of a lane, once all of them are made. A lane's connections can be taken once.
     ///
     /// # Errors
-    /// When they can't be made.
+    /// [`TransportError::Unreachable`] if they can't be made.
     #[inline]
     pub(super) fn take(&self, peer: u32, lane: u8) -> Result<Option<Vec<Connection>>, TransportError> {
         match self.lane(peer, lane).state.load(Acquire) {
@@ -318,7 +318,7 @@ impl ConnectionTable {
         Ok(inner.stripes.iter_mut().map(take).collect())
     }
 
-    /// Whether a lane is connected, taken by its link or not.
+    /// Whether a lane is connected, whether or not its link has taken the connections.
     ///
     /// # Errors
     /// [`TransportError::Unreachable`] if the connection can't be made.
@@ -329,7 +329,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Makes a socket known to who sleeps and who closes.
+    /// Adds a socket to those that the sleeper and closing look at.
     pub(super) fn register(&self, socket: Socket) -> Arc<Socket> {
         let socket = Arc::new(socket);
         let mut sockets = lock(&self.sockets);
@@ -338,7 +338,7 @@ impl ConnectionTable {
         socket
     }
 
-    /// All sockets in use.
+    /// Returns all sockets in use.
     pub(super) fn sockets(&self) -> Vec<Arc<Socket>> {
         lock(&self.sockets).iter().filter_map(Weak::upgrade).collect()
     }

@@ -2,8 +2,9 @@
 //! table.
 //!
 //! It sleeps in `poll` and takes no part in moving messages. Silent, slow, wrong or excess callers cost only
-//! this thread's time. A caller must finish the handshake within [`VISIT`]. Beyond [`VISITS_MOST`] callers
-//! the oldest is dropped, so a rank of the job, which answers at once, always gets through.
+//! this thread's time. A caller must finish the handshake within [`HANDSHAKE_TIMEOUT`]. Beyond
+//! [`MAX_INBOUND`] callers the oldest is dropped, so a rank of the job, which answers at once, always gets
+//! through.
 
 use super::{
     Security,
@@ -32,24 +33,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a caller has to prove that it is one of us.
+/// Time in which a caller must prove that it belongs to the job.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(900);
-/// Callers at a time.
+/// Maximum number of handshakes of callers at a time.
 const MAX_INBOUND: usize = 128;
-/// Callers taken in before others are looked after.
+/// Maximum number of callers accepted in a row, before other work continues.
 const MAX_ACCEPTS: usize = 64;
-/// How long to wait for each of a peer's addresses but the last one.
+/// Time for each of a peer's addresses except the last one, which gets the rest of the connect timeout.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a call that is cut off before it was answered is made again, and after how long.
+/// Maximum number of repeated attempts after the other end closed the connection during the handshake.
 const MAX_RETRIES: u32 = 5;
-/// Time before a cut connection attempt is made again.
+/// Time before such a repeated attempt.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
-/// How long to let callers wait when the system has no descriptors for them.
+/// Time without accepting after the system has run out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Addresses of strangers that were told of.
+/// Maximum number of addresses that a warning is given for.
 const MAX_WARNED_ADDRESSES: usize = 64;
 
-/// Settings shared by all attempts of an endpoint.
+/// Settings of an endpoint's connections.
 #[derive(Debug)]
 pub(super) struct ConnectorConfig {
     pub(super) secret: Secret,
@@ -59,38 +60,38 @@ pub(super) struct ConnectorConfig {
     pub(super) peer_timeout: Duration,
 }
 
-/// A call of ours, and what to do when it fails.
+/// The connections that this end makes: one task per connection.
 #[derive(Debug)]
 struct OutboundTask {
     key: Key,
-    /// None while it is not made: the other end is to call, or it is made again later.
+    /// The current attempt; `None` while the other end connects, or before a repeated attempt.
     attempt: Option<Outbound>,
-    /// Address of the current call, and the addresses left to try.
+    /// Address of the current attempt, and the addresses left to try.
     address: Option<SocketAddr>,
     addresses: VecDeque<SocketAddr>,
-    /// When to give up on this place, or to call again.
+    /// When to give up on this address, or to repeat the attempt.
     until: Instant,
-    /// When to give up.
+    /// When to give up on the connection.
     deadline: Instant,
     retries: u32,
     awaits_peer: bool,
 }
 
-/// The thread's own.
+/// State of the connector's thread.
 pub(super) struct Connector {
     pub(super) table: Arc<ConnectionTable>,
     pub(super) config: ConnectorConfig,
     pub(super) listeners: Vec<TcpListener>,
-    /// Introductions of all ranks, by rank.
+    /// Information about all ranks, by rank.
     pub(super) peers: Vec<PeerInfo>,
     pub(super) interfaces: Vec<Interface>,
     match_acks: Vec<Arc<MatchAcks>>,
     pub(super) on_warning: WarningHandler,
     outbound: Vec<OutboundTask>,
-    /// With when they must be through; the oldest first.
+    /// Handshakes of callers with their deadlines, the oldest first.
     inbound: VecDeque<(Inbound, Instant)>,
     warned_addresses: HashSet<IpAddr>,
-    /// No caller is taken in before.
+    /// Time until which no caller is accepted.
     paused_until: Option<Instant>,
 }
 
@@ -119,7 +120,7 @@ impl Connector {
         }
     }
 
-    /// Makes connections until the table says that it is to end.
+    /// Makes connections until the table tells the thread to end.
     pub(super) fn run(mut self) {
         while !self.table.is_stopping.load(Acquire) {
             self.sleep();
@@ -133,7 +134,7 @@ impl Connector {
         }
     }
 
-    /// Sleeps until there is something to do.
+    /// Sleeps until a socket is ready, a deadline has come, or the table wakes the thread.
     fn sleep(&self) {
         let now = Instant::now();
         let paused_until = self.paused_until.filter(|until| *until > now);
@@ -146,7 +147,7 @@ impl Connector {
         let inbound = self.inbound.iter().map(|(_, until)| *until);
         let next = inbound.chain(self.outbound.iter().map(|task| task.until)).chain(paused_until).min();
         let time = next.map(|next| {
-            // Not a moment too early, or there would be nothing to do.
+            // Rounds up: a sleep that ends before the deadline would be repeated at once.
             let left = next.saturating_duration_since(now) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() }
         });
@@ -182,7 +183,7 @@ impl Connector {
                     Err(e) if e.kind() == ErrorKind::WouldBlock => break,
                     Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                     Err(_) => {
-                        // Out of descriptors: the oldest callers make room.
+                        // Out of descriptors: the oldest callers are dropped to free some.
                         self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
                         break;
                     }
@@ -213,7 +214,7 @@ impl Connector {
         }
     }
 
-    /// One of ours has called.
+    /// Offers an authenticated caller's connection to the table.
     fn admit(&mut self, caller: Inbound, session: Session) {
         let hello = InitiatorHello::decode(session.hello()).filter(|hello| {
             let is_known = self.table.is_valid(Inbound::key_of(hello)) && hello.to == self.table.rank;
@@ -224,20 +225,20 @@ impl Connector {
             return self.refuse(caller.from, &error);
         };
         let encrypted = self.config.security == Security::Encrypt;
-        // A caller that is gone already calls again, or its link says that it is lost.
+        // An error here means that the caller is gone. It connects again, or its link reports the loss.
         let key = Inbound::key_of(&hello);
         let _ = self.table.accept(key, |verdict| caller.answer(session, verdict, encrypted));
         self.flush_match_acks(key);
     }
 
-    /// Sends pending confirmations if the connection that carries them has just become ready.
+    /// Sends pending match acknowledgements if the connection that carries them has just become ready.
     fn flush_match_acks(&self, key: Key) {
         if key.lane == self.table.lanes && self.table.is_ready(key.peer, key.lane).is_ok_and(|ready| ready) {
             self.match_acks[key.peer as usize].flush(&self.table);
         }
     }
 
-    /// Counts who was not let in, and tells of it once per address.
+    /// Counts a refused caller, and warns about it once per address.
     #[cold]
     fn refuse(&mut self, from: SocketAddr, error: &SecureError) {
         self.table.refused.fetch_add(1, Relaxed);
@@ -246,7 +247,7 @@ impl Connector {
         }
     }
 
-    /// Begins a call.
+    /// Starts to make a connection.
     fn start_outbound(&mut self, key: Key) {
         let listening: Vec<SocketAddr> =
             self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
@@ -270,7 +271,7 @@ impl Connector {
         }
     }
 
-    /// Calls the next of a peer's addresses.
+    /// Starts an attempt at the next of a peer's addresses.
     fn try_next_address(&self, task: &mut OutboundTask) -> Result<(), String> {
         let mut last = String::from("it has no address to connect to");
         while let Some(address) = task.addresses.pop_front() {
@@ -310,8 +311,8 @@ impl Connector {
     fn progress_outbound(&mut self) {
         for task in std::mem::take(&mut self.outbound) {
             let key = task.key;
-            // A call under way is completed even if the other end's call has succeeded first: the called end
-            // would count an aborted one as a foreign connection.
+            // An attempt in progress is completed even if the other end's attempt has succeeded first: the
+            // responder would count an aborted attempt as a foreign connection.
             if task.attempt.is_none() && !self.table.is_pending(key) {
                 continue;
             }
@@ -323,7 +324,7 @@ impl Connector {
         }
     }
 
-    /// Goes on with a call; `None` when it is through.
+    /// Advances a task; returns `None` once it is done.
     fn advance(&self, mut task: OutboundTask) -> Result<Option<OutboundTask>, String> {
         let now = Instant::now();
         let Some(mut attempt) = task.attempt.take() else {

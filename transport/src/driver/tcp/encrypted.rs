@@ -1,8 +1,8 @@
-//! Heads and payloads in encrypted records.
+//! Headers and payloads in encrypted records.
 //!
 //! ```text
-//! 4 bytes    length of the ciphertext; bit 31: it begins with the head of a part
-//! length     a head, if bit 31 is set, and payload
+//! 4 bytes    prefix: length of the ciphertext; bit 31: it begins with the header of a part
+//! length     a header, if bit 31 is set, and payload
 //! 16 bytes   authentication tag
 //! ```
 //!
@@ -25,24 +25,24 @@ use std::io;
 pub(super) const RECORD_BYTES: usize = 64 << 10;
 const PREFIX_BYTES: usize = 4;
 const HAS_HEADER: u32 = 1 << 31;
-/// The most that is encrypted in a record.
+/// Maximum bytes of plaintext per record.
 pub(super) const MAX_RECORD_BYTES: usize = HEADER_BYTES + RECORD_BYTES;
-/// Bytes that are read when nothing is known of what comes.
+/// Bytes to read while the next record's length is unknown.
 const AHEAD_BYTES: usize = 4096;
-/// Records to write in one poll.
+/// Maximum number of records per poll.
 const MAX_RECORDS_PER_WRITE: usize = 8;
 
-/// The sending side.
+/// The sending side of an encrypted connection.
 #[derive(Debug)]
 pub(super) struct EncryptedOutgoing {
     sealer: Sealer,
     header: [u8; HEADER_BYTES],
-    /// Bytes of the part's payload, and how many of them are encrypted.
+    /// Bytes of the part's payload, and the number of them that are encrypted.
     len: usize,
     encrypted: usize,
-    /// The part's head is encrypted.
+    /// Whether the part's header is encrypted.
     has_begun: bool,
-    /// The record under way: `record[flushed..filled]` is still to be sent.
+    /// The current record: `record[flushed..filled]` is still to be sent.
     record: Vec<u8>,
     filled: usize,
     flushed: usize,
@@ -83,7 +83,9 @@ impl EncryptedOutgoing {
         std::mem::take(&mut self.copied)
     }
 
-    /// Writes what there is room for of the first `ready` bytes of a part: all of it, or whole records.
+    /// Writes records of the first `ready` bytes of a part, as far as the socket has room.
+    ///
+    /// `ready` is the part's length or a multiple of [`RECORD_BYTES`].
     pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         let mut moved = false;
         for _ in 0..MAX_RECORDS_PER_WRITE {
@@ -105,7 +107,7 @@ impl EncryptedOutgoing {
         Ok(moved)
     }
 
-    /// Makes the next record of the part.
+    /// Encrypts the next record of the part.
     fn seal(&mut self, part: Span<'_>) {
         let payload = RECORD_BYTES.min(self.len - self.encrypted);
         let header = if self.has_begun { 0 } else { HEADER_BYTES };
@@ -124,7 +126,7 @@ impl EncryptedOutgoing {
     }
 }
 
-/// The receiving side.
+/// The receiving side of an encrypted connection.
 #[derive(Debug)]
 pub(super) struct EncryptedIncoming {
     opener: Opener,
@@ -195,7 +197,7 @@ impl EncryptedIncoming {
         }
     }
 
-    /// The mark of the record that comes, once it is there.
+    /// Parses the next record's prefix, once it has arrived: the length, and whether it begins with a header.
     fn prefix(&self) -> Result<Option<(usize, bool)>, RecvError> {
         let Some(bytes) = self.buffer[self.raw..self.end].first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
@@ -209,7 +211,7 @@ impl EncryptedIncoming {
         Ok(Some((len, has_header)))
     }
 
-    /// Opens the next record, if all of it has come and the one before it is used up.
+    /// Decrypts the next record, if it has arrived completely and the previous one is consumed.
     fn open_next(&mut self) -> Result<bool, RecvError> {
         if self.plain.0 < self.plain.1 {
             return Ok(false);
@@ -224,7 +226,7 @@ impl EncryptedIncoming {
         self.align();
         let (prefix, remainder) = self.buffer[self.raw..].split_at_mut(PREFIX_BYTES);
         let (record, remainder) = remainder.split_at_mut(len);
-        let tag = remainder.first_chunk().expect("all of the record has come");
+        let tag = remainder.first_chunk().expect("the record is complete");
         self.opener.open(prefix, record, tag).map_err(|_| RecvError::Authentication)?;
         self.plain = (self.raw + PREFIX_BYTES, self.raw + PREFIX_BYTES + len);
         self.raw += PREFIX_BYTES + len + TAG_BYTES;
@@ -237,7 +239,7 @@ impl EncryptedIncoming {
         Ok(true)
     }
 
-    /// Moves what has come and is not opened, so that the payload of the next record lies aligned.
+    /// Moves the bytes that are not decrypted, so that the payload of the next record is aligned.
     fn align(&mut self) {
         let before = PREFIX_BYTES + if self.progress.header.is_none() { HEADER_BYTES } else { 0 };
         let start = self.aligned - before;
@@ -247,7 +249,7 @@ impl EncryptedIncoming {
         }
     }
 
-    /// Reads the rest of the current record and the next mark; without a mark, reads as much as is available.
+    /// Reads the rest of the current record and the next prefix; without a prefix, reads what is available.
     fn read(&mut self, source: &impl Source) -> Result<bool, RecvError> {
         self.align();
         let max = match self.prefix()? {
@@ -265,7 +267,7 @@ impl EncryptedIncoming {
         }
     }
 
-    /// Takes the payload of the opened record to where it belongs.
+    /// Delivers the payload of the decrypted record to the sink.
     fn deliver(&mut self, expected: &ExpectedPart, target: &mut RecvTarget<'_>) -> Result<(), RecvError> {
         let (from, to) = self.plain;
         let (len, left) = (to - from, expected.len - self.progress.received);

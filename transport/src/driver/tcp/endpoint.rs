@@ -50,13 +50,13 @@ const SOCKETS_BETWEEN_HOSTS: u32 = 2;
 /// Progress of set-up.
 #[derive(Debug)]
 enum Stage {
-    /// Nothing. The secret is the one that we hand out, if so.
+    /// Nothing is sent. The secret is the one that this rank sends to the others, if it does.
     Opened(Vec<TcpListener>, Option<Secret>),
     InfoSent(Vec<TcpListener>),
     Connected,
 }
 
-/// One rank's end of the TCP transport.
+/// One rank's endpoint of the TCP driver.
 #[derive(Debug)]
 pub struct TcpEndpoint {
     rank: u32,
@@ -66,9 +66,9 @@ pub struct TcpEndpoint {
     stage: Stage,
     peers: Vec<PeerInfo>,
     listen_addresses: Vec<SocketAddr>,
-    /// Once everyone is known.
+    /// Table of connections; present once all ranks have sent their information.
     table: Option<Arc<ConnectionTable>>,
-    /// By peer.
+    /// Match acknowledgements by peer.
     match_acks: Vec<Arc<MatchAcks>>,
     connector: Option<JoinHandle<()>>,
     slab: Slab,
@@ -80,8 +80,8 @@ impl TcpEndpoint {
     /// `on_warning` is called for refused connections, once per address.
     ///
     /// # Errors
-    /// When an address can't be listened on, or memory or random bytes can't be obtained; the message names
-    /// the remedy.
+    /// [`TransportError::Wiring`] if an address can't be listened on or random bytes can't be obtained, and
+    /// [`TransportError::Memory`] if memory can't be allocated. The message names the remedy.
     pub fn open(
         config: &TcpConfig,
         rank: u32,
@@ -93,7 +93,7 @@ impl TcpEndpoint {
             super::socket::set_buffer_sizes(listener.as_fd(), config.buffer_bytes);
         }
         let listen_addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        // Only its slab is used.
+        // The arena is needed for its slab only.
         let ring = RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64 };
         let layout = ArenaLayout { ranks: 0, lanes: 0, ring, slab_bytes: config.slab_bytes };
         let slab = Slab::new(&Arena::private(layout)?, None);
@@ -117,25 +117,25 @@ impl TcpEndpoint {
         })
     }
 
-    /// Which rank it is.
+    /// Returns the rank of this endpoint.
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Protection of the endpoint's connections.
+    /// Returns the protection of the endpoint's connections.
     #[must_use]
     pub fn security(&self) -> Security {
         self.config.security
     }
 
-    /// Calls from outside that were not let in.
+    /// Returns the number of refused connections.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.table.as_ref().map_or(0, |table| table.refused.load(Relaxed))
     }
 
-    /// Addresses that the endpoint listens on.
+    /// Returns the addresses that the endpoint listens on.
     #[must_use]
     pub fn listen_addresses(&self) -> &[SocketAddr] {
         &self.listen_addresses
@@ -154,13 +154,14 @@ impl TcpEndpoint {
         info.encode()
     }
 
-    /// Starts the connector once all introductions are known, and checks that the next rank is reachable.
+    /// Starts the connector once the information about all ranks has arrived, and checks that the next rank
+    /// is reachable.
     fn connect(&mut self, messages: &[Vec<u8>], listeners: Vec<TcpListener>) -> Result<(), TransportError> {
         self.peers = decode_all(messages)?;
         let secret = match &self.config.secret {
             Some(secret) => secret.clone(),
             None => self.peers.first().and_then(PeerInfo::secret).ok_or_else(|| {
-                let what = "it has handed out no secret; set TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks";
+                let what = "it sent no secret; set TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks";
                 TransportError::DeviceDescription { peer: 0, what: what.to_owned() }
             })?,
         };
@@ -192,7 +193,7 @@ impl TcpEndpoint {
         if next == self.rank { Ok(()) } else { connect_first_lane(&table, next) }
     }
 
-    /// How messages to a peer are cut; the same at both ends.
+    /// Returns the distribution of messages to a peer over connections; the same at both ends.
     fn striping_with(&self, peer: usize) -> Striping {
         let within_host = self.peers[peer].host == self.peers[self.rank as usize].host;
         let auto = if within_host { 1 } else { SOCKETS_BETWEEN_HOSTS };
@@ -201,7 +202,7 @@ impl TcpEndpoint {
     }
 }
 
-/// Connects the first lane to a peer, and waits until it is.
+/// Connects the first lane to a peer, and waits until it is connected.
 fn connect_first_lane(table: &ConnectionTable, peer: u32) -> Result<(), TransportError> {
     table.request(peer, 0);
     while !table.is_ready(peer, 0)? {
@@ -213,7 +214,7 @@ fn connect_first_lane(table: &ConnectionTable, peer: u32) -> Result<(), Transpor
     Ok(())
 }
 
-/// Identity of this host, equal on all of its ranks.
+/// Returns the identity of this host, equal on all of its ranks.
 fn host_identity() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = rustix::system::uname();
@@ -245,7 +246,7 @@ impl Endpoint for TcpEndpoint {
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         assert!(lane < self.config.lanes, "lane {lane} of {}", self.config.lanes);
-        let table = self.table.as_ref().expect("links are made after the conversation");
+        let table = self.table.as_ref().expect("links are opened after set-up");
         Box::new(TcpLink::new(Arc::clone(table), Arc::clone(&self.match_acks[peer as usize]), peer, lane))
     }
 
@@ -294,8 +295,8 @@ impl Endpoint for TcpEndpoint {
 impl Drop for TcpEndpoint {
     fn drop(&mut self) {
         if let Some(table) = &self.table {
-            // Not in `close`: a peer that finds the connection closed reports an error, so it must have been
-            // told the reason before.
+            // Not in `close`: a peer that finds the connection closed reports an error, so it must know the
+            // reason before.
             table.sockets().iter().for_each(|socket| socket.discard_and_shutdown());
             table.is_stopping.store(true, Release);
             table.connector_waker.wake();

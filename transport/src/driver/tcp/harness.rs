@@ -18,23 +18,23 @@ use crate::{
 };
 use std::{cell::Cell, io};
 
-/// The lengths that messages have: around those at which receiving goes another way.
+/// Lengths of messages, around the limits at which the receiving code path changes.
 const LENS: [usize; 16] =
     [0, 1, 8, 64, 65, 1000, 1024, 1025, 4096, 5000, 65_535, 65_536, 65_537, 131_072, 131_080, 200_000];
-/// Messages that are expected.
+/// Number of expected messages.
 const MESSAGES: usize = 4;
-/// Around the place of a message, to see that nothing else is written.
+/// Bytes around the destination of a message, to detect stray writes.
 const MARGIN: usize = 64;
 
 /// One piece of the bytes that a peer sends.
 enum Piece {
-    /// Bytes as they are.
+    /// Raw bytes.
     Raw(Vec<u8>),
-    /// A record: does it say that it begins with a head, and what is in it.
+    /// An encrypted record: the header bit of its prefix, and the plaintext.
     Record(bool, Vec<u8>),
 }
 
-/// A script as it is read.
+/// Unread rest of a script.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -55,9 +55,11 @@ impl<'a> Script<'a> {
         literal
     }
 
-    /// Builds the pieces that the peer sends. The first byte of a piece selects it: 0 for raw bytes of the
-    /// script, 1 for the next message's head and some payload, 2 for payload, 3 for a head from the script.
-    /// Its highest bit is the head bit of the record's mark.
+    /// Builds the pieces that the peer sends.
+    ///
+    /// The first byte of a piece selects it: 0 for raw bytes of the script, 1 for the next message's header
+    /// and some payload, 2 for payload, 3 for a header from the script. Its highest bit flips the header bit
+    /// of the record's prefix.
     fn pieces(&mut self, lens: &[usize; MESSAGES], encrypted: bool) -> Vec<Piece> {
         let (mut pieces, mut headers) = (Vec::new(), 0);
         while let Some(kind) = self.byte() {
@@ -100,7 +102,7 @@ fn header_of(message: usize, len: usize) -> Header {
     Header { digest: digest_of(message), len: len as u64, part: 0, match_ack: message % 2 == 1 }
 }
 
-/// Whether the bytes are the head of an expected message.
+/// Whether the bytes are the header of an expected message.
 fn is_header_of(bytes: &[u8], message: usize, len: usize) -> bool {
     let header = bytes.first_chunk().and_then(Header::decode);
     header
@@ -148,10 +150,10 @@ fn read_records(pieces: &[Piece], lens: &[usize; MESSAGES]) -> Vec<Vec<u8>> {
     lens.iter().enumerate().map_while(|(number, len)| message(number, *len)).collect()
 }
 
-/// Bytes in portions.
+/// Source that delivers bytes in portions of random size.
 struct Portions<'a> {
     bytes: Cell<&'a [u8]>,
-    /// From which the sizes of portions come.
+    /// State of the random number generator.
     state: Cell<u64>,
 }
 
@@ -161,7 +163,7 @@ impl Source for Portions<'_> {
             self.state.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         self.state.set(state);
         assert!(parts.iter().any(|part| !part.is_empty()), "there is room");
-        // Now and then nothing has come, a few bytes, or much.
+        // Delivers nothing, a few bytes, or many.
         let max = match state >> 61 {
             0 => return Ok(ReadResult::WouldBlock),
             1 => 1,
@@ -180,7 +182,7 @@ impl Source for Portions<'_> {
     }
 }
 
-/// The place of a message, which takes whole elements at aligned addresses.
+/// Destination of a message; checks that it receives whole elements at aligned addresses.
 struct TestSink<'a> {
     bytes: &'a mut [u8],
     reduced: bool,
@@ -190,7 +192,7 @@ impl Sink for TestSink<'_> {
     fn write(&mut self, offset: usize, data: Span<'_>) {
         let is_aligned =
             offset.is_multiple_of(PART_ALIGNMENT) && data.as_ptr().addr().is_multiple_of(PART_ALIGNMENT);
-        assert!(is_aligned, "an element is cut");
+        assert!(is_aligned, "an element is split");
         SpanMut::from(&mut self.bytes[offset..offset + data.len()]).copy_from(data);
     }
 
@@ -199,7 +201,7 @@ impl Sink for TestSink<'_> {
     }
 }
 
-/// Receives a message; `None` when it is not as it should be.
+/// Receives a message; returns `None` if the connection fails.
 fn receive(
     incoming: &mut Incoming,
     source: &Portions<'_>,
@@ -219,11 +221,11 @@ fn receive(
             Ok(_) => polls += 1,
             Err(_) => break false,
         }
-        assert!(polls < 2_000_000, "it comes to no end");
+        assert!(polls < 2_000_000, "the receiver makes no progress");
     };
     assert!(incoming.received() <= len);
     let beside = memory[..MARGIN].iter().chain(&memory[MARGIN + len..]);
-    assert!(beside.copied().all(|byte| byte == 0xa5), "written beside the message");
+    assert!(beside.copied().all(|byte| byte == 0xa5), "bytes outside of the destination were written");
     done.then(|| {
         incoming.next();
         memory[MARGIN..MARGIN + len].to_vec()
@@ -272,7 +274,7 @@ pub fn run_script(script: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Four messages as they should be, in plain pieces or in records of these sizes, and their lengths.
+    /// Builds a valid script: four messages of the lengths `sizes`, in plain pieces or in records.
     fn as_it_should_be(flags: u8, sizes: u16) -> Vec<u8> {
         let mut script = vec![flags, 7, 1];
         script.extend(sizes.to_le_bytes());
@@ -292,7 +294,7 @@ mod tests {
         script
     }
 
-    /// Number of messages that a script should deliver, computed without receiving.
+    /// Returns the number of messages that a script must deliver, computed without receiving.
     fn due(script: &[u8]) -> usize {
         let mut script = Script(script);
         let encrypted = script.byte().unwrap_or(0) & 1 != 0;

@@ -1,8 +1,8 @@
 //! Receives parts of messages from one connection.
 //!
 //! A part goes from the socket straight to its destination or to the reduction buffer. One read fills several
-//! buffers, so the bytes behind the part (the next head, the next small messages) land in a small read-ahead
-//! buffer. The head and payload of an expected message thus take one system call, and the payload is not
+//! buffers, so the bytes behind the part (the next header, the next small messages) go to a small read-ahead
+//! buffer. The header and payload of an expected message thus take one system call, and the payload is not
 //! copied.
 //!
 //! Invariant: an unexpected message is put back in front of the bytes that follow it.
@@ -15,27 +15,27 @@ use super::{
 };
 use crate::memory::{Span, SpanMut};
 
-/// Bytes that are read along with what is expected.
+/// Bytes of the read-ahead buffer.
 const AHEAD_BYTES: usize = 4096;
 
 /// Expected messages up to this many bytes go through the read-ahead buffer, which is cheaper than a
 /// scattered read.
 const SMALL_BYTES: usize = 1024;
 
-/// The most bytes to take in one poll, so that a long message does not keep others waiting.
+/// Maximum bytes to read in one poll, so that a long message does not delay others.
 const MAX_READ_BYTES: usize = 1 << 20;
 
 /// The receiving side of a connection.
 #[derive(Debug)]
 pub(super) enum Incoming {
-    /// Heads and payloads as they are.
+    /// Plain headers and payloads.
     Plain(PlainIncoming),
-    /// In records.
+    /// Encrypted records.
     Encrypted(Box<EncryptedIncoming>),
 }
 
 impl Incoming {
-    /// Takes what has come of the expected part.
+    /// Receives bytes of the expected part, as far as they have arrived.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -49,7 +49,7 @@ impl Incoming {
         }
     }
 
-    /// Bytes that were taken of the part under way, and are where they belong.
+    /// Bytes of the current part that are in their destination.
     #[inline]
     pub(super) fn received(&self) -> usize {
         match self {
@@ -58,7 +58,7 @@ impl Incoming {
         }
     }
 
-    /// The head of the next message, if it has been read.
+    /// Returns the header of the next message, if it has been read.
     pub(super) fn header(&self) -> Option<Header> {
         match self {
             Incoming::Plain(plain) => plain.next_header(),
@@ -66,7 +66,7 @@ impl Incoming {
         }
     }
 
-    /// The part under way is through.
+    /// Ends the current part, so that the next one can be received.
     #[inline]
     pub(super) fn next(&mut self) {
         match self {
@@ -76,7 +76,7 @@ impl Incoming {
     }
 }
 
-/// Plain heads and payloads.
+/// The receiving side of a plain connection.
 #[derive(Debug)]
 pub(super) struct PlainIncoming {
     progress: Progress,
@@ -131,7 +131,7 @@ impl PlainIncoming {
         }
         let before = self.progress.received;
         self.consume_ahead(expected, target);
-        // One system call per poll: more has hardly come meanwhile.
+        // One system call per poll: hardly more has arrived since.
         if self.progress.received < expected.len && !read {
             read = self.read_body(source, expected, target)?;
         }
@@ -142,7 +142,7 @@ impl PlainIncoming {
         })
     }
 
-    /// A small message is taken as a whole: until then its bytes wait among those that were read ahead.
+    /// Waits until a small message is in the read-ahead buffer as a whole, then delivers it.
     fn wait_for_small(
         &mut self,
         source: &impl Source,
@@ -160,7 +160,7 @@ impl PlainIncoming {
         Ok(Polled::Complete)
     }
 
-    /// The head of the next message from what was read ahead, if it is all there.
+    /// Parses the header of the next message in the read-ahead buffer; returns false if it is incomplete.
     fn parse_header(&mut self) -> Result<bool, RecvError> {
         let Some(bytes) = self.ahead[self.start..self.end].first_chunk::<HEADER_BYTES>() else {
             return Ok(false);
@@ -172,7 +172,7 @@ impl PlainIncoming {
         Ok(true)
     }
 
-    /// Reads a head, at least; false when nothing has come.
+    /// Reads at least the next header; returns false if nothing has arrived.
     fn read_header(
         &mut self,
         source: &impl Source,
@@ -215,9 +215,9 @@ impl PlainIncoming {
         }
     }
 
-    /// Reads a head, the expected payload and the bytes behind it, each into its own buffer.
+    /// Reads a header, the expected payload and the bytes behind it, each into its own buffer.
     ///
-    /// If the head is not the expected one, the payload is put in front of the bytes behind it. The
+    /// If the header is not the expected one, the payload is put in front of the bytes behind it. The
     /// read-ahead buffer must be empty.
     fn read_scattered(
         &mut self,
@@ -254,7 +254,7 @@ impl PlainIncoming {
         Ok(true)
     }
 
-    /// Puts bytes in front of the first `behind` that were read ahead.
+    /// Puts bytes in front of the first `behind` bytes of the read-ahead buffer.
     #[cold]
     fn put_back(&mut self, in_place: SpanMut<'_>, behind: usize) {
         let mut all = vec![0; (in_place.len() + behind).max(AHEAD_BYTES)];
@@ -264,7 +264,7 @@ impl PlainIncoming {
         (self.start, self.end) = (0, in_place.len() + behind);
     }
 
-    /// Takes what was read ahead of the part under way.
+    /// Delivers bytes of the current part from the read-ahead buffer.
     #[inline]
     fn consume_ahead(&mut self, expected: &ExpectedPart, target: &mut RecvTarget<'_>) {
         let len = (self.end - self.start).min(expected.len - self.progress.received);
@@ -293,7 +293,7 @@ impl PlainIncoming {
         }
     }
 
-    /// Reads the part under way to where it belongs.
+    /// Reads bytes of the current part straight to the destination or the reduction buffer.
     #[inline]
     fn read_body(
         &mut self,

@@ -1,4 +1,4 @@
-//! Connections as a link.
+//! A link over the connections of one lane.
 
 use super::{
     channel::{Channel, connection_error, open_channel},
@@ -15,7 +15,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// A lane to a peer.
+/// Link on one lane to a peer.
 #[derive(Debug)]
 pub(super) struct TcpLink {
     table: Arc<ConnectionTable>,
@@ -27,13 +27,13 @@ pub(super) struct TcpLink {
     striping: Striping,
     /// Whether the connector has been asked to connect.
     requested: bool,
-    /// None before there is a connection.
+    /// The lane's connections; empty before they are made.
     channels: Vec<Channel>,
-    /// A message is being sent; its parts are begun.
+    /// Whether a message is being sent, so that its parts have started.
     sending: bool,
-    /// Messages that asked to be confirmed.
+    /// Number of messages that asked for a match acknowledgement.
     ack_requests: u64,
-    /// The parts that have come of the message that is being received, as bits.
+    /// Bit set of the complete parts of the current incoming message.
     received: u32,
     reduce_buffer: ReduceBuffer,
     send_liveness: LivenessCheck,
@@ -109,7 +109,7 @@ impl TcpLink {
         Ok(())
     }
 
-    /// A message that was sent and waits to be confirmed.
+    /// Checks whether a sent message was matched.
     #[cold]
     fn poll_match_ack(&mut self, number: u64) -> Result<SendProgress, TransportError> {
         if self.match_acks.is_matched(&self.table, self.lane, number)? {
@@ -119,7 +119,7 @@ impl TcpLink {
         Ok(SendProgress::Posted)
     }
 
-    /// After a poll that has found nothing: is the other end still there?
+    /// Checks now and then, after an empty poll, whether the peer's host still answers.
     #[inline]
     fn check_liveness(&mut self, direction: Direction) -> Result<(), TransportError> {
         let liveness = match direction {
@@ -138,7 +138,7 @@ impl TcpLink {
         Ok(())
     }
 
-    /// Takes what has come of a part of the message that is expected.
+    /// Receives bytes of one part of the expected message.
     #[inline]
     fn poll_part(
         &mut self,
@@ -171,7 +171,7 @@ impl TcpLink {
         bytes
     }
 
-    /// The message has come.
+    /// Ends the current incoming message, and acknowledges the match if the sender asks for it.
     #[inline]
     fn finish_message(&mut self, count: usize, len: usize) {
         let match_ack = self.channels[0].incoming.header().is_some_and(|header| header.match_ack);
@@ -185,7 +185,9 @@ impl TcpLink {
     }
 }
 
-/// Bytes that may be sent of a part of `len` bytes at `base` when `ready` bytes of the message are available.
+/// Returns how many bytes of a part may be sent when `ready` bytes of the message are available.
+///
+/// The part has `len` bytes and begins at `base`.
 #[inline]
 fn sendable(base: usize, len: usize, ready: usize) -> usize {
     let available = ready.saturating_sub(base).min(len);
@@ -276,8 +278,8 @@ impl Link for TcpLink {
             if self.received & 1 << part != 0 {
                 continue;
             }
-            // The first connection's head decides whether the message is the expected one; the others wait
-            // for it.
+            // The header on the first connection decides whether the message is the expected one; the other
+            // connections wait for it.
             if part > 0 && self.channels[0].incoming.header().is_none() {
                 break;
             }

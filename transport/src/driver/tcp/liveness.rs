@@ -2,8 +2,8 @@
 //!
 //! A process that ends closes its sockets, which notifies the other end. A pulled cable notifies nobody: the
 //! kernel retransmits and gets no acknowledgement. Linux's TCP_USER_TIMEOUT also counts the time of a closed
-//! window, so it would end connections to live peers that are slow to read. Instead a waiting link asks the
-//! kernel now and then ([`unanswered_for`]) for how long an acknowledgement has been overdue.
+//! window, so it would end connections to live peers that are slow to read. Instead a waiting link regularly
+//! asks the kernel ([`unanswered_for`]) for how long an acknowledgement has been overdue.
 //!
 //! The system probes an idle connection after a second (`SO_KEEPALIVE`).
 //!
@@ -14,24 +14,24 @@ use super::super::unanswered_for;
 use rustix::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// Between looks.
+/// Time between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Polls in a row that have found nothing, before the clock is looked at each time.
+/// Number of empty polls in a row after which every poll reads the clock.
 const EAGER_POLLS: u32 = 4096;
 
-/// A link's patience with the other end of a connection: for how long it has waited for nothing.
+/// Decides when a waiting link must check its peer, and whether the peer counts as dead.
 #[derive(Debug, Default)]
 pub(super) struct LivenessCheck {
     empty_polls: u32,
-    /// When the system was last asked, or the wait began to be long.
+    /// Time of the last check, or the first clock reading of this wait.
     last_check: Option<Instant>,
-    /// Since when bytes have been repeated without an answer.
+    /// Time of the first check that found retransmitted bytes unanswered.
     unanswered_since: Option<Instant>,
 }
 
 impl LivenessCheck {
-    /// After a fruitful poll.
+    /// Ends the wait, after a poll that made progress.
     #[inline]
     pub(super) fn reset(&mut self) {
         if self.empty_polls != 0 {
@@ -39,7 +39,7 @@ impl LivenessCheck {
         }
     }
 
-    /// After a fruitless poll. True when it is time to [look](Patience::look) whether the other end is there.
+    /// Counts an empty poll. Returns whether a [check](LivenessCheck::check) is due.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.empty_polls = self.empty_polls.saturating_add(1);
@@ -55,7 +55,7 @@ impl LivenessCheck {
         is_due
     }
 
-    /// Returns why the peer counts as dead, if its kernel has left retransmitted bytes unanswered for `most`.
+    /// Returns why the peer counts as dead, if its kernel has not answered retransmitted bytes for `timeout`.
     #[cold]
     pub(super) fn check(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> Option<String> {
         let now = Instant::now();
@@ -77,15 +77,16 @@ impl LivenessCheck {
     }
 }
 
-/// Makes the kernel end a connection whose retransmissions stay unanswered for `silence`, rounded up to
-/// seconds. The time of a closed window does not count.
+/// Makes the kernel end a connection whose retransmissions stay unanswered for `peer_timeout`.
+///
+/// The time is rounded up to seconds. The time of a closed window does not count.
 #[cfg(target_vendor = "apple")]
 pub(super) fn limit_retransmission(stream: &std::net::TcpStream, peer_timeout: Duration) {
     use std::os::fd::AsRawFd;
     /// TCP_RXT_CONNDROPTIME of <netinet/tcp.h>, in seconds.
     const DROP_TIME: libc::c_int = 0x80;
     let seconds = peer_timeout.as_secs_f64().ceil() as libc::c_int;
-    // SAFETY: the option is one number, read from a variable of ours of that size.
+    // SAFETY: the option is one number, read from a local variable of that size.
     let _ = unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),

@@ -1,11 +1,11 @@
-//! Confirmations that a message was matched, on a connection of their own between two ranks.
+//! Acknowledgements that a message was matched, on a connection of their own between two ranks.
 //!
-//! On a message connection, a confirmation would queue behind messages that the sender of the confirmed
-//! message has not received, and may receive only after the confirmation: a deadlock. The connection is made
-//! for the first confirmation.
+//! On a message connection, an acknowledgement would queue behind messages that its receiver has not
+//! received, and may receive only after the acknowledgement: a deadlock. The connection is made for the first
+//! acknowledgement.
 //!
-//! A confirmation carries the count of matched messages of its lane that asked for one. A later count
-//! includes the earlier ones, so at most one confirmation per lane is pending.
+//! An acknowledgement carries the count of matched messages of its lane that asked for one. A later count
+//! includes the earlier ones, so at most one acknowledgement per lane is pending.
 
 use super::{
     channel::{Channel, connection_error, open_channel},
@@ -19,12 +19,12 @@ use crate::{
 };
 use std::sync::Mutex;
 
-/// Digest of confirmations, in place of an operation's digest.
+/// Digest of acknowledgements, in place of an operation's digest.
 const DIGEST: u64 = u64::from_le_bytes(*b"matched!");
-/// A lane and a count.
+/// Bytes of an acknowledgement: a lane and a count, 8 bytes each.
 const ACK_BYTES: usize = 16;
 
-/// Confirmations exchanged with one peer.
+/// Match acknowledgements exchanged with one peer.
 #[derive(Debug)]
 pub(super) struct MatchAcks {
     peer: u32,
@@ -35,18 +35,18 @@ pub(super) struct MatchAcks {
 struct Inner {
     channel: Option<Channel>,
     requested: bool,
-    /// By lane: messages of the peer that were matched, and how many it has been told of.
+    /// By lane: the peer's messages that this rank has matched, and the count that was last sent to the peer.
     matched: Vec<u64>,
     acked: Vec<u64>,
-    /// By lane: messages of ours that were matched, as told.
+    /// By lane: this rank's messages that the peer has matched, as acknowledged.
     peer_acked: Vec<u64>,
-    /// The word under way.
+    /// The acknowledgement being sent, and the buffer of the one being received.
     outbox: Option<[u8; ACK_BYTES]>,
     inbox: [u8; ACK_BYTES],
     failure: Option<Failure>,
 }
 
-/// Why nothing is told and heard any more.
+/// Why the connection is of no further use.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
     /// The peer's process has closed the connection.
@@ -62,24 +62,24 @@ impl MatchAcks {
         MatchAcks { peer, inner: Mutex::new(inner) }
     }
 
-    /// A message of the peer that asked for it was matched on a lane.
+    /// Records that this rank matched a message of the peer that asked for an acknowledgement.
     pub(super) fn record_match(&self, table: &ConnectionTable, lane: u8) {
         lock(&self.inner).matched[usize::from(lane)] += 1;
         self.flush(table);
     }
 
-    /// Says what is to be said, as far as that is possible now.
+    /// Sends pending acknowledgements as far as the socket has room.
     pub(super) fn flush(&self, table: &ConnectionTable) {
         let mut inner = lock(&self.inner);
-        // A send that waits for the confirmation meets the broken connection by itself.
+        // A send that waits for an acknowledgement detects the broken connection by itself.
         let _ = inner.send(table, self.peer);
     }
 
-    /// Whether the peer has confirmed message `number` on a lane.
+    /// Whether the peer has matched message `number` of a lane.
     ///
     /// # Errors
-    /// [`TransportError::Closed`] or [`TransportError::Lost`] if the connection broke before the confirmation
-    /// arrived.
+    /// [`TransportError::Closed`] or [`TransportError::Lost`] if the connection broke before the
+    /// acknowledgement arrived.
     pub(super) fn is_matched(
         &self,
         table: &ConnectionTable,
@@ -92,12 +92,12 @@ impl MatchAcks {
             return Ok(true);
         }
         let received = inner.receive(table, self.peer);
-        // Its end may lie right behind the word.
+        // The acknowledgement counts even if the end of the connection follows it.
         if is_acked(&inner) { Ok(true) } else { received.map(|()| false) }
     }
 
-    /// Sends pending confirmations as far as the socket has room. Returns whether none is left, or none can
-    /// be sent.
+    /// Sends pending acknowledgements as far as the socket has room. Returns whether none is left, or none
+    /// can be sent.
     pub(super) fn is_flushed(&self, table: &ConnectionTable) -> bool {
         let mut inner = lock(&self.inner);
         if inner.send(table, self.peer).is_err() {
@@ -108,7 +108,8 @@ impl MatchAcks {
 }
 
 impl Inner {
-    /// The connection, once there is one.
+    /// Takes the connection once it is made, and requests it if `request` is set. Returns whether there is
+    /// one.
     fn connect(&mut self, table: &ConnectionTable, peer: u32, request: bool) -> Result<bool, TransportError> {
         match self.failure {
             None => {}
@@ -199,7 +200,7 @@ impl Inner {
     }
 }
 
-/// Destination of a received confirmation.
+/// Destination of a received acknowledgement.
 struct AckSink<'a>(&'a mut [u8; ACK_BYTES]);
 
 impl Sink for AckSink<'_> {

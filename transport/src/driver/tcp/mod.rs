@@ -7,20 +7,20 @@
 //! socket, and from the socket to its destination, without a copy in user space. Bytes to be reduced are read
 //! into a buffer that stays in cache.
 //!
-//! A connection is made when a link of either end first needs it, so pairs that never talk cost nothing. One
-//! thread per endpoint (`connector`) accepts, connects and authenticates, and hands connections to links;
-//! otherwise it sleeps. Nothing received is trusted before the handshake of [`crate::secure`] has proved that
-//! the caller knows the job's secret. Silent, slow or wrong callers are disconnected within a second,
-//! counted, and reported once.
+//! A connection is made when a link of either end first needs it, so pairs that never communicate cost
+//! nothing. One thread per endpoint (`connector`) accepts, connects and authenticates, and hands connections
+//! to links; otherwise it sleeps. Nothing received is trusted before the handshake of [`crate::secure`] has
+//! proved that the caller knows the job's secret. Silent, slow or wrong callers are disconnected within a
+//! second, counted, and reported once.
 //!
 //! | module | content |
 //! |---|---|
-//! | `endpoint`, `introduction` | endpoint of one rank; messages exchanged during set-up |
+//! | `endpoint`, `peer_info` | endpoint of one rank; messages exchanged during set-up |
 //! | `addresses` | listening addresses, order of a peer's addresses, interface of a path |
-//! | `table`, `connector`, `attempt` | connections; the thread that makes them; one during set-up |
-//! | `socket`, `vital` | system calls on a connected socket; detection of dead connections |
-//! | `wire`, `part`, `outgoing`, `incoming`, `sealed` | wire format, sending, receiving, encryption |
-//! | `channel`, `link`, `confirm` | connection; link over connections; confirmations |
+//! | `connection_table`, `connector`, `pending` | connections; the thread that makes them; their set-up |
+//! | `socket`, `liveness` | system calls on a connected socket; detection of dead connections |
+//! | `wire`, `outgoing`, `incoming`, `receive`, `encrypted` | wire format, sending, receiving, encryption |
+//! | `channel`, `link`, `match_acks` | connection; link over connections; match acknowledgements |
 //! | `sleeper`, `warning` | sleeping until a socket is ready; the callback for warnings |
 //! | `harness` | receiving without a socket, for tests and fuzzing |
 //!
@@ -28,8 +28,8 @@
 //! connections, which is up to the ranks' side channel.
 //!
 //! # Safety
-//! Sockets read into, and write from, memory that the caller of a poll lends for the duration of the call. No
-//! memory is in use once a poll has returned.
+//! Sockets read into, and write from, memory that the caller of a poll provides for the duration of the call.
+//! No memory is in use once a poll has returned.
 
 mod addresses;
 mod channel;
@@ -67,19 +67,19 @@ pub enum Security {
     /// Both ends prove that they belong to the job. An attacker on the path can still change messages.
     #[default]
     Authenticate,
-    /// All that follows is encrypted and protected against changes as well.
+    /// Everything after the handshake is also encrypted and protected against changes.
     Encrypt,
 }
 
-/// How to use a network. All but the addresses must be equal on all ranks.
+/// Options of the driver. All but the addresses must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
     /// Addresses to listen on, which peers connect to.
     pub bind: Bind,
     /// The job's secret.
     ///
-    /// `None`: rank 0 generates one and sends it with its introduction. It is then only as safe as the side
-    /// channel that carries introductions.
+    /// If `None`, rank 0 generates one and sends it to the others during set-up. It is then only as safe as
+    /// the side channel that carries the messages of set-up.
     pub secret: Option<Secret>,
     /// Protection of connections against attackers.
     pub security: Security,
@@ -91,19 +91,20 @@ pub struct TcpConfig {
     pub stripe_bytes: usize,
     /// Bytes of address space for registered memory.
     pub slab_bytes: usize,
-    /// Bytes that the system may hold for each direction of a connection; `None` to let it decide.
+    /// Bytes of the system's buffer for each direction of a connection; `None` to let the system decide.
     pub buffer_bytes: Option<usize>,
-    /// Lanes between two ranks.
+    /// Number of lanes between two ranks.
     pub lanes: u8,
-    /// How long to wait for a peer to answer when a connection is made.
+    /// Time to wait for a peer to answer when a connection is made.
     pub connect_timeout: Duration,
-    /// After how long without an answer a peer's host is taken for gone; from [`PEER_TIMEOUT`](super::PEER_TIMEOUT) to
-    /// [`PEER_TIMEOUT_MAX`](super::PEER_TIMEOUT_MAX).
+    /// Time without an answer after which a peer's host counts as gone.
+    ///
+    /// From [`PEER_TIMEOUT`](super::PEER_TIMEOUT) to [`PEER_TIMEOUT_MAX`](super::PEER_TIMEOUT_MAX).
     pub peer_timeout: Duration,
 }
 
 impl TcpConfig {
-    /// The most connections per lane.
+    /// The maximum number of connections per lane.
     pub const MAX_SOCKETS: u32 = 16;
 }
 

@@ -1,4 +1,4 @@
-//! Sending parts of messages on one connection.
+//! Sends parts of messages on one connection.
 
 use super::{
     encrypted::EncryptedOutgoing,
@@ -8,7 +8,7 @@ use super::{
 use crate::memory::Span;
 use std::io;
 
-/// The most bytes to write in one poll, so that a long message does not keep others waiting.
+/// Maximum bytes to write in one poll, so that a long message does not delay others.
 pub(super) const MAX_WRITE_BYTES: usize = 1 << 20;
 
 /// Granularity at which an incomplete part is sent: the payload of an encrypted record, and enough to be
@@ -18,14 +18,14 @@ pub(super) const SEND_GRANULARITY: usize = super::encrypted::RECORD_BYTES;
 /// The sending side of a connection.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// Heads and payloads as they are.
+    /// Plain headers and payloads.
     Plain(PlainOutgoing),
-    /// In records.
+    /// Encrypted records.
     Encrypted(Box<EncryptedOutgoing>),
 }
 
 impl Outgoing {
-    /// Begins a part. The one before it is through.
+    /// Starts a part of `len` bytes. The previous one must be complete.
     #[inline]
     pub(super) fn begin(&mut self, header: &Header, len: usize) {
         match self {
@@ -43,7 +43,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether part of it has been written, so that no other part may take its place.
+    /// Whether some of the part has been written, so that no other part may replace it.
     pub(super) fn has_begun(&self) -> bool {
         match self {
             Outgoing::Plain(plain) => plain.sent > 0,
@@ -54,7 +54,7 @@ impl Outgoing {
     /// Writes as much as the socket has room for. Returns whether any bytes moved.
     ///
     /// `part` is the whole payload of the part. Its first `ready` bytes are available: all, or a multiple of
-    /// [`FED_BYTES`].
+    /// [`SEND_GRANULARITY`].
     #[inline]
     pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         match self {
@@ -63,7 +63,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes of payload that were copied on the way, since the last question.
+    /// Returns the payload bytes that were copied since the last call.
     #[inline]
     pub(super) fn take_copied(&mut self) -> u64 {
         match self {
@@ -73,13 +73,13 @@ impl Outgoing {
     }
 }
 
-/// A part on its way.
+/// The sending side of a plain connection.
 #[derive(Debug, Default)]
 pub(super) struct PlainOutgoing {
     header: [u8; HEADER_BYTES],
     /// Bytes of the part's payload.
     len: usize,
-    /// Bytes of head and payload that the system has taken.
+    /// Bytes of header and payload that the system has accepted.
     sent: usize,
     copied: u64,
 }
@@ -96,7 +96,7 @@ impl PlainOutgoing {
         debug_assert_eq!(part.len(), self.len, "the same part");
         let header = &self.header[self.sent.min(HEADER_BYTES)..];
         let done = self.sent.saturating_sub(HEADER_BYTES);
-        // A head does not go alone.
+        // A header is not sent without payload.
         if ready < self.len && ready <= done {
             return Ok(false);
         }

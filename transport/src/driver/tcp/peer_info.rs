@@ -1,32 +1,34 @@
-//! Introductions: one JSON message per rank, exchanged over the job's rendezvous before ranks connect.
+//! Information about a rank: one JSON message per rank, exchanged over the job's rendezvous before ranks
+//! connect.
 //!
-//! Input is untrusted: an introduction of another version, or one that does not parse, is an error that names
-//! the rank.
+//! Input is untrusted: a message of another version, or one that does not parse, is an error that names the
+//! rank.
 
 use crate::{TransportError, secure::Secret};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::SocketAddr};
 
-/// The version of these words, and of what connections carry.
+/// Version of these messages, and of the protocol of connections.
 const VERSION: u32 = 1;
-/// No word is longer.
+/// Maximum bytes of a message.
 const MAX_BYTES: usize = 64 << 10;
-/// No rank listens in more places.
+/// Maximum number of addresses of a rank.
 const MAX_ADDRESSES: usize = 64;
 
-/// Introduction of a rank. Its `Debug` output hides the secret.
+/// Information about a rank. Its `Debug` output hides the secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PeerInfo {
     tbccl_tcp: u32,
-    /// Tells this communicator's connections from those of earlier ones at the same place.
+    /// Random number that distinguishes this communicator's connections from those of earlier ones on the
+    /// same addresses.
     pub(super) instance: u64,
     /// Equal for ranks of one host.
     pub(super) host: String,
     /// Addresses that the rank listens on.
     #[serde(rename = "places")]
     pub(super) listen_addresses: Vec<SocketAddr>,
-    /// The job's secret, from rank 0 where the job has none yet.
+    /// The job's secret, sent by rank 0 if the job has none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
 }
@@ -42,14 +44,14 @@ impl PeerInfo {
         PeerInfo { tbccl_tcp: VERSION, instance, host, listen_addresses, secret }
     }
 
-    /// The secret that it hands out, if it is one.
+    /// Returns the secret that the rank sent, if it is valid.
     pub(super) fn secret(&self) -> Option<Secret> {
         self.secret.as_ref().and_then(|digits| Secret::from_hex(digits).ok())
     }
 
-    /// As a word.
+    /// Encodes the message as JSON.
     pub(super) fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("numbers and text become JSON")
+        serde_json::to_vec(self).expect("numbers and text are valid JSON")
     }
 }
 
@@ -63,7 +65,7 @@ impl fmt::Debug for PeerInfo {
     }
 }
 
-/// Parses the introductions of all ranks, by rank.
+/// Parses the messages of all ranks, by rank.
 pub(super) fn decode_all(messages: &[Vec<u8>]) -> Result<Vec<PeerInfo>, TransportError> {
     messages.iter().enumerate().map(|(rank, message)| decode(rank as u32, message)).collect()
 }

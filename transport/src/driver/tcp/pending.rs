@@ -1,10 +1,10 @@
 //! One connection during set-up, outgoing or incoming.
 //!
 //! ```text
-//! caller                                     called
+//! initiator                                  responder
 //!   | -- connects -------------------------->  |
-//!   | <------- handshake, three messages ----> |   who calls, which connection it is to be
-//!   | <------------------ verdict, sealed ---- |   from then on both may use it
+//!   | <------- handshake, three messages ----> |   identifies the initiator and the connection
+//!   | <--------------- verdict, encrypted ---- |   from then on both may use the connection
 //! ```
 //!
 //! Nothing here blocks: each step runs when the socket is ready. The connector enforces deadlines.
@@ -22,15 +22,15 @@ use std::{
     net::{IpAddr, SocketAddr, TcpStream},
 };
 
-/// Bytes of a verdict as it travels.
+/// Bytes of a verdict on the wire.
 const VERDICT_BYTES: usize = 1 + TAG_BYTES;
 
-/// Handshake payload of the caller.
+/// Handshake payload of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InitiatorHello {
     pub(super) from: u32,
     pub(super) to: u32,
-    /// The instances of both, the caller's first.
+    /// Instances of both ends, the initiator's first.
     pub(super) instances: [u64; 2],
     pub(super) lane: u8,
     pub(super) stripe: u8,
@@ -62,12 +62,12 @@ impl InitiatorHello {
     }
 }
 
-/// Handshake payload of the called end: its rank and its instance.
+/// Encodes the handshake payload of the responder: its rank and its instance.
 pub(super) fn responder_hello(rank: u32, instance: u64) -> Vec<u8> {
     [&rank.to_le_bytes()[..], &instance.to_le_bytes()[..]].concat()
 }
 
-/// A handshake over a socket that does not wait.
+/// A handshake over a nonblocking socket.
 #[derive(Debug)]
 struct HandshakeStream {
     stream: TcpStream,
@@ -75,7 +75,7 @@ struct HandshakeStream {
 }
 
 impl HandshakeStream {
-    /// Goes as far as it can; the session when all is said.
+    /// Advances the handshake as far as possible. Returns the session once it is complete.
     fn progress(&mut self) -> Result<Option<Session>, SecureError> {
         let Some(handshake) = &mut self.handshake else { return Ok(None) };
         let mut bytes = [0; 1024];
@@ -116,12 +116,12 @@ fn nonblocking(done: io::Result<usize>) -> Result<Option<usize>, SecureError> {
     }
 }
 
-/// A call of ours.
+/// A connection that this end makes.
 #[derive(Debug)]
 pub(super) struct Outbound {
     handshake: HandshakeStream,
     is_connected: bool,
-    /// Handshake payload that the called end must send.
+    /// Handshake payload that the responder must send.
     expected_hello: Vec<u8>,
     ciphers: Option<Box<(Sealer, Opener)>>,
     verdict: [u8; VERDICT_BYTES],
@@ -129,7 +129,7 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// Begins to connect, from an address of ours if that is wanted.
+    /// Starts to connect, from the local address `from` if it is given.
     pub(super) fn begin(
         to: SocketAddr,
         from: Option<IpAddr>,
@@ -143,7 +143,7 @@ impl Outbound {
         rustix::io::ioctl_fionbio(&socket, true)?;
         super::socket::set_buffer_sizes(socket.as_fd(), buffer_bytes);
         if let Some(from) = from {
-            // If the system does not want it, it chooses.
+            // If the system refuses the address, it chooses one itself.
             let _ = net::bind(&socket, &SocketAddr::new(from, 0));
         }
         match net::connect(&socket, &to) {
@@ -161,7 +161,7 @@ impl Outbound {
         })
     }
 
-    /// Goes as far as it can.
+    /// Advances the connection as far as possible. Returns the verdict once it has arrived.
     pub(super) fn progress(&mut self) -> Result<Option<Verdict>, SecureError> {
         if !self.is_connected {
             if let Err(errno) = net::sockopt::socket_error(&self.handshake.stream).map_err(io::Error::from)? {
@@ -200,13 +200,13 @@ impl Outbound {
         self.handshake.stream.as_fd()
     }
 
-    /// The connection, after the verdict.
+    /// Returns the connection; call this after the verdict.
     pub(super) fn into_connection(self, encrypted: bool) -> Connection {
         Connection { stream: self.handshake.stream, ciphers: self.ciphers.filter(|_| encrypted) }
     }
 }
 
-/// Somebody's call.
+/// A connection that another process makes.
 #[derive(Debug)]
 pub(super) struct Inbound {
     handshake: HandshakeStream,
@@ -218,7 +218,7 @@ impl Inbound {
         Inbound { handshake: HandshakeStream { stream, handshake: Some(handshake) }, from }
     }
 
-    /// Advances the handshake as far as possible. Returns the session once the caller has proved that it
+    /// Advances the handshake as far as possible. Returns the session once the initiator has proved that it
     /// knows the secret.
     pub(super) fn progress(&mut self) -> Result<Option<Session>, SecureError> {
         self.handshake.progress()
@@ -232,7 +232,7 @@ impl Inbound {
         self.handshake.stream.as_fd()
     }
 
-    /// Tells the caller what becomes of its call.
+    /// Sends the verdict to the initiator, and returns the connection.
     pub(super) fn answer(
         mut self,
         session: Session,
@@ -244,7 +244,7 @@ impl Inbound {
         let (byte, rest) = bytes.split_at_mut(1);
         byte[0] = verdict as u8;
         rest.copy_from_slice(&sealer.seal(&[], byte));
-        // Nothing but the handshake was sent before, so there is room.
+        // Only the handshake was sent before, so the socket has room.
         self.handshake.stream.write_all(&bytes)?;
         Ok(Connection {
             stream: self.handshake.stream,
@@ -252,7 +252,7 @@ impl Inbound {
         })
     }
 
-    /// The connection that it is to be.
+    /// Returns the key of the connection that the initiator asks for.
     pub(super) fn key_of(hello: &InitiatorHello) -> Key {
         Key { peer: hello.from, lane: hello.lane, stripe: hello.stripe }
     }

@@ -1,7 +1,8 @@
 //! Types that plain and encrypted receiving share: expected part, result of a poll, reduction buffer.
 //!
 //! # Safety
-//! The reduction buffer consists of plain bytes. The span over it lives only as long as the buffer is borrowed.
+//! The reduction buffer consists of plain bytes. The span over it lives only as long as the buffer is
+//! borrowed.
 
 use super::wire::Header;
 use crate::{Sink, TransportError, memory::SpanMut};
@@ -10,7 +11,7 @@ use std::io;
 /// Bytes that are reduced at a time: small enough to stay in cache until then.
 const REDUCE_BUFFER_BYTES: usize = 64 << 10;
 
-/// The part that is expected, as the link knows it.
+/// The part that the link expects.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpectedPart {
     pub(super) digest: u64,
@@ -26,26 +27,26 @@ pub(super) struct ExpectedPart {
 /// Result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Polled {
-    /// Nothing.
+    /// Nothing has arrived.
     Idle,
-    /// Some of the part.
+    /// Some bytes of the part were received.
     Advanced,
-    /// The rest of it.
+    /// The part is complete.
     Complete,
 }
 
-/// Why a poll has failed.
+/// Failure of a poll.
 #[derive(Debug)]
 pub(super) enum RecvError {
-    /// The connection has.
+    /// The connection has failed.
     Io(io::Error),
-    /// The other end has closed it.
+    /// The other end has closed the connection.
     Ended,
     /// The peer has violated the protocol.
     Protocol(&'static str),
     /// An encrypted record failed authentication.
     Authentication,
-    /// The next message is another one.
+    /// The next message is not the expected one.
     Unexpected(TransportError),
 }
 
@@ -58,22 +59,22 @@ impl From<io::Error> for RecvError {
 /// Destination and accounting of a poll.
 pub(super) struct RecvTarget<'a> {
     pub(super) sink: &'a mut dyn Sink,
-    /// For what is to be reduced; shared by a link's connections.
+    /// Buffer for bytes to be reduced, shared by a link's connections.
     pub(super) reduce_buffer: &'a mut ReduceBuffer,
     pub(super) copied: &'a mut u64,
 }
 
-/// How far the part under way has come.
+/// Progress of the current part.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Its head, once read.
+    /// Header of the part, once it is read.
     pub(super) header: Option<Header>,
-    /// Bytes of its payload that have come.
+    /// Payload bytes received.
     pub(super) received: usize,
 }
 
 impl Progress {
-    /// Compares a head with what is expected.
+    /// Compares the header with the expected part.
     #[inline]
     pub(super) fn check(&self, expected: &ExpectedPart) -> Result<(), RecvError> {
         let Some(header) = self.header else { return Ok(()) };
@@ -97,7 +98,7 @@ impl Progress {
 #[repr(C, align(64))]
 pub(super) struct CacheLine(pub(super) [u8; 64]);
 
-/// The memory of whole lines, as bytes.
+/// Returns the memory of whole cache lines, as bytes.
 pub(super) fn bytes_of(lines: &mut [CacheLine]) -> SpanMut<'_> {
     // SAFETY: lines are bytes without padding. They are mutably borrowed while the span lives, so that only
     // the span accesses them.

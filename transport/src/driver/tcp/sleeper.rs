@@ -1,4 +1,4 @@
-//! Sleeping until something comes.
+//! Sleeping until a socket is ready.
 
 use super::connection_table::ConnectionTable;
 use crate::Sleeper;

@@ -1,7 +1,7 @@
 //! Nonblocking system calls on a connected socket.
 //!
 //! # Safety
-//! The kernel reads and writes within spans whose owners lend them for the duration of the call. It checks
+//! The kernel reads and writes within spans whose owners provide them for the duration of the call. It checks
 //! addresses itself.
 
 use super::wire::HEADER_BYTES;
@@ -18,14 +18,14 @@ use std::{
     time::Duration,
 };
 
-/// Maximum bytes of head and payload that are copied side by side: up to here, a copy is cheaper than a
+/// Maximum bytes of header and payload that are copied into one buffer: up to here, a copy is cheaper than a
 /// gather list.
 pub(super) const MAX_COALESCED_BYTES: usize = 1024;
 
-/// The most that is thrown away of what lies unread in a connection that is closed.
+/// Maximum unread bytes that are discarded when a connection is closed.
 const MAX_DISCARDED_BYTES: usize = 64 << 20;
 
-/// The probing of connections on which nothing is sent: after a second, and every second.
+/// Time before the first keep-alive probe of an idle connection, and between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Unanswered probes after which the system ends a connection, in addition to the seconds of the peer
 /// timeout.
@@ -39,25 +39,25 @@ const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 pub(super) enum ReadResult {
     /// Number of bytes read, at least one.
     Bytes(usize),
-    /// Nothing yet.
+    /// Nothing has arrived.
     WouldBlock,
-    /// The other end sends no more.
+    /// The other end has shut down sending.
     Eof,
 }
 
 /// Source of received bytes: a socket, or the harness of tests and fuzzing.
 pub(super) trait Source {
-    /// Reads what has come into `parts`, one after the other; at least one of them has room.
+    /// Reads the available bytes into `parts`, one after the other; at least one of them has room.
     fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<ReadResult>;
 }
 
-/// A connected socket, and what its link is waiting for on it.
+/// A connected socket, and the readiness that its link waits for.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
-    /// The link's latest read has found nothing.
+    /// Whether the link's latest read found nothing.
     pub(super) wants_read: AtomicBool,
-    /// The link's latest write has found no room.
+    /// Whether the link's latest write found no room.
     pub(super) wants_write: AtomicBool,
 }
 
@@ -70,10 +70,10 @@ impl Socket {
         self.stream.as_fd()
     }
 
-    /// Writes what there is room for of `head` and `body`, in this order; 0 when there is none.
+    /// Writes `header` and then `body`, as far as the socket has room. Returns the number of bytes written.
     #[inline]
     pub(super) fn send(&self, header: &[u8], body: Span<'_>) -> io::Result<usize> {
-        debug_assert!(header.len() <= HEADER_BYTES, "a head is short");
+        debug_assert!(header.len() <= HEADER_BYTES, "at most one header");
         if header.is_empty() {
             return self.send_span(body);
         }
@@ -86,7 +86,7 @@ impl Socket {
         }
         let mut parts = [io_vector(header.as_ptr(), header.len()), io_vector(body.as_ptr(), body.len())];
         let message = message_of(&mut parts);
-        // SAFETY: `message` names two parts of memory that are readable during the call: a slice, and a span.
+        // SAFETY: `message` names two parts of memory that are readable during the call: a slice and a span.
         self.sent(unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, FLAGS) })
     }
 
@@ -120,7 +120,7 @@ impl Socket {
     /// connection and drop bytes that were sent.
     pub(super) fn discard_and_shutdown(&self) {
         let mut bytes = [0; 16 << 10];
-        // A bound, since the peer may keep sending.
+        // Bounded, since the peer may keep sending.
         for _ in 0..MAX_DISCARDED_BYTES / bytes.len() {
             if !matches!(self.recv([SpanMut::from(&mut bytes[..])]), Ok(ReadResult::Bytes(_))) {
                 break;
@@ -194,16 +194,16 @@ fn message_of(parts: &mut [libc::iovec]) -> libc::msghdr {
     message
 }
 
-/// Bytes that were sent and not acknowledged, where the system tells.
+/// Returns the number of sent bytes that are not acknowledged, if the system reports it.
 fn unacknowledged(fd: BorrowedFd<'_>) -> Option<u64> {
     let mut bytes: libc::c_int = 0;
     #[cfg(target_os = "linux")]
-    // SAFETY: the request writes one number, to a variable of ours.
+    // SAFETY: the request writes one number to a local variable.
     let asked = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
     #[cfg(not(target_os = "linux"))]
     let asked = {
         let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-        // SAFETY: the option is one number, written to a variable of ours of that size.
+        // SAFETY: the option is one number, written to a local variable of that size.
         unsafe {
             libc::getsockopt(
                 fd.as_raw_fd(),
@@ -234,7 +234,7 @@ pub(super) fn configure(
     let _ = sockopt::set_tcp_keepcnt(stream, PROBES + peer_timeout.as_secs() as u32);
     let _ = sockopt::set_socket_keepalive(stream, true);
     // Not TCP_USER_TIMEOUT: Linux would also end connections to live peers that are slow to read. See
-    // `vital`.
+    // `liveness`.
     #[cfg(target_vendor = "apple")]
     super::liveness::limit_retransmission(stream, peer_timeout);
     #[cfg(target_os = "linux")]

@@ -23,7 +23,7 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(20);
 const LANES: u8 = 1;
 
-/// Our link to rank 1, and its end of the connection.
+/// The link to rank 1, and rank 1's end of the connection.
 struct Fixture {
     link: TcpLink,
     table: Arc<ConnectionTable>,
@@ -40,7 +40,7 @@ fn streams() -> [TcpStream; 2] {
     [ours, theirs]
 }
 
-/// The ciphers of both ends.
+/// Returns the ciphers of both ends.
 fn ciphers() -> [(Sealer, Opener); 2] {
     let secret = Secret::from_bytes([1; 32]);
     let mut a = Handshake::initiator(&secret, Purpose::Data, b"").expect("begun");
@@ -118,7 +118,7 @@ impl Sink for TestSink<'_> {
     fn write(&mut self, offset: usize, data: Span<'_>) {
         assert!(
             offset.is_multiple_of(64) && (data.as_ptr() as usize).is_multiple_of(64),
-            "an element is cut"
+            "an element is split"
         );
         SpanMut::from(&mut self.bytes[offset..offset + data.len()]).copy_from(data);
     }
@@ -204,7 +204,7 @@ fn small_messages_that_come_together_are_taken_one_by_one() {
     let mut fixture = Fixture::new(false);
     let all: Vec<u8> =
         (0..500u64).flat_map(|digest| [&header(digest, 9, 0)[..], &[digest as u8; 9]].concat()).collect();
-    // In pieces that cut heads and payloads.
+    // Pieces that split headers and payloads.
     for piece in all.chunks(37) {
         fixture.send(piece);
     }
@@ -221,7 +221,7 @@ fn records_that_were_changed_or_are_none_are_errors() {
         let mut record = fixture.record(true, &message);
         record[at] ^= 1;
         fixture.send(&record);
-        // A length that only grew waits for what never comes.
+        // A length that was increased makes the receiver wait for more bytes.
         fixture.peer.shutdown(Shutdown::Write).expect("shut down");
         let error = fixture.receive(5, 1000, false).expect_err("it was changed");
         assert_eq!(error.peer(), Some(1), "{error}");
@@ -283,7 +283,7 @@ fn bytes_at_random_are_never_a_fault() {
         let mut fixture = Fixture::new(encrypted);
         let mut bytes: Vec<u8> = (0..random() % 3000).map(|_| random() as u8).collect();
         if round % 3 == 0 && !encrypted {
-            // A head of ours, and anything behind it.
+            // A valid header with random bytes behind it.
             bytes.splice(0..0, header(5, 2000, 0));
         }
         fixture.send(&bytes);
@@ -330,7 +330,7 @@ fn a_peer_that_takes_its_time_to_read_is_waited_for() {
     let bytes = vec![9; 64 << 20];
     let mut state = SendState::new(5, Protocol::Copy);
     let began = Instant::now();
-    // Longer than a peer that does not answer is waited for.
+    // Longer than the peer timeout.
     while began.elapsed() < Duration::from_millis(3500) {
         let sent = fixture.link.poll_send(&mut state, Span::from(&bytes[..])).expect("the peer is alive");
         assert_ne!(sent, SendProgress::Complete, "nobody has read it");

@@ -7,7 +7,7 @@ use std::{fmt, sync::Arc};
 pub struct WarningHandler(Arc<dyn Fn(&str) + Send + Sync>);
 
 impl WarningHandler {
-    /// A handler that calls `handle` with the text of each warning.
+    /// Creates a handler that calls `handle` with the text of each warning.
     pub fn new(handle: impl Fn(&str) + Send + Sync + 'static) -> WarningHandler {
         WarningHandler(Arc::new(handle))
     }

@@ -1,22 +1,22 @@
-//! Wire format of a connection: heads and payloads, one after the other.
+//! Wire format of a connection: headers and payloads, one after the other.
 //!
 //! ```text
 //! byte  0..8    digest of the operation
 //!       8..14   bytes of the whole message
-//!       14      bits 0..6: number of the part; bit 6: the sender waits for a confirmation
+//!       14      bits 0..6: number of the part; bit 6: the sender waits for a match acknowledgement
 //!       15      marker byte, which detects a stream out of step
 //! ```
 //!
-//! All numbers are little-endian. The part's payload follows the head. Both ends compute the length of the
-//! payload from the length of the message ([`Parts`]).
+//! All numbers are little-endian. The part's payload follows the header. Both ends compute the length of the
+//! payload from the length of the message ([`Striping`]).
 
-/// Bytes of a head.
+/// Bytes of a header.
 pub(super) const HEADER_BYTES: usize = 16;
 
-/// The longest message.
+/// Maximum bytes of a message.
 pub(super) const MAX_MESSAGE_BYTES: u64 = (1 << 48) - 1;
 
-/// Parts begin at multiples of this many bytes, so that no element is cut.
+/// Alignment of parts within a message, in bytes, so that no element is split.
 pub(super) const PART_ALIGNMENT: usize = 64;
 
 const MARKER: u8 = 0xc5;
@@ -29,7 +29,7 @@ pub(super) struct Header {
     /// Bytes of the whole message.
     pub(super) len: u64,
     pub(super) part: u8,
-    /// The sender waits until it hears that the message was matched.
+    /// Whether the sender waits for an acknowledgement that the message was matched.
     pub(super) match_ack: bool,
 }
 
@@ -44,7 +44,7 @@ impl Header {
         bytes
     }
 
-    /// `None` when these bytes are no head.
+    /// Parses a header; returns `None` if the bytes are not valid.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         if bytes[15] != MARKER || bytes[14] & 0x80 != 0 {
             return None;
@@ -59,12 +59,12 @@ impl Header {
     }
 }
 
-/// How messages are cut for the connections of a lane; the same at both ends.
+/// Distribution of messages over the connections of a lane; the same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Striping {
-    /// Connections there are.
+    /// Number of connections.
     pub(super) sockets: usize,
-    /// No part is shorter, except the last one.
+    /// Minimum bytes of a part, except for the last one.
     pub(super) min_part_bytes: usize,
 }
 

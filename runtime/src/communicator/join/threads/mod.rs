@@ -45,7 +45,7 @@ impl Threads {
         })
     }
 
-    /// The communicator of one of them. To be made once.
+    /// Returns the communicator of one thread. To be called once per rank.
     pub(super) fn communicator(&self, rank: u32, config: &Config) -> Communicator {
         let Threads { arenas, names, plans, rendezvous } = self;
         let parts = Parts {
@@ -69,7 +69,8 @@ impl Threads {
     }
 }
 
-/// Makes the links of a rank that is a thread when they are needed: of many ranks, each talks to few.
+/// Returns a function that makes the links of a rank on demand: in a large job, each rank communicates with
+/// few others.
 fn local_links(rank: u32, arenas: &Arc<[Arena]>) -> LinkMaker {
     let arenas = Arc::clone(arenas);
     let lanes = usize::from(Communicator::LANES);

@@ -34,14 +34,14 @@ struct PendingGroup {
 struct State {
     /// Whether each new rank has arrived.
     here: Vec<bool>,
-    /// The options on which all must agree, and the new rank that gave them first.
+    /// The options on which all ranks must agree, and the new rank that set them first.
     options: (u32, BTreeMap<String, String>),
-    /// The shared state, or the error of all.
+    /// The shared state, or the error of all ranks.
     outcome: Option<Result<Arc<Threads>>>,
 }
 
 impl ThreadRendezvous {
-    /// Waits until all members are here; the communicator of one of them.
+    /// Waits until all members have arrived, and returns the communicator of one of them.
     pub(in crate::communicator) fn meet(
         &self,
         job: &str,
@@ -58,7 +58,7 @@ impl ThreadRendezvous {
         Ok(threads.communicator(new, config))
     }
 
-    /// Takes part in the group of a job; the last one makes what all have in common.
+    /// Joins the group of a job. The last rank creates the shared state.
     fn enter(&self, job: &str, new: u32, size: usize, config: &Config) -> Arc<PendingGroup> {
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         let group = Arc::clone(
@@ -115,7 +115,7 @@ impl PendingGroup {
         drop(state);
         let labels = close();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // The last one may have come meanwhile.
+        // The last one may have arrived meanwhile.
         let here = &state.here;
         let absent: Vec<Rank> =
             (0..here.len() as u32).filter(|rank| !here[*rank as usize]).map(Rank).collect();
@@ -127,7 +127,7 @@ impl PendingGroup {
     }
 }
 
-/// The first option that two ranks set differently, as a sentence.
+/// Returns a sentence about the first option that two ranks set differently.
 fn difference(
     first: u32,
     ours: &BTreeMap<String, String>,

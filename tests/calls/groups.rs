@@ -1,17 +1,23 @@
-//! Groups and vector forms: which calls become one, and what is said when ranks or arguments don't agree. On threads of this
-//! process; results of all calls, on processes too, are compared with their definitions in `tests/reference`.
+//! Groups and vector forms: fusion of calls, and errors when ranks or arguments disagree, on threads of this
+//! process.
+//!
+//! `tests/reference` compares the results of all calls with their definitions, on processes too.
 
 use std::{thread, time::Duration};
 use tbccl::{Communicator, Config, Error, Numerics, Rank, ReduceOp, SelectionConfig, ShmConfig};
 
 fn config() -> Config {
-    // Small enough that messages are in pieces, and lap the rings.
+    // The rings are so small that messages are split and the rings wrap around.
     let shm = ShmConfig { piece_bytes: 512, staging_bytes: 2048, ..ShmConfig::default() };
     Config { slab_bytes: Some(64 << 20), shm, ..Config::default() }
 }
 
-/// Runs `body` on every rank of a job of threads; what each says, in rank order.
-fn on_ranks<R: Send>(ranks: u32, config: &Config, body: impl Fn(&mut Communicator) -> R + Sync) -> Vec<R> {
+/// Runs `body` on every rank of a job of threads; returns the results in rank order.
+fn on_each_rank<R: Send>(
+    ranks: u32,
+    config: &Config,
+    body: impl Fn(&mut Communicator) -> R + Sync,
+) -> Vec<R> {
     thread::scope(|scope| {
         let ranks = Communicator::local(ranks, config).expect("memory for a test");
         let spawn = |mut comm: Communicator| {
@@ -23,7 +29,7 @@ fn on_ranks<R: Send>(ranks: u32, config: &Config, body: impl Fn(&mut Communicato
     })
 }
 
-/// What rank `rank` has at an index.
+/// Returns the element of a rank at an index.
 fn value(rank: usize, index: usize) -> u32 {
     (rank as u32 + 1).wrapping_mul(0x9e37_79b9) ^ (index as u32).wrapping_mul(0x85eb_ca6b)
 }
@@ -32,7 +38,7 @@ fn values(rank: usize, first: usize, count: usize) -> Vec<u32> {
     (first..first + count).map(|index| value(rank, index)).collect()
 }
 
-/// Lengths of blocks: some empty, some one element, some much longer than others.
+/// Returns block lengths: some 0, some 1, some much longer than others.
 fn lengths(ranks: usize, turn: usize) -> Vec<usize> {
     (0..ranks).map(|rank| [0, 1, 700, 3, 65, 2048, 17][(rank * 3 + turn) % 7]).collect()
 }
@@ -44,7 +50,7 @@ fn blocks_of_unequal_lengths_arrive_where_they_belong() {
             let selection =
                 SelectionConfig { algorithm: algorithm.map(str::to_owned), ..SelectionConfig::default() };
             let config = Config { selection, ..config() };
-            on_ranks(ranks as u32, &config, |comm| {
+            on_each_rank(ranks as u32, &config, |comm| {
                 let me = comm.rank().index();
                 for turn in 0..4 {
                     let counts = lengths(ranks, turn);
@@ -71,15 +77,15 @@ fn blocks_of_unequal_lengths_arrive_where_they_belong() {
                     comm.reduce_scatter_v(&values(me, 0, total), &mut sum, &counts, ReduceOp::Sum)
                         .expect("reduced");
                     let of = |index| (0..ranks).fold(0u32, |sum, rank| sum.wrapping_add(value(rank, index)));
-                    let wanted: Vec<u32> = (starts[me]..starts[me] + counts[me]).map(of).collect();
-                    assert_eq!(sum, wanted);
+                    let expected: Vec<u32> = (starts[me]..starts[me] + counts[me]).map(of).collect();
+                    assert_eq!(sum, expected);
                 }
             });
         }
     }
 }
 
-/// How many elements rank `from` has for rank `to`.
+/// Returns the number of elements that rank `from` sends to rank `to`.
 fn exchanged(from: usize, to: usize) -> usize {
     [0, 5, 1, 900, 33][(from * 3 + to * 2) % 5]
 }
@@ -87,24 +93,24 @@ fn exchanged(from: usize, to: usize) -> usize {
 #[test]
 fn everyone_exchanges_blocks_of_any_length_with_everyone() {
     for ranks in 1..=6usize {
-        on_ranks(ranks as u32, &config(), |comm| {
+        on_each_rank(ranks as u32, &config(), |comm| {
             let me = comm.rank().index();
             let send_counts: Vec<usize> = (0..ranks).map(|to| exchanged(me, to)).collect();
             let recv_counts: Vec<usize> = (0..ranks).map(|from| exchanged(from, me)).collect();
             let send: Vec<u32> = (0..ranks).flat_map(|to| values(me, 1000 * to, exchanged(me, to))).collect();
             let mut recv = vec![7; recv_counts.iter().sum()];
             comm.all_to_all_v(&send, &send_counts, &mut recv, &recv_counts).expect("exchanged");
-            let wanted: Vec<u32> =
+            let expected: Vec<u32> =
                 (0..ranks).flat_map(|from| values(from, 1000 * me, exchanged(from, me))).collect();
-            assert_eq!(recv, wanted);
+            assert_eq!(recv, expected);
         });
     }
 }
 
 #[test]
 fn ranks_that_disagree_about_lengths_all_hear_of_it() {
-    let errors = on_ranks(3, &config(), |comm| {
-        // The same in all, and the same of one's own.
+    let errors = on_each_rank(3, &config(), |comm| {
+        // The total, and each rank's own length, agree.
         let counts = if comm.rank().0 == 2 { [3, 1, 2] } else { [1, 3, 2] };
         let own = counts[comm.rank().index()];
         comm.all_gather_v(&vec![1u8; own], &mut [0; 6], &counts).expect_err("they differ")
@@ -113,21 +119,21 @@ fn ranks_that_disagree_about_lengths_all_hear_of_it() {
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         assert!(error.to_string().contains("lengths #"), "{error}");
     }
-    let errors = on_ranks(3, &config(), |comm| {
+    let errors = on_each_rank(3, &config(), |comm| {
         let (send, recv) = ([1, 1, 1], if comm.rank().0 == 1 { [1, 1, 2] } else { [1, 1, 1] });
         let mut data = vec![0u8; recv.iter().sum()];
         comm.all_to_all_v(&[1u8; 3], &send, &mut data, &recv).err()
     });
-    let said: Vec<String> = errors.iter().flatten().map(ToString::to_string).collect();
-    assert!(said.iter().any(|error| error.contains("rank 2")), "{said:?}");
+    let messages: Vec<String> = errors.iter().flatten().map(ToString::to_string).collect();
+    assert!(messages.iter().any(|error| error.contains("rank 2")), "{messages:?}");
 }
 
 #[test]
 fn lengths_that_make_no_sense_are_refused_before_anything_moves() {
-    on_ranks(2, &config(), |comm| {
-        let refused = |done: tbccl::Result<()>, word: &str| {
+    on_each_rank(2, &config(), |comm| {
+        let refused = |done: tbccl::Result<()>, message: &str| {
             let error = done.expect_err("refused").to_string();
-            assert!(error.contains(word), "{error}");
+            assert!(error.contains(message), "{error}");
         };
         let mut data = [0u8; 4];
         refused(comm.all_gather_v(&[1], &mut data, &[1, 2, 3]), "3 lengths");
@@ -142,7 +148,7 @@ fn lengths_that_make_no_sense_are_refused_before_anything_moves() {
 #[test]
 fn calls_of_a_group_are_what_they_are_alone() {
     for ranks in 1..=5usize {
-        on_ranks(ranks as u32, &config(), |comm| {
+        on_each_rank(ranks as u32, &config(), |comm| {
             let me = comm.rank().index();
             let root = Rank(ranks as u32 - 1);
             for len in [0, 1, 40, 3000] {
@@ -182,9 +188,9 @@ fn calls_of_a_group_are_what_they_are_alone() {
 #[test]
 fn everyone_sends_to_everyone_in_one_group() {
     for ranks in [2usize, 3, 5] {
-        on_ranks(ranks as u32, &config(), |comm| {
+        on_each_rank(ranks as u32, &config(), |comm| {
             let me = comm.rank().index();
-            // Longer than what a ring holds, so that nobody's send ends before it is received.
+            // Messages exceed a ring, so no send completes before its receive begins.
             let out: Vec<Vec<u32>> = (0..ranks).map(|to| values(me, 100 * to, 5000 + to)).collect();
             let mut back: Vec<Vec<u32>> = (0..ranks).map(|_| vec![0; 5000 + me]).collect();
             let mut sum = [1u64];
@@ -206,7 +212,7 @@ fn everyone_sends_to_everyone_in_one_group() {
 
 #[test]
 fn small_sums_in_a_row_are_one_call() {
-    let calls = on_ranks(2, &config(), |comm| {
+    let calls = on_each_rank(2, &config(), |comm| {
         let before = comm.counters().sent_messages;
         let mut data = [[1.5f32; 3]; 20];
         let mut group = comm.group();
@@ -222,7 +228,7 @@ fn small_sums_in_a_row_are_one_call() {
 
 #[test]
 fn a_group_that_differs_between_ranks_is_an_error_that_shows_both_calls() {
-    let errors = on_ranks(2, &config(), |comm| {
+    let errors = on_each_rank(2, &config(), |comm| {
         let (mut a, mut b) = ([1u32; 3], vec![2u32; 9000]);
         let len = if comm.rank().0 == 0 { 9000 } else { 8000 };
         let mut group = comm.group();
@@ -239,7 +245,7 @@ fn a_group_that_differs_between_ranks_is_an_error_that_shows_both_calls() {
 fn an_algorithm_with_an_order_of_its_own_is_refused_where_results_must_be_reproducible() {
     let selection = SelectionConfig { algorithm: Some("ring".into()), ..SelectionConfig::default() };
     let config = Config { selection, numerics: Numerics::Reproducible, ..config() };
-    let errors = on_ranks(4, &config, |comm| {
+    let errors = on_each_rank(4, &config, |comm| {
         comm.all_reduce_in_place(&mut [1.0f32; 10], ReduceOp::Sum).expect_err("ring").to_string()
     });
     assert!(errors[0].contains("choose mesh or rsag_mesh or recursive_doubling"), "{}", errors[0]);
@@ -248,8 +254,8 @@ fn an_algorithm_with_an_order_of_its_own_is_refused_where_results_must_be_reprod
 #[test]
 fn a_rank_without_memory_for_a_group_fails_on_all_ranks() {
     let config = Config { slab_bytes: Some(1 << 20), timeout: Duration::from_secs(20), ..config() };
-    let errors = on_ranks(3, &config, |comm| {
-        // Sums that are fused take a buffer of this slab.
+    let errors = on_each_rank(3, &config, |comm| {
+        // Fused sums take a buffer of this slab.
         let all_of_it =
             (comm.rank() == Rank(1)).then(|| comm.alloc::<u8>(1 << 20).expect("as much as there is"));
         let mut data = [[1u32; 8]; 2];
@@ -270,12 +276,12 @@ fn a_rank_without_memory_for_a_group_fails_on_all_ranks() {
 
 #[test]
 fn a_message_between_two_sums_on_some_ranks_sets_them_apart_from_nobody() {
-    on_ranks(4, &config(), |comm| {
+    on_each_rank(4, &config(), |comm| {
         let me = comm.rank().index();
         let (mut a, mut b, mut got, mut late) = ([1u32; 4], [2u32; 4], [0u32; 4], [0u32; 4]);
         let mut group = comm.group();
         group.all_reduce_in_place(&mut a, ReduceOp::Sum).expect("fits");
-        // Rank 3 issues its half of the second message at another place than rank 2.
+        // Rank 3 issues its half of the second message in another order than rank 2.
         match me {
             0 => group.send(&[7u32; 4], Rank(1)).expect("fits"),
             1 => group.recv(&mut got, Rank(0)).expect("fits"),
@@ -295,7 +301,7 @@ fn a_message_between_two_sums_on_some_ranks_sets_them_apart_from_nobody() {
 #[test]
 fn what_a_rank_sends_to_itself_it_receives_in_the_same_group_and_in_order() {
     for ranks in [1, 3] {
-        on_ranks(ranks, &config(), |comm| {
+        on_each_rank(ranks, &config(), |comm| {
             let me = comm.rank();
             let (out, mut sum) = ([values(1, 0, 700), values(2, 0, 9)], [1u8]);
             let mut back = [vec![0; 700], vec![0; 9]];
@@ -314,11 +320,11 @@ fn what_a_rank_sends_to_itself_it_receives_in_the_same_group_and_in_order() {
 
 #[test]
 fn a_message_to_oneself_that_is_not_received_as_it_is_sent_is_refused_before_anything_moves() {
-    on_ranks(2, &config(), |comm| {
+    on_each_rank(2, &config(), |comm| {
         let me = comm.rank();
-        let refused = |done: tbccl::Result<()>, word: &str| {
+        let refused = |done: tbccl::Result<()>, message: &str| {
             let error = done.expect_err("refused").to_string();
-            assert!(error.contains(word), "{error}");
+            assert!(error.contains(message), "{error}");
         };
         refused(comm.send(&[1u8], me), "in one group");
         let (mut other_type, mut shorter, mut sum) = ([7i32; 3], [7u32; 2], [1u8]);

@@ -1,9 +1,9 @@
-//! Queries of all devices of a library.
+//! Queries of all devices of a verbs library.
 //!
-//! A driver that hangs, as on Macs after crashes, must not hang the command: a thread queries, and the
-//! command waits for it with a time limit.
+//! A hanging driver, as on Macs after crashes, must not hang the command. A thread therefore makes the
+//! queries, and the command waits for it with a time limit.
 
-use super::Failed;
+use super::CommandError;
 use std::{
     process::Command,
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -15,29 +15,29 @@ use transport::verbs::{
     gigabits,
 };
 
-/// How long one device may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that one device may take to answer.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of the queries.
 #[derive(Debug)]
-pub(super) struct Answer {
-    /// As the library was loaded.
+pub(super) struct DeviceList {
+    /// Name of the loaded library.
     pub(super) library: String,
     pub(super) devices: Vec<Device>,
-    /// Why there is none, if there is none.
-    pub(super) nothing: Option<String>,
+    /// The reason why the list is empty.
+    pub(super) no_devices: Option<String>,
 }
 
-/// A device. Values that could not be queried are missing, and `problems` gives the reasons.
+/// A device. Values that could not be queried are `None`, and `problems` gives the reasons.
 #[derive(Clone, Debug)]
 pub(super) struct Device {
     pub(super) info: DeviceInfo,
     pub(super) port: Option<Port>,
-    /// The address that connections will be made from, and its place.
+    /// The GID that connections use, with its index.
     pub(super) gid: Option<(u8, Gid)>,
     pub(super) gids: Vec<(u8, Gid)>,
     pub(super) abilities: Option<DeviceCapabilities>,
-    /// One line each.
+    /// Problems, one line each.
     pub(super) problems: Vec<String>,
 }
 
@@ -50,37 +50,37 @@ pub(super) struct Port {
     pub(super) gigabits: Option<f64>,
 }
 
-/// Looks at all devices.
-pub(super) fn around(library: &Library) -> Result<Answer, Failed> {
-    let (tell, hear) = channel();
-    let looking = library.clone();
-    let began = thread::Builder::new().name("devices".into()).spawn(move || look(&looking, &tell));
-    began.map_err(Failed::new)?;
-    let Ok(listed) = hear.recv_timeout(PATIENCE) else {
-        return Err(Failed::new(format_args!("{}: listing devices: {}", library.name(), no_answer())));
+/// Queries all devices of a library.
+pub(super) fn query_all(library: &Library) -> Result<DeviceList, CommandError> {
+    let (sender, receiver) = channel();
+    let queried = library.clone();
+    let began = thread::Builder::new().name("devices".into()).spawn(move || query(&queried, &sender));
+    began.map_err(CommandError::new)?;
+    let Ok(list) = receiver.recv_timeout(QUERY_TIMEOUT) else {
+        return Err(CommandError::new(format_args!("{}: listing devices: {}", library.name(), no_answer())));
     };
-    let infos = match listed {
-        Told::Listed(listed) => listed.map_err(Failed::new)?,
-        Told::Seen(_) => Vec::new(),
+    let infos = match list {
+        Message::Listed(list) => list.map_err(CommandError::new)?,
+        Message::Queried(_) => Vec::new(),
     };
-    let nothing = infos.is_empty().then(|| library.no_devices(is_enabled()).to_string());
-    let devices = collect(infos, &hear);
-    Ok(Answer { library: library.name().to_owned(), devices, nothing })
+    let no_devices = infos.is_empty().then(|| library.no_devices(is_enabled()).to_string());
+    let devices = collect(infos, &receiver);
+    Ok(DeviceList { library: library.name().to_owned(), devices, no_devices })
 }
 
-/// The thread's messages, in this order.
-enum Told {
+/// Messages of the querying thread, in this order.
+enum Message {
     Listed(Result<Vec<DeviceInfo>, VerbsError>),
-    Seen(Box<Device>),
+    Queried(Box<Device>),
 }
 
-/// Returns the devices in their order, including those that do not answer. After the first of these no other
-/// is queried.
-fn collect(infos: Vec<DeviceInfo>, hear: &Receiver<Told>) -> Vec<Device> {
+/// Returns the devices in their order, including those that do not answer. After the first that does not
+/// answer, no other is queried.
+fn collect(infos: Vec<DeviceInfo>, receiver: &Receiver<Message>) -> Vec<Device> {
     let mut is_stuck = false;
     let mut next = |info: DeviceInfo| {
         let name = info.name.clone();
-        let silent = |why: String| Device {
+        let unanswered = |why: String| Device {
             info,
             port: None,
             gid: None,
@@ -89,73 +89,77 @@ fn collect(infos: Vec<DeviceInfo>, hear: &Receiver<Told>) -> Vec<Device> {
             problems: vec![format!("{name}: {why}")],
         };
         if is_stuck {
-            return silent("not looked at, because the one before does not answer".into());
+            return unanswered("not queried, because the previous device does not answer".into());
         }
-        match hear.recv_timeout(PATIENCE) {
-            Ok(Told::Seen(device)) => *device,
+        match receiver.recv_timeout(QUERY_TIMEOUT) {
+            Ok(Message::Queried(device)) => *device,
             Err(RecvTimeoutError::Timeout) => {
                 is_stuck = true;
-                silent(no_answer())
+                unanswered(no_answer())
             }
-            Ok(Told::Listed(_)) | Err(RecvTimeoutError::Disconnected) => silent("not looked at".into()),
+            Ok(Message::Listed(_)) | Err(RecvTimeoutError::Disconnected) => unanswered("not queried".into()),
         }
     };
     infos.into_iter().map(&mut next).collect()
 }
 
 fn no_answer() -> String {
-    let seconds = PATIENCE.as_secs();
+    let seconds = QUERY_TIMEOUT.as_secs();
     format!(
         "no answer for {seconds} s; the driver hangs, which crashes can leave behind: restart the machine"
     )
 }
 
-fn look(library: &Library, tell: &Sender<Told>) {
-    let listed = library.devices();
-    let infos = listed.clone().unwrap_or_default();
-    if tell.send(Told::Listed(listed)).is_err() {
+fn query(library: &Library, sender: &Sender<Message>) {
+    let list = library.devices();
+    let infos = list.clone().unwrap_or_default();
+    if sender.send(Message::Listed(list)).is_err() {
         return;
     }
     for info in infos {
-        // Nobody listens any more when the command has ended.
-        if tell.send(Told::Seen(Box::new(look_at(library, info)))).is_err() {
+        // The send fails once the command has ended.
+        if sender.send(Message::Queried(Box::new(query_device(library, info)))).is_err() {
             return;
         }
     }
 }
 
-fn look_at(library: &Library, info: DeviceInfo) -> Device {
+fn query_device(library: &Library, info: DeviceInfo) -> Device {
     let mut device =
         Device { info, port: None, gid: None, gids: Vec::new(), abilities: None, problems: Vec::new() };
-    let (mut errors, mut doubt) = (Vec::new(), None);
+    let (mut errors, mut port_problem) = (Vec::new(), None);
     match library.open(&device.info.name) {
         Ok(context) => {
             let mut keep = |error| errors.push(error);
             device.port = context.port().map(|attr| port(&attr)).map_err(&mut keep).ok();
             device.gids = context.gids();
             device.abilities = abilities(&context).map_err(&mut keep).ok();
-            doubt = context.port_problem();
+            port_problem = context.port_problem();
             device.gid = find_gid(&context, Duration::ZERO, &mut |_| {}).map_err(&mut keep).ok();
         }
         Err(error) => errors.push(error),
     }
-    device.problems = told_once(&errors, doubt, &device.info.name);
+    device.problems = distinct_problems(&errors, port_problem, &device.info.name);
     device
 }
 
-/// Errors, and a doubt that none of them has told of; each cause once.
-fn told_once(errors: &[VerbsError], doubt: Option<Cause>, device: &str) -> Vec<String> {
+/// Returns the errors and the port's problem, each cause once.
+fn distinct_problems(errors: &[VerbsError], port_problem: Option<Cause>, device: &str) -> Vec<String> {
     let mut causes: Vec<Cause> = Vec::new();
-    let mut told = Vec::new();
+    let mut problems = Vec::new();
     for error in errors {
         match error.cause() {
             Some(cause) if causes.contains(&cause) => continue,
             cause => causes.extend(cause),
         }
-        told.push(error.to_string());
+        problems.push(error.to_string());
     }
-    told.extend(doubt.filter(|doubt| !causes.contains(doubt)).map(|doubt| format!("{device}: {doubt}")));
-    told
+    problems.extend(
+        port_problem
+            .filter(|port_problem| !causes.contains(port_problem))
+            .map(|port_problem| format!("{device}: {port_problem}")),
+    );
+    problems
 }
 
 fn abilities(context: &Context) -> Result<DeviceCapabilities, VerbsError> {
@@ -173,14 +177,14 @@ fn port(attr: &PortAttr) -> Port {
 /// Whether macOS's `rdma_ctl` reports RDMA as enabled, where that program exists.
 fn is_enabled() -> Option<bool> {
     let output = Command::new("rdma_ctl").arg("status").output().ok()?;
-    let said = String::from_utf8_lossy(&output.stdout).to_lowercase();
-    if said.contains("disabled") {
+    let reported = String::from_utf8_lossy(&output.stdout).to_lowercase();
+    if reported.contains("disabled") {
         return Some(false);
     }
-    said.contains("enabled").then_some(true)
+    reported.contains("enabled").then_some(true)
 }
 
-/// How bytes will get to a peer, in a few words.
+/// Returns a short description of the data transfer to a peer.
 pub(super) fn protocol(abilities: &DeviceCapabilities) -> String {
     let service = name(abilities.service);
     match (abilities.one_sided, abilities.write_imm) {
@@ -190,7 +194,7 @@ pub(super) fn protocol(abilities: &DeviceCapabilities) -> String {
     }
 }
 
-/// The services that there are.
+/// Returns the transport services that the device offers.
 pub(super) fn services(abilities: &DeviceCapabilities) -> Vec<&'static str> {
     let best = name(abilities.service);
     let other = name(QpType::UC);
@@ -213,21 +217,24 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_early_leaves_no_device_out() {
-        let (tell, hear) = channel();
-        drop(tell);
-        let devices = collect(vec![info("a"), info("b")], &hear);
+        let (sender, receiver) = channel();
+        drop(sender);
+        let devices = collect(vec![info("a"), info("b")], &receiver);
         let problems: Vec<_> = devices.iter().flat_map(|device| &device.problems).collect();
-        assert_eq!(problems, ["a: not looked at", "b: not looked at"]);
+        assert_eq!(problems, ["a: not queried", "b: not queried"]);
     }
 
     #[test]
     fn a_cause_is_told_once() {
         let missing = |cause| VerbsError::NoAddress { device: "a".into(), waited: Duration::ZERO, cause };
         let down = [missing(Cause::PortDown), missing(Cause::PortDown)];
-        assert_eq!(told_once(&down, Some(Cause::PortDown), "a").len(), 1);
-        let told = told_once(&down, Some(Cause::NoIpv4), "a");
-        assert!(told.len() == 2 && told[1].starts_with("a: the port has no IPv4 address; wait"), "{told:?}");
-        assert!(told_once(&[], None, "a").is_empty());
+        assert_eq!(distinct_problems(&down, Some(Cause::PortDown), "a").len(), 1);
+        let problems = distinct_problems(&down, Some(Cause::NoIpv4), "a");
+        assert!(
+            problems.len() == 2 && problems[1].starts_with("a: the port has no IPv4 address; wait"),
+            "{problems:?}"
+        );
+        assert!(distinct_problems(&[], None, "a").is_empty());
     }
 
     #[test]

@@ -1,21 +1,22 @@
-//! Candidates: the algorithms and numbers of segments that can carry out a call here.
+//! Candidates: the algorithms and numbers of segments that can run a call on this communicator.
 
 use collectives::{Collective, DType, MAX_SEGMENTS, Rank, plan};
 use tbccl::{Communicator, Result};
 
-/// Shortest piece in bytes: shorter ones lose in messages what they gain in overlap.
-const SHORTEST_PIECE: u64 = 32 << 10;
+/// Minimum bytes per segment; shorter ones cost more in messages than they gain in overlap.
+const MIN_SEGMENT_BYTES: u64 = 32 << 10;
 
-/// A way to carry out a call.
+/// An algorithm with a number of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) algorithm: &'static str,
     pub(super) segments: u32,
 }
 
-/// Returns all candidates for a call with this many elements per block, the same on all ranks. The first one
-/// is the choice of selection's thresholds; `comm` must have no other source of choices.
-pub(super) fn candidates(
+/// Returns all candidates for a call with `count` elements per block, the same on all ranks.
+///
+/// The first one is the choice of the selection's thresholds; `comm` must have no other source of choices.
+pub(super) fn collect_candidates(
     comm: &mut Communicator,
     collective: Collective,
     count: u64,
@@ -26,8 +27,8 @@ pub(super) fn candidates(
     let block_bytes = count * dtype.size() as u64;
     for algorithm in plan::algorithms(collective) {
         comm.set_algorithm(Some(algorithm.name), 0)?;
-        if let Some(suitable) = segments_of(comm, collective, count, dtype) {
-            let all = pieces(suitable, block_bytes)
+        if let Some(suggested) = segments_of(comm, collective, count, dtype) {
+            let all = segment_counts(suggested, block_bytes)
                 .map(|segments| Candidate { algorithm: algorithm.name, segments });
             let new: Vec<_> = all.filter(|candidate| !found.contains(candidate)).collect();
             found.extend(new);
@@ -37,7 +38,8 @@ pub(super) fn candidates(
     Ok(found)
 }
 
-/// The number of segments that suit what is asked for; none if it can't do the call from every root.
+/// Returns the suggested number of segments of the configured algorithm; `None` if it can't run the call from
+/// every root.
 fn segments_of(comm: &Communicator, collective: Collective, count: u64, dtype: DType) -> Option<u32> {
     let roots = if collective.has_root() { comm.size() } else { 1 };
     let plans: Result<Vec<_>> =
@@ -45,10 +47,11 @@ fn segments_of(comm: &Communicator, collective: Collective, count: u64, dtype: D
     plans.ok()?.first().map(|(_, segments)| *segments)
 }
 
-/// Returns numbers of segments to try, ascending: the suitable one, four times more and fewer, and one.
-fn pieces(suitable: u32, block_bytes: u64) -> impl Iterator<Item = u32> {
-    let most = (block_bytes / SHORTEST_PIECE).clamp(1, MAX_SEGMENTS.into()) as u32;
-    let mut all = [1, (suitable / 4).max(1), suitable, suitable.saturating_mul(4).min(most)];
+/// Returns the numbers of segments to try, ascending: one, the suggested number, and four times more and
+/// fewer.
+fn segment_counts(suggested: u32, block_bytes: u64) -> impl Iterator<Item = u32> {
+    let max = (block_bytes / MIN_SEGMENT_BYTES).clamp(1, MAX_SEGMENTS.into()) as u32;
+    let mut all = [1, (suggested / 4).max(1), suggested, suggested.saturating_mul(4).min(max)];
     all.sort_unstable();
     let mut last = 0;
     all.into_iter().filter(move |segments| std::mem::replace(&mut last, *segments) != *segments)
@@ -62,7 +65,7 @@ mod tests {
     fn of(ranks: u32, collective: Collective, count: u64) -> Vec<Candidate> {
         let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
         let mut comm = Communicator::local(ranks, &config).expect("memory for a test").swap_remove(0);
-        let found = candidates(&mut comm, collective, count, DType::F32).expect("planned");
+        let found = collect_candidates(&mut comm, collective, count, DType::F32).expect("planned");
         let (algorithm, segments) = comm.plan_of(collective, count, DType::F32, Rank(0)).expect("planned");
         assert_eq!(found[0], Candidate { algorithm, segments }, "the automatic choice comes first");
         found
@@ -87,7 +90,10 @@ mod tests {
         let mut segments: Vec<u32> = of_chain.map(|candidate| candidate.segments).collect();
         segments.sort_unstable();
         assert_eq!(segments, [1, 2, 8, 32]);
-        assert!(pieces(1, 64 << 10).eq([1, 2]) && pieces(64, 1 << 40).eq([1, 16, 64, 256.min(MAX_SEGMENTS)]));
+        assert!(
+            segment_counts(1, 64 << 10).eq([1, 2])
+                && segment_counts(64, 1 << 40).eq([1, 16, 64, 256.min(MAX_SEGMENTS)])
+        );
     }
 
     #[test]
