@@ -198,7 +198,8 @@ impl FromStr for Hosts {
         };
         read.ok_or_else(|| {
             format!(
-                "ranks per host were expected, e.g. 4 (on each), 3,1 (up to {} hosts of up to {} ranks) or turns:2 (two \
+                "ranks per host were expected, e.g. 4 (on each), 3,1 (up to {} hosts of up to {} ranks) or \
+                 turns:2 (two \
                  hosts by turns)",
                 Sizes::MOST_HOSTS,
                 Sizes::MOST_RANKS

@@ -40,7 +40,8 @@ pub enum AllocationError {
     Empty,
     /// There are fewer slots than ranks.
     #[error(
-        "{ranks} ranks for {slots} slots on {hosts} hosts; give hosts more slots, ask for fewer ranks, or add --oversubscribe"
+        "{ranks} ranks for {slots} slots on {hosts} hosts; give hosts more slots, ask for fewer ranks, or \
+         add --oversubscribe"
     )]
     NotEnoughSlots {
         /// Requested ranks.
@@ -64,7 +65,8 @@ pub enum AllocationError {
     },
     /// More ranks per host than a host may have.
     #[error(
-        "--per-host {per_host}, but `{host}` may have {most} ranks at most; raise its maximum, or lower the number"
+        "--per-host {per_host}, but `{host}` may have {most} ranks at most; raise its maximum, or lower the \
+         number"
     )]
     HostBeyondMaximum {
         /// The requested ranks.

@@ -218,7 +218,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_ring_is_found_however_hosts_are_numbered(hosts in 3u32..24, seed in any::<u64>(), more in proptest::collection::vec((0u32..24, 0u32..24), 0..20)) {
+        fn a_ring_is_found_however_hosts_are_numbered(
+            hosts in 3u32..24,
+            seed in any::<u64>(),
+            more in proptest::collection::vec((0u32..24, 0u32..24), 0..20),
+        ) {
             let mut order: Vec<u32> = (0..hosts).collect();
             let mut state = seed | 1;
             for at in (1..order.len()).rev() {

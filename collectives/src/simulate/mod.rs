@@ -133,7 +133,8 @@ pub enum SimulationError {
     },
     /// A message between ranks that nothing connects.
     #[error(
-        "rank {from} sends to rank {to}, and nothing connects them; choose a plan between neighbours, or more cables"
+        "rank {from} sends to rank {to}, and nothing connects them; choose a plan between neighbours, or \
+         more cables"
     )]
     NoWay {
         /// The sending rank.

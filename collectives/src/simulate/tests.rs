@@ -393,7 +393,8 @@ proptest! {
         let costs = if costly { Costs::rdma() } else { Costs::default() };
         let slow = seconds(&schedule, bytes, &cluster, &costs);
         let fast = seconds(&schedule, bytes, &cluster.scaled(faster), &costs);
-        prop_assert!(fast <= slow * (1.0 + 1e-9), "{} {} {fast} {slow}", algorithm.collective, algorithm.name);
+        let case = format!("{} {}", algorithm.collective, algorithm.name);
+        prop_assert!(fast <= slow * (1.0 + 1e-9), "{case} {fast} {slow}");
     }
 }
 

@@ -77,7 +77,8 @@ fn a_port_is_shared_by_the_cables_that_end_there_and_a_second_cable_adds_its_own
         hosts = 3
         link = { latency_us = 5.0, bandwidth_gbps = 8.0 }
         port = [{ name = \"0/hub\", bandwidth_gbps = 12.0 }]
-        cable = [{ ends = [\"0/hub\", \"1\"] }, { ends = [\"2\", \"0/hub\"], latency_us = 7.0 }, { ends = [\"1\", \"2\"] }, { ends = [\"2\", \"1\"] }]
+        cable = [{ ends = [\"0/hub\", \"1\"] }, { ends = [\"2\", \"0/hub\"], latency_us = 7.0 }, { ends = \
+        [\"1\", \"2\"] }, { ends = [\"2\", \"1\"] }]
     ";
     let cluster = Cluster::from_toml(text).expect("right");
     assert_eq!(names(&cluster, 0, 1), ["port hub of host 0, out", "host 0 to host 1"]);
@@ -92,7 +93,8 @@ fn a_fabric_file_is_a_cluster() {
     let text = "
         profile = \"ib\"
         link = { latency_us = 300.0, bandwidth_gbps = 2.0, seed = 7 }
-        node = [{ name = \"a\", device = [{ name = \"x\" }] }, { name = \"b\", device = [{ name = \"y\", port = \"up\" }] }]
+        node = [{ name = \"a\", device = [{ name = \"x\" }] }, { name = \"b\", device = [{ name = \"y\", \
+        port = \"up\" }] }]
         cable = [{ ends = [\"b/y\", \"a/x\"], loss = 0.0 }, { ends = [\"a/z\", \"a/z\"] }]
     ";
     let cluster = Cluster::from_toml(text).expect("right");

@@ -115,7 +115,8 @@ pub(super) fn devices(hosts: &[Host], rows: Vec<Vec<Vec<String>>>) -> Result<Opt
     for (host, row) in hosts.iter().zip(&rows) {
         if row.len() != hosts.len() {
             return Err(format!(
-                "`{}` has {} entries in `rdma` for {} hosts; write one for each host, null for itself and where no cable leads",
+                "`{}` has {} entries in `rdma` for {} hosts; write one for each host, null for itself and \
+                 where no cable leads",
                 host.name,
                 row.len(),
                 hosts.len()

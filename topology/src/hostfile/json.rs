@@ -173,7 +173,8 @@ impl<'de> Visitor<'de> for OneHost {
 
     fn visit_seq<A: SeqAccess<'de>>(self, _list: A) -> Result<Self::Value, A::Error> {
         Err(Error::custom(
-            "a list stands where a host should; a file of addresses for MLX's ring names no hosts: write {\"ssh\": \"mac0\", \"ips\": [\"10.0.0.1\"]} for each",
+            "a list stands where a host should; a file of addresses for MLX's ring names no hosts: write \
+             {\"ssh\": \"mac0\", \"ips\": [\"10.0.0.1\"]} for each",
         ))
     }
 

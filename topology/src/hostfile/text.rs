@@ -114,7 +114,10 @@ impl Lines {
         for (at, word) in rest {
             let here = |what| (Some(*at), what);
             let (key, value) = word.split_once('=').ok_or_else(|| {
-                here(format!("`{word}` is not understood after a host; write e.g. slots=4, and each host on a line of its own"))
+                here(format!(
+                    "`{word}` is not understood after a host; write e.g. slots=4, and each host on \
+                              a line of its own"
+                ))
             })?;
             match key {
                 "slots" | "cpu" | "count" => {
