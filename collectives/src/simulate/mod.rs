@@ -136,7 +136,7 @@ pub enum SimulationError {
         "rank {from} sends to rank {to}, and nothing connects them; choose a plan between neighbours, or \
          more cables"
     )]
-    NoWay {
+    NoRoute {
         /// The sending rank.
         from: Rank,
         /// The receiving rank.
@@ -159,7 +159,7 @@ pub enum SimulationError {
 /// Simulates a call of a schedule whose blocks have the layout `layout`, of elements of `elem_size` bytes.
 ///
 /// # Errors
-/// [`SimulationError::TooManyRanks`] when the cluster has too few ranks, [`SimulationError::NoWay`] for a
+/// [`SimulationError::TooManyRanks`] when the cluster has too few ranks, [`SimulationError::NoRoute`] for a
 /// message between ranks that nothing connects, [`SimulationError::Unmatched`] and [`SimulationError::Hangs`]
 /// for a schedule that cannot run.
 pub fn simulate(

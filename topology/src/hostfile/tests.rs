@@ -118,7 +118,7 @@ fn formats_are_recognised_by_content() {
         ("#\n\n", None),
     ];
     for (text, format) in cases {
-        assert_eq!(recognise(text), format, "{text}");
+        assert_eq!(detect_format(text), format, "{text}");
     }
 }
 
