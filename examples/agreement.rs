@@ -3,8 +3,9 @@
 //!
 //! ```sh
 //! cargo build -p tbccl-cli -p tbccl-softrdma --examples --bins --lib
-//! TBCCL_TRANSPORT=verbs TBCCL_ALGO=ring target/debug/tbccl fabric run --fabric configs/fabrics/ib-slow4.toml -- \
-//!     target/debug/examples/agreement configs/fabrics/ib-slow4.toml all_reduce
+//! fabric=configs/fabrics/ib-slow4.toml
+//! TBCCL_TRANSPORT=verbs TBCCL_ALGO=ring target/debug/tbccl fabric run --fabric $fabric -- \
+//!     target/debug/examples/agreement $fabric all_reduce
 //! ```
 //!
 //! `make agreement` does that for every algorithm on two, three and four ranks.
@@ -41,9 +42,9 @@ const WARM_UP: usize = 3;
 /// Round trips of the calibration.
 const ROUND_TRIPS: usize = 200;
 /// Microseconds between the agreement on a start time and that time.
-const AHEAD_US: u64 = 20_000;
+const START_DELAY_US: u64 = 20_000;
 /// Microseconds of delay from which a rank's late start invalidates a measurement.
-const LATE_US: f64 = 60.0;
+const MAX_DELAY_US: f64 = 60.0;
 
 fn main() -> Outcome<()> {
     let args: Vec<String> = std::env::args().collect();
@@ -53,7 +54,7 @@ fn main() -> Outcome<()> {
     let cluster = Cluster::from_toml(&std::fs::read_to_string(fabric)?)?;
     let collective: Collective = operation.parse()?;
     let mut comm = Communicator::from_env()?;
-    let costs = calibrated(&mut comm, &cluster)?;
+    let costs = calibrated_costs(&mut comm, &cluster)?;
     let sizes = if collective == Collective::Barrier { &[0][..] } else { &SIZES[..] };
     for bytes in sizes {
         let mut call = Call::new(&comm, collective, *bytes)?;
@@ -110,20 +111,20 @@ impl Call {
 }
 
 /// Returns the costs of a message on this fabric.
-fn calibrated(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
+fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
     let costs = Costs::rdma();
     let mut trips = Vec::new();
-    let mut word = [0u64];
+    let mut value = [0u64];
     for _ in 0..ROUND_TRIPS {
         let before = now_us();
         match comm.rank() {
             Rank(0) => {
-                comm.send(&word, Rank(1))?;
-                comm.recv(&mut word, Rank(1))?;
+                comm.send(&value, Rank(1))?;
+                comm.recv(&mut value, Rank(1))?;
             }
             Rank(1) => {
-                comm.recv(&mut word, Rank(0))?;
-                comm.send(&word, Rank(0))?;
+                comm.recv(&mut value, Rank(0))?;
+                comm.send(&value, Rank(0))?;
             }
             _ => {}
         }
@@ -131,12 +132,18 @@ fn calibrated(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
     }
     let route = cluster.route(Rank(0), Rank(1)).ok_or("no cable from rank 0 to rank 1")?;
     let rate = route.links().iter().map(|link| cluster.links()[*link as usize].bytes_per_second);
-    let on_the_cable =
+    let cable_seconds =
         (8 + 56 + costs.header_bytes) as f64 / rate.fold(f64::INFINITY, f64::min) + route.latency;
-    let mut each = [(quick(&mut trips) - on_the_cable * 1e6).max(0.0) / 2.0];
-    comm.broadcast(&mut each, Rank(0))?;
-    let [each] = each;
-    Ok(Costs { send_us: each, recv_us: each, grant_us: 2.0 * each, words_wait: true, ..costs })
+    let mut per_message = [(lower_quartile(&mut trips) - cable_seconds * 1e6).max(0.0) / 2.0];
+    comm.broadcast(&mut per_message, Rank(0))?;
+    let [per_message] = per_message;
+    Ok(Costs {
+        send_us: per_message,
+        recv_us: per_message,
+        grant_us: 2.0 * per_message,
+        words_wait: true,
+        ..costs
+    })
 }
 
 /// Waits until a time of the shared clock; sleeps first, then spins for at most 200 microseconds.
@@ -154,7 +161,7 @@ fn wait_until(moment: f64) {
 #[derive(Clone, Copy)]
 struct Times {
     median: f64,
-    least: f64,
+    min: f64,
     /// Number of calls that all ranks began in time.
     kept: usize,
 }
@@ -162,36 +169,36 @@ struct Times {
 /// Measures a call.
 fn measure(comm: &mut Communicator, call: &mut Call) -> Outcome<Times> {
     let ranks = comm.size() as usize;
-    let mut taken = Vec::new();
+    let mut valid = Vec::new();
     let mut all = Vec::new();
     for run in 0..RUNS {
         comm.barrier()?;
-        let mut start = [now_us() as u64 + AHEAD_US];
+        let mut start = [now_us() as u64 + START_DELAY_US];
         comm.broadcast(&mut start, Rank(0))?;
         let start = start[0] as f64;
         wait_until(start);
         let late = now_us() - start;
         call.run(comm)?;
-        let mine = [now_us() - start, late];
-        let mut everyone = vec![0.0; 2 * ranks];
-        comm.all_gather(&mine, &mut everyone)?;
-        let largest = |which: usize| everyone.iter().skip(which).step_by(2).copied().fold(0.0, f64::max);
+        let own = [now_us() - start, late];
+        let mut gathered = vec![0.0; 2 * ranks];
+        comm.all_gather(&own, &mut gathered)?;
+        let maximum = |which: usize| gathered.iter().skip(which).step_by(2).copied().fold(0.0, f64::max);
         if run >= WARM_UP {
-            all.push(largest(0));
-            if largest(1) < LATE_US {
-                taken.push(largest(0));
+            all.push(maximum(0));
+            if maximum(1) < MAX_DELAY_US {
+                valid.push(maximum(0));
             }
         }
     }
-    let kept = taken.len();
-    let times = if kept < 3 { &mut all } else { &mut taken };
+    let kept = valid.len();
+    let times = if kept < 3 { &mut all } else { &mut valid };
     let median = median(times);
-    Ok(Times { median, least: times[0], kept })
+    Ok(Times { median, min: times[0], kept })
 }
 
 /// Returns the lower quartile. A rank that sleeps when its message arrives adds time that is no cost of the
 /// message.
-fn quick(numbers: &mut [f64]) -> f64 {
+fn lower_quartile(numbers: &mut [f64]) -> f64 {
     numbers.sort_unstable_by(f64::total_cmp);
     numbers[numbers.len() / 4]
 }
@@ -207,7 +214,7 @@ fn row(
     call: &Call,
     cluster: &Cluster,
     costs: &Costs,
-    Times { median, least, kept }: Times,
+    Times { median, min, kept }: Times,
 ) -> Outcome<String> {
     let Call { collective, count, .. } = *call;
     let ranks = comm.size();
@@ -219,10 +226,11 @@ fn row(
     let bytes =
         count as u64 * 4 * u64::from(collective.input_blocks(ranks).max(collective.output_blocks(ranks)));
     Ok(format!(
-        "{collective:<15} {algorithm:<20} {ranks:>5} {segments:>4} {bytes:>9} {bound:>9.0} {predicted:>9.0} {median:>9.0} \
-         {:>6.2} {least:>9.0} {:>6.2} {kept:>3} {:>6.1}",
+        "{collective:<15} {algorithm:<20} {ranks:>5} {segments:>4} {bytes:>9} {bound:>9.0} {predicted:>9.0} \
+        {median:>9.0} \
+         {:>6.2} {min:>9.0} {:>6.2} {kept:>3} {:>6.1}",
         predicted / median,
-        predicted / least,
+        predicted / min,
         costs.send_us
     ))
 }

@@ -217,7 +217,8 @@ fn compare(c: &mut Criterion, name: &str, comms: &mut Communicators) {
     let difference = median(|[first, _, second, _]| second - first);
     let _ = writeln!(
         std::io::stdout(),
-        "{name}: C takes {c_extra:.1} ns longer (median); Rust for any thread {shared:.1} ns longer; the second one of Rust \
+        "{name}: C takes {c_extra:.1} ns longer (median); Rust for any thread {shared:.1} ns longer; the \
+        second one of Rust \
          {difference:.1} ns longer than the first\n"
     );
 }

@@ -1,13 +1,17 @@
 """Collective communication for Macs and PCs that are wired together.
 
-import numpy as np
-import tbccl
+    import numpy as np
+    import tbccl
 
-# In each process that `tbccl run -n 4 -- python program.py` has started:
-with tbccl.init() as comm:
-    gradients = np.ones(1000, dtype=np.float32)
-    comm.all_reduce(gradients, out=gradients)
-    assert gradients[0] == comm.size
+    # In each process that `tbccl run -n 4 -- python program.py` has started:
+    with tbccl.init() as comm:
+        gradients = np.ones(1000, dtype=np.float32)
+        comm.all_reduce(gradients, out=gradients)
+        assert gradients[0] == comm.size
+
+`init` makes the communicator of the process. `Communicator` has the collectives, `Group` runs several calls
+together, `Work` is a call in progress, and every exception is an `Error`. `tbccl.torch` is the backend for
+torch.distributed, `tbccl.mlx` the one for MLX.
 """
 
 from __future__ import annotations
@@ -82,8 +86,8 @@ __all__ = [
 
 if _native.__version__ != __version__:
     raise ImportError(
-        f"tbccl/*.py is of version {__version__}, and the extension module {_native.__file__} of {_native.__version__}: "
-        "install the package anew"
+        f"tbccl/*.py is of version {__version__}, and the extension module {_native.__file__} of "
+        f"{_native.__version__}: install the package anew"
     )
 
 _lock = threading.Lock()
@@ -91,9 +95,18 @@ _default: Communicator | None = None
 
 
 def unique_id() -> bytes:
-    """Makes an id for a new job, and opens the place in this process where its ranks meet.
+    """Makes the unique id of a new job and starts its rendezvous in this process.
 
-    Pass it on to all ranks, as the secret that it is; one of them must be this process, or it must live as long as the job.
+    The ranks of the job meet at this process, so it must be one of them or live as long as the job. The id
+    holds the job's secret: any process that has the id can join. Pass it to all ranks over a channel that you
+    trust.
+
+    Returns:
+        The id, 128 bytes.
+
+    Raises:
+        UsageError: This process was forked from one with communicators.
+        BootstrapError: The rendezvous cannot be opened.
     """
     return bytes(_native.unique_id())
 
@@ -107,19 +120,38 @@ def init(
     options: Mapping[str, object] | None = None,
     mail: bool = True,
 ) -> Communicator:
-    """Makes this process's communicator, and waits for the other ranks.
+    """Makes the communicator of this process and waits for the other ranks.
 
-    Without arguments it is that of the job which a launcher has started the process for: `tbccl run`, torchrun, mpirun of
-    Open MPI and MPICH, Slurm, mlx.launch. With an id of `unique_id()`, a rank and a size it is of the ranks that have the same id.
+    Without `uid`, the communicator is that of the job for which a launcher started this process: `tbccl run`,
+    torchrun, mpirun of Open MPI or MPICH, Slurm or mlx.launch. With `uid`, the communicator joins the `size`
+    processes that pass the same id.
 
-    `timeout` is how many seconds ranks wait for each other, and calls without progress; `options` are those of the
-    environment by name, with or without TBCCL_, as {"ALGO": "ring"}.
+    The first communicator becomes the default one (`tbccl.default`, `tbccl.empty`) until it is closed. A
+    process may have several communicators by unique id, but only one of a launcher; use `Communicator.split`
+    for more.
 
-    Messages with tags (`Communicator.send`) have links of their own; `mail=False` is to do without, where links are few.
-    All ranks say the same.
+    Args:
+        uid: Unique id that one rank made with `unique_id`; None under a launcher.
+        rank: Rank of this process, 0 to `size` - 1; only with `uid`.
+        size: Number of ranks; only with `uid`.
+        timeout: Seconds that ranks wait for each other here, and that a later call may wait without progress;
+            None: `TBCCL_TIMEOUT`, or 30.
+        options: Options of tbccl by name, with or without `TBCCL_`, as {"ALGO": "ring"}. They override the
+            environment.
+        mail: Whether the communicator can exchange tagged messages (`Communicator.send` and `recv`), which
+            use links of their own. Pass False where links are few. All ranks pass the same.
 
-    The first communicator is the one of `tbccl.default()` and `tbccl.empty()`, until it is closed. A process may have
-    several: another call with a new id makes one. From a launcher there is one; split it for more.
+    Returns:
+        The new communicator. Use it in a `with` block, or call `close`.
+
+    Raises:
+        InvalidArgumentError: `uid` without `rank` and `size`, the reverse, or an invalid value.
+        UnknownNameError: An option has an unknown name or value.
+        UsageError: `init` was called before without `uid` and that communicator is open, or the process was
+            forked from one with communicators.
+        BootstrapError: The launcher's variables are incomplete, or some ranks did not join within `timeout`;
+            the message names the missing ranks.
+        TransportError: A link to another rank cannot be set up.
     """
     global _default
     with _lock:
@@ -129,13 +161,13 @@ def init(
             comm = Communicator.from_unique_id(uid, rank, size, timeout=timeout, options=options, mail=mail)
         elif rank is not None or size is not None:
             raise InvalidArgumentError(
-                "rank and size are for a unique id; a launcher says them itself", code=4
+                "rank and size are valid only with uid; a launcher sets them itself", code=4
             )
         else:
             if _default is not None and not _default.is_closed and _default.is_of_launcher:
                 raise UsageError(
-                    "tbccl.init() was called before in this process; use tbccl.default(), or split it for another "
-                    "communicator of the same ranks",
+                    "tbccl.init() was called before in this process; use tbccl.default(), or its split() for "
+                    "another communicator of the same ranks",
                     code=5,
                 )
             texts = None if options is None else {name: str(value) for name, value in options.items()}
@@ -147,14 +179,24 @@ def init(
 
 
 def default() -> Communicator:
-    """The communicator that `init()` made."""
+    """Returns the default communicator: the first one that `init` made.
+
+    Raises:
+        UsageError: `init` was not called, or its communicator is closed.
+    """
     if _default is None or _default.is_closed:
         raise UsageError("there is no communicator: call tbccl.init() first", code=5)
     return _default
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Array:
-    """An array in registered memory of the default communicator, zero when new: see `Communicator.empty`."""
+    """Returns an array in registered memory of the default communicator, zero when new.
+
+    See `Communicator.empty` for the arguments.
+
+    Raises:
+        UsageError: There is no default communicator; call `init` first.
+    """
     return default().empty(shape, dtype)
 
 

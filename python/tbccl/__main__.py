@@ -1,4 +1,4 @@
-"""`python -m tbccl` is the command `tbccl`."""
+"""Runs the command-line program `tbccl`: `python -m tbccl`."""
 
 from tbccl._paths import main
 

@@ -1,4 +1,4 @@
-"""Arrays in registered memory, which peers and devices read in place."""
+"""Arrays in registered memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Array(_native.Memory):
-    """Elements in a communicator's registered memory: `tbccl.empty()` and `Communicator.empty()` make them.
+    """Array in registered memory of a communicator, which peers and devices access in place.
 
-    It has the buffer protocol and DLPack, so numpy, torch and mlx see it as an array without a copy: `array.numpy()`,
-    `torch.from_dlpack(array)`. The memory stays as long as the array or anything made of it, also when the communicator has
-    ended.
+    `tbccl.empty` and `Communicator.empty` make arrays. They support the buffer protocol and DLPack, so numpy,
+    torch and MLX wrap the memory without a copy: `array.numpy()`, `torch.from_dlpack(array)`. The memory
+    stays valid as long as the array or an array made from it exists, also after the communicator is closed.
     """
 
     def __init__(self, comm: Communicator, dtype: int, shape: Sequence[int]) -> None:
@@ -29,26 +29,30 @@ class Array(_native.Memory):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Elements in each dimension."""
+        """Length of each dimension."""
         return self._shape
 
     @property
     def dtype(self) -> str:
-        """The name of the element type."""
+        """Name of the element type, such as "float32"."""
         return DTYPE_NAMES[self._dtype]
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Number of elements."""
         return math.prod(self._shape)
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes."""
+        """Size in bytes."""
         return memoryview(self).nbytes
 
     def numpy(self) -> numpy.ndarray[Any, Any]:
-        """The same memory as an array of numpy. Of bfloat16 it is one of ml_dtypes.bfloat16, if that is installed, or of its bits."""
+        """Returns a numpy array of the same memory.
+
+        numpy has no bfloat16: the elements are then ml_dtypes.bfloat16 if that package is installed, and
+        their bits as unsigned 16-bit integers otherwise.
+        """
         import numpy
 
         array = numpy.asarray(memoryview(self))
@@ -82,9 +86,9 @@ class Array(_native.Memory):
         copy: bool | None = None,
     ) -> Any:
         if dl_device not in (None, (1, 0)):
-            raise BufferError("this is memory of the processor, and of no other device")
+            raise BufferError(f"this is host memory, DLPack device (1, 0), not device {dl_device}")
         if copy:
-            raise BufferError("a copy is up to whoever takes the tensor")
+            raise BufferError("tbccl exports its memory without a copy: copy the tensor after from_dlpack()")
         return _native.memory_to_dlpack(self, max_version is not None and max_version[0] >= 1)
 
     def __dlpack_device__(self) -> tuple[int, int]:

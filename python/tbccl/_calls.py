@@ -1,11 +1,13 @@
-"""What every collective needs of its arguments, and what it gives.
+"""Validates the arguments of collectives and describes each call by numbers.
 
-Each function checks arrays against each other and returns a `Call`: the arguments of `submit`, what it works on, and its
-result. Whoever has the call makes it at once, later, or in a group. No function waits or moves anything.
+Each function checks the arrays against each other and returns a `Call`: the arguments of `submit`, the
+objects to keep alive and the result. The caller submits the call at once, asynchronously or in a group. No
+function here waits or moves data.
 
-Shapes follow one rule: what has a block for each rank has the ranks as its first dimension (`all_gather`, `gather`,
-`scatter`), and what is divided among ranks is divided along its first dimension (`reduce_scatter`, `all_to_all`, and the forms
-with lengths, whose lengths are of that dimension). Where `out` is given only its number of elements and its type must fit.
+Shapes follow two rules. Arrays with one block for each rank have the ranks as their first dimension
+(`all_gather`, `gather`, `scatter`). Arrays that are divided among the ranks are divided along their first
+dimension (`reduce_scatter`, `all_to_all` and the vector forms, whose lengths count entries of that
+dimension). A given `out` must match in element type and number of elements; its shape is free.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tbccl._errors import InvalidArgumentError
 
 
 class Call(NamedTuple):
-    """A call by its numbers: the arguments of `submit`."""
+    """One call, as the arguments of `submit`: numbers and addresses."""
 
     number: int
     dtype: int
@@ -27,9 +29,9 @@ class Call(NamedTuple):
     send: int
     recv: int
     root: int
-    #: What must stay alive and where it is.
+    #: Arrays and views that must stay alive until the call is done.
     keep: Any
-    #: What the caller gets.
+    #: Array that the caller gets.
     result: Any
 
 
@@ -38,7 +40,11 @@ def _invalid(text: str) -> InvalidArgumentError:
 
 
 def _output(data: Any, elements: _native.View, out: Any, shape: Sequence[int]) -> tuple[Any, _native.View]:
-    """The result's array, and how it is seen: a new one, or the one given, which must have as many elements."""
+    """Returns the array for the result and its view: `out` if given, else a new array of `shape`.
+
+    Raises:
+        InvalidArgumentError: `out` differs from the result in element type or number of elements.
+    """
     if out is None:
         out = empty_like(data, shape, elements.dtype)
         return out, view(out, True)
@@ -52,26 +58,25 @@ def _output(data: Any, elements: _native.View, out: Any, shape: Sequence[int]) -
         count *= length
     if out_elements.count != count:
         raise _invalid(
-            f"out has {out_elements.count} elements of shape {out_elements.shape}, and the result {count} of shape {tuple(shape)}"
+            f"out has {out_elements.count} elements of shape {out_elements.shape}, "
+            f"and the result {count} of shape {tuple(shape)}"
         )
     return out, out_elements
 
 
 def _block_shape(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    """One of `size` equal parts, along the first dimension."""
+    """Returns the shape of one of `size` equal blocks along the first dimension."""
     if not shape:
-        raise _invalid(
-            "a single number can't be divided among ranks: give an array of one dimension at least"
-        )
+        raise _invalid("a scalar can't be divided among ranks: pass an array of one dimension or more")
     if shape[0] % size:
         raise _invalid(f"the first dimension of {tuple(shape)} can't be divided among {size} ranks")
     return (shape[0] // size, *shape[1:])
 
 
 def _row_elements(shape: Sequence[int]) -> int:
-    """Elements of one entry of the first dimension."""
+    """Returns the number of elements of one entry of the first dimension."""
     if not shape:
-        raise _invalid("a single number has no first dimension to be divided along")
+        raise _invalid("a scalar has no first dimension to divide: pass an array of one dimension or more")
     count = 1
     for length in shape[1:]:
         count *= length
@@ -79,28 +84,31 @@ def _row_elements(shape: Sequence[int]) -> int:
 
 
 def _checked_lengths(name: str, given: Sequence[int], size: int) -> list[int]:
+    """Returns `given` as integers, after checking that it has one length for each rank."""
     lengths = [int(length) for length in given]
     if len(lengths) != size or any(length < 0 for length in lengths):
-        raise _invalid(f"{name} is {lengths}: it has a length, 0 or more, for each of {size} ranks")
+        raise _invalid(f"{name} is {lengths}: pass one length, 0 or more, for each of {size} ranks")
     return lengths
 
 
 def _check_total(name: str, lengths: list[int], shape: Sequence[int]) -> None:
+    """Checks that `lengths` add up to the first dimension of `shape`."""
     if not shape or sum(lengths) != shape[0]:
         raise _invalid(
-            f"{name} is {lengths}, {sum(lengths)} together, and the first dimension of data has shape {tuple(shape)}"
+            f"{name} is {lengths}, {sum(lengths)} in all, and data has shape {tuple(shape)}: "
+            "the lengths must add up to the first dimension"
         )
 
 
 def checked_rank(root: int, size: int, name: str = "root") -> int:
-    """A rank that there is."""
+    """Returns `root` if it is a rank, else raises InvalidArgumentError."""
     if not 0 <= root < size:
         raise _invalid(f"{name} {root} is not one of the ranks 0..{size}")
     return root
 
 
 def checked_tag(tag: int) -> int:
-    """A tag that a message may have."""
+    """Returns `tag` if a message may have it, else raises InvalidArgumentError."""
     if not 0 <= tag < 1 << 31:
         raise _invalid(f"tag {tag} is not one of 0..{1 << 31}")
     return tag
@@ -188,18 +196,16 @@ def scatter(comm: Any, data: Any, root: int, out: Any) -> Call:
     root = checked_rank(root, comm.size)
     if comm.rank == root:
         if data is None:
-            raise _invalid("data is None, and this rank is the root of the scatter")
+            raise _invalid("data is None: the root of a scatter passes the array")
         send = view(data)
         if not send.shape or send.shape[0] != comm.size:
-            raise _invalid(
-                f"the first dimension of data is to be the {comm.size} ranks, and its shape is {send.shape}"
-            )
+            raise _invalid(f"data has shape {send.shape}: its first dimension must be the {comm.size} ranks")
         out, recv = _output(data, send, out, send.shape[1:])
         keep = (data, send, out, recv)
         return Call(_native.SCATTER, send.dtype, 0, recv.count, send.address, recv.address, root, keep, out)
     if out is None:
         raise _invalid(
-            "out is None: only the root of a scatter knows the shape, so the others give an array for the result"
+            "out is None: only the root of a scatter knows the shape, so other ranks pass an array"
         )
     recv = view(out, True)
     return Call(_native.SCATTER, recv.dtype, 0, recv.count, 0, recv.address, root, (out, recv), out)
@@ -261,7 +267,7 @@ def scatter_v(comm: Any, data: Any, lengths: Sequence[int], root: int, out: Any)
         )
     if out is None:
         raise _invalid(
-            "out is None: only the root of a scatter knows the shape, so the others give an array for the result"
+            "out is None: only the root of a scatter knows the shape, so other ranks pass an array"
         )
     recv = view(out, True)
     row_elements = _row_elements(recv.shape)

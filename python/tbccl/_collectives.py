@@ -1,4 +1,7 @@
-"""The calls of a communicator, each at once and later. `_calls` has what they need of their arguments."""
+"""Collectives and messages of a communicator, blocking and asynchronous.
+
+`_calls` validates the arguments; the extension module carries out the calls.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,19 @@ A = TypeVar("A")
 
 
 class Collectives:
-    """What a communicator does; its base class makes calls by address."""
+    """Collectives and messages of a communicator, on arrays.
+
+    The class is mixed into `Communicator`, whose native base class makes calls by address.
+    """
 
     def _execute(self: Any, call: Call, timeout: float | None) -> Any:
+        """Submits a call, waits until it is done and returns its result."""
         number, dtype, op, count, send, recv, root, _, result = call
         self.submit(number, dtype, op, count, send, recv, root, timeout)
         return result
 
     def _issue(self: Any, call: Call, timeout: float | None) -> Work[Any]:
+        """Submits a call and returns its `Work` at once."""
         number, dtype, op, count, send, recv, root, keep, result = call
         request = self.submit(number, dtype, op, count, send, recv, root, timeout, None, False, keep)
         return Work(request, result)
@@ -28,9 +36,31 @@ class Collectives:
     def all_reduce(
         self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
     ) -> A:
-        """Combines all ranks' arrays element by element, and gives every rank the result.
+        """Reduces arrays element-wise over all ranks; every rank gets the result.
 
-        Operations are "sum", "prod", "max", "min", "avg", "band", "bor" and "bxor".
+        All ranks pass the same number of elements, element type and operation.
+
+        Args:
+            data: Array to reduce, of any shape. It is not changed unless it is `out`.
+            op: "sum", "prod", "max", "min", "avg", "band", "bor" or "bxor".
+            out: Array for the result, with the element type and number of elements of `data`; `data` itself
+                for a call in place. None: a new array of the same library and shape.
+            timeout: Seconds that the call may wait without progress; None: the communicator's limit.
+
+        Returns:
+            `out`, or the new array, with the shape of `data`.
+
+        Raises:
+            InvalidArgumentError: An array is not contiguous, not writable, not in host memory or of the wrong
+                length or type.
+            IllegalOperationError: The element type does not support `op`.
+            MismatchError: Ranks disagree on the call, its length, element type or operation.
+            TimeoutError: The call made no progress for `timeout` seconds.
+            PeerDiedError: The process of another rank ended.
+            PeerLeftError: Another rank closed the communicator without taking part.
+            RemoteError: Another rank failed or aborted the communicator.
+            AbortedError: This rank aborted the communicator.
+            TransportError: A link failed.
         """
         return self._execute(_calls.all_reduce(self, data, op, out), timeout)
 
@@ -42,7 +72,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `all_reduce`, at once: the result is the Work's."""
+        """Starts `all_reduce` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.all_reduce(self, data, op, out), timeout)
 
     def all_reduce_quantized(
@@ -54,9 +84,25 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A:
-        """As `all_reduce` of float32 whose messages travel packed, by "int8", "int8/64", "int8/256" or "bf16".
+        """Reduces float32 arrays over all ranks with messages that travel packed.
 
-        The operation is "sum" or "avg". docs/collectives.md has the bound of the error.
+        All ranks get the same bits. docs/collectives.md has the bound on the error. It pays where links are
+        slower than memory.
+
+        Args:
+            data: float32 array to reduce.
+            codec: "int8" (a scale for every 128 elements), "int8/64", "int8/256" or "bf16".
+            op: "sum" or "avg".
+            out: As in `all_reduce`.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or the new array, with the shape of `data`.
+
+        Raises:
+            InvalidArgumentError: As in `all_reduce`; also an unknown codec or another element type or
+                operation.
+            Error: As in `all_reduce`.
         """
         return self._execute(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
 
@@ -69,7 +115,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `all_reduce_quantized`, at once: the result is the Work's."""
+        """Starts `all_reduce_quantized` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.all_reduce_quantized(self, data, codec, op, out), timeout)
 
     def reduce(
@@ -81,7 +127,21 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A | None:
-        """As `all_reduce`, for one rank: the root gets the result, the others None."""
+        """Reduces arrays element-wise over all ranks; the root gets the result.
+
+        Args:
+            data: As in `all_reduce`.
+            op: As in `all_reduce`.
+            root: Rank that gets the result.
+            out: Array for the result at the root, as in `all_reduce`; ignored on the other ranks.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or the new array, at the root; None on the other ranks.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.reduce(self, data, op, root, out), timeout)
 
     def reduce_async(
@@ -93,29 +153,67 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A | None]:
-        """As `reduce`, at once: the result is the Work's."""
+        """Starts `reduce` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.reduce(self, data, op, root, out), timeout)
 
     def broadcast(self, data: A, root: int = 0, *, timeout: float | None = None) -> A:
-        """Gives every rank the root's elements, in `data` itself, which is also returned."""
+        """Copies the root's elements to every rank, in place.
+
+        Args:
+            data: Array with the elements at the root, and for them on the other ranks; of one length and type
+                on all ranks.
+            root: Rank whose elements are sent.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `data`.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.broadcast(self, data, root), timeout)
 
     def broadcast_async(self, data: A, root: int = 0, *, timeout: float | None = None) -> Work[A]:
-        """As `broadcast`, at once: the result is the Work's."""
+        """Starts `broadcast` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.broadcast(self, data, root), timeout)
 
     def all_gather(self, data: A, *, out: A | None = None, timeout: float | None = None) -> A:
-        """Gives every rank all ranks' arrays: the result has the ranks as its first dimension."""
+        """Gathers the arrays of all ranks on every rank.
+
+        Args:
+            data: Array of this rank, of one length and type on all ranks.
+            out: Array for the result, with `size` times the elements of `data`; None: a new array.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array of shape (size, *data.shape). Entry `i` is the array of rank `i`.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.all_gather(self, data, out), timeout)
 
     def all_gather_async(self, data: A, *, out: A | None = None, timeout: float | None = None) -> Work[A]:
-        """As `all_gather`, at once: the result is the Work's."""
+        """Starts `all_gather` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.all_gather(self, data, out), timeout)
 
     def reduce_scatter(
         self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
     ) -> A:
-        """Combines all ranks' arrays, and gives each rank its part of the result, divided along the first dimension."""
+        """Reduces arrays over all ranks; each rank gets its block of the result.
+
+        Args:
+            data: Array whose first dimension is a multiple of `size`; block `i` along it is for rank `i`.
+            op: As in `all_reduce`.
+            out: Array for the block, with 1/`size` of the elements of `data`; None: a new array.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array of shape (data.shape[0] / size, *data.shape[1:]).
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.reduce_scatter(self, data, op, out), timeout)
 
     def reduce_scatter_async(
@@ -126,23 +224,46 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `reduce_scatter`, at once: the result is the Work's."""
+        """Starts `reduce_scatter` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.reduce_scatter(self, data, op, out), timeout)
 
     def all_to_all(self, data: A, *, out: A | None = None, timeout: float | None = None) -> A:
-        """Gives each rank its part of every rank's array, divided along the first dimension; parts come in the order of
-        ranks.
+        """Sends block `j` of each rank's array to rank `j`.
+
+        Args:
+            data: Array whose first dimension is a multiple of `size`; block `j` along it is for rank `j`.
+            out: Array for the result, with the elements of `data`; None: a new array.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array of the shape of `data`. Block `i` is from rank `i`.
+
+        Raises:
+            Error: As in `all_reduce`.
         """
         return self._execute(_calls.all_to_all(self, data, out), timeout)
 
     def all_to_all_async(self, data: A, *, out: A | None = None, timeout: float | None = None) -> Work[A]:
-        """As `all_to_all`, at once: the result is the Work's."""
+        """Starts `all_to_all` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.all_to_all(self, data, out), timeout)
 
     def gather(
         self, data: A, root: int = 0, *, out: A | None = None, timeout: float | None = None
     ) -> A | None:
-        """As `all_gather`, for one rank: the root gets the result, the others None."""
+        """Gathers the arrays of all ranks at the root.
+
+        Args:
+            data: Array of this rank, of one length and type on all ranks.
+            root: Rank that gets the result.
+            out: As in `all_gather`, at the root; ignored on the other ranks.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            At the root `out`, or a new array of shape (size, *data.shape); None on the other ranks.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.gather(self, data, root, out), timeout)
 
     def gather_async(
@@ -153,15 +274,25 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A | None]:
-        """As `gather`, at once: the result is the Work's."""
+        """Starts `gather` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.gather(self, data, root, out), timeout)
 
     def scatter(
         self, data: A | None, root: int = 0, *, out: A | None = None, timeout: float | None = None
     ) -> A:
-        """Gives each rank its entry of the root's array, whose first dimension is the ranks.
+        """Sends entry `i` of the root's array to rank `i`.
 
-        Ranks that are not the root give `out`, and None as `data`.
+        Args:
+            data: At the root, an array with the ranks as its first dimension; None on the other ranks.
+            root: Rank that has the data.
+            out: Array for the entry; required on ranks other than the root, which do not know the shape.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or at the root a new array of shape data.shape[1:].
+
+        Raises:
+            Error: As in `all_reduce`.
         """
         return self._execute(_calls.scatter(self, data, root, out), timeout)
 
@@ -173,23 +304,49 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `scatter`, at once: the result is the Work's."""
+        """Starts `scatter` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.scatter(self, data, root, out), timeout)
 
     def scan(self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None) -> A:
-        """Combines the arrays of all ranks up to this one, this one's included."""
+        """Reduces the arrays of ranks 0 to this one, this one included (inclusive prefix reduction).
+
+        Args:
+            data: As in `all_reduce`.
+            op: As in `all_reduce`, except "avg".
+            out: As in `all_reduce`.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array, with the shape of `data`.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.scan(self, data, op, out), timeout)
 
     def scan_async(
         self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
     ) -> Work[A]:
-        """As `scan`, at once: the result is the Work's."""
+        """Starts `scan` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.scan(self, data, op, out), timeout)
 
     def exclusive_scan(
         self, data: A, op: str = "sum", *, out: A | None = None, timeout: float | None = None
     ) -> A:
-        """Combines the arrays of all ranks before this one. docs/collectives.md says what rank 0 gets."""
+        """Reduces the arrays of the ranks before this one (exclusive prefix reduction).
+
+        Args:
+            data: As in `all_reduce`.
+            op: As in `all_reduce`, except "avg".
+            out: As in `all_reduce`.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array, with the shape of `data`. On rank 0 the call does not write to it.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.exclusive_scan(self, data, op, out), timeout)
 
     def exclusive_scan_async(
@@ -200,7 +357,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `exclusive_scan`, at once: the result is the Work's."""
+        """Starts `exclusive_scan` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.exclusive_scan(self, data, op, out), timeout)
 
     def all_gather_v(
@@ -211,8 +368,21 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A:
-        """As `all_gather` of arrays whose first dimensions differ: `lengths` has them for all ranks, and parts lie one
-        after the other.
+        """Gathers arrays of different lengths from all ranks on every rank.
+
+        Args:
+            data: Array of this rank, whose first dimension is `lengths[rank]`. The other dimensions are the
+                same on all ranks.
+            lengths: First dimension of each rank's array, the same list on all ranks.
+            out: Array for the result; None: a new array.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array of shape (sum(lengths), *data.shape[1:]), with the arrays in the order of
+            ranks.
+
+        Raises:
+            Error: As in `all_reduce`.
         """
         return self._execute(_calls.all_gather_v(self, data, lengths, out), timeout)
 
@@ -224,7 +394,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `all_gather_v`, at once: the result is the Work's."""
+        """Starts `all_gather_v` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.all_gather_v(self, data, lengths, out), timeout)
 
     def reduce_scatter_v(
@@ -236,7 +406,21 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A:
-        """As `reduce_scatter` in parts of different lengths along the first dimension, `lengths` for all ranks."""
+        """Reduces arrays over all ranks; rank `i` gets a block of `lengths[i]` entries.
+
+        Args:
+            data: Array whose first dimension is sum(lengths).
+            lengths: Length of each rank's block along the first dimension, the same list on all ranks.
+            op: As in `all_reduce`.
+            out: Array for the block; None: a new array.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array of shape (lengths[rank], *data.shape[1:]).
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.reduce_scatter_v(self, data, lengths, op, out), timeout)
 
     def reduce_scatter_v_async(
@@ -248,7 +432,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `reduce_scatter_v`, at once: the result is the Work's."""
+        """Starts `reduce_scatter_v` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.reduce_scatter_v(self, data, lengths, op, out), timeout)
 
     def gather_v(
@@ -260,7 +444,22 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A | None:
-        """As `gather` of arrays whose first dimensions differ: see `all_gather_v`."""
+        """Gathers arrays of different lengths from all ranks at the root.
+
+        Args:
+            data: As in `all_gather_v`.
+            lengths: As in `all_gather_v`.
+            root: Rank that gets the result.
+            out: As in `all_gather_v`, at the root; ignored on the other ranks.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            At the root `out`, or a new array of shape (sum(lengths), *data.shape[1:]); None on the other
+            ranks.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.gather_v(self, data, lengths, root, out), timeout)
 
     def gather_v_async(
@@ -272,7 +471,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A | None]:
-        """As `gather_v`, at once: the result is the Work's."""
+        """Starts `gather_v` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.gather_v(self, data, lengths, root, out), timeout)
 
     def scatter_v(
@@ -284,7 +483,21 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A:
-        """As `scatter` in parts of different lengths along the first dimension, `lengths` for all ranks."""
+        """Sends a block of `lengths[i]` entries of the root's array to rank `i`.
+
+        Args:
+            data: At the root, an array whose first dimension is sum(lengths); None on the other ranks.
+            lengths: Length of each rank's block along the first dimension, the same list on all ranks.
+            root: Rank that has the data.
+            out: Array for the block; required on ranks other than the root, which do not know the shape.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or at the root a new array of shape (lengths[root], *data.shape[1:]).
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.scatter_v(self, data, lengths, root, out), timeout)
 
     def scatter_v_async(
@@ -296,7 +509,7 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `scatter_v`, at once: the result is the Work's."""
+        """Starts `scatter_v` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.scatter_v(self, data, lengths, root, out), timeout)
 
     def all_to_all_v(
@@ -308,7 +521,24 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> A:
-        """As `all_to_all` in parts of different lengths: those that go to each rank, and those that come from each."""
+        """Sends blocks of different lengths from every rank to every rank.
+
+        Args:
+            data: Array whose first dimension is sum(send_lengths); blocks lie in the order of their
+                destinations.
+            send_lengths: Length of the block for each rank, along the first dimension.
+            recv_lengths: Length of the block from each rank, along the first dimension.
+            out: Array for the result; None: a new array.
+            timeout: As in `all_reduce`.
+
+        Returns:
+            `out`, or a new array of shape (sum(recv_lengths), *data.shape[1:]), with blocks in the order of
+            their sources.
+
+        Raises:
+            MismatchError: A rank sends a block of another length than the receiver expects.
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.all_to_all_v(self, data, send_lengths, recv_lengths, out), timeout)
 
     def all_to_all_v_async(
@@ -320,27 +550,48 @@ class Collectives:
         out: A | None = None,
         timeout: float | None = None,
     ) -> Work[A]:
-        """As `all_to_all_v`, at once: the result is the Work's."""
+        """Starts `all_to_all_v` with the same arguments and returns a `Work` with its result."""
         return self._issue(_calls.all_to_all_v(self, data, send_lengths, recv_lengths, out), timeout)
 
     def barrier(self, *, timeout: float | None = None) -> None:
-        """Waits until all ranks have come so far."""
+        """Waits until all ranks have called it.
+
+        Args:
+            timeout: As in `all_reduce`.
+
+        Raises:
+            Error: As in `all_reduce`.
+        """
         return self._execute(_calls.barrier(self), timeout)
 
     def barrier_async(self, *, timeout: float | None = None) -> Work[None]:
-        """As `barrier`, at once: the result is the Work's."""
+        """Starts `barrier` and returns a `Work` that is done when all ranks have called it."""
         return self._issue(_calls.barrier(self), timeout)
 
     def send(self: Any, data: Any, to: int, tag: int = 0, *, timeout: float | None = None) -> None:
-        """Sends an array to a rank. When this returns the array may be written again; that says nothing of who has received it.
+        """Sends an array to a rank as a message with a tag.
 
-        Messages have a length in bytes and a tag, which a receive looks for. Of those that a receive could take it takes the
-        one that was sent first. Both ranks of a pair may send first.
+        Returns when the array may be written again, which does not mean that the message was received. Both
+        ranks of a pair may send first. If several messages match a receive, it takes the one that was sent
+        first.
+
+        Args:
+            data: Array to send. The message has its length in bytes, and no element type.
+            to: Rank that receives the message.
+            tag: Number that receives select messages by, 0 to 2**31 - 1.
+            timeout: Seconds to wait at most; None: until it is done or fails.
+
+        Raises:
+            InvalidArgumentError: `to` or `tag` is out of range, or the array is not contiguous.
+            UsageError: The communicator was made with `mail=False`.
+            TimeoutError: The message was not sent within `timeout`. The send goes on.
+            PeerDiedError: The process of the receiver ended.
+            PeerLeftError: The receiver closed its communicator.
         """
         self.send_async(data, to, tag).result(timeout)
 
     def send_async(self: Any, data: Any, to: int, tag: int = 0) -> Work[None]:
-        """As `send`, at once."""
+        """Starts `send` and returns its `Work`. Do not write to the array until it is done."""
         elements = view(data)
         nbytes = elements.count * elements.itemsize
         peer = _calls.checked_rank(to, self.size, "peer")
@@ -355,15 +606,35 @@ class Collectives:
         *,
         timeout: float | None = None,
     ) -> A:
-        """Receives a message in `out`, which is also returned: from a rank or from any, with a tag or with any.
+        """Receives a message into `out`.
 
-        A message may be shorter than `out`, of which the rest stays as it is; one that is longer raises TruncatedError.
-        `recv_async` tells who sent what.
+        `recv_async` also tells the sender, tag and length of the message. A message that is shorter than
+        `out` leaves the rest of `out` unchanged.
+
+        Args:
+            out: Array for the message.
+            source: Rank that sends the message; None: any rank.
+            tag: Tag of the message; None: any tag.
+            timeout: Seconds to wait at most; None: until it is done or fails.
+
+        Returns:
+            `out`.
+
+        Raises:
+            InvalidArgumentError: `source` or `tag` is out of range, or `out` is not writable or contiguous.
+            UsageError: The communicator was made with `mail=False`.
+            TruncatedError: The message is longer than `out`.
+            TimeoutError: No message arrived within `timeout`. The receive goes on.
+            PeerDiedError: The process of the sender ended.
+            PeerLeftError: The sender closed its communicator.
         """
         return self.recv_async(out, source, tag).result(timeout)
 
     def recv_async(self: Any, out: A, source: int | None = None, tag: int | None = None) -> Work[A]:
-        """As `recv`, at once. When it is done, the Work's `source`, `tag` and `nbytes` tell what has come."""
+        """Starts `recv` and returns a `Work` with its result.
+
+        Once it is done, its `source`, `tag` and `nbytes` describe the message.
+        """
         elements = view(out, True)
         nbytes = elements.count * elements.itemsize
         peer = -1 if source is None else _calls.checked_rank(source, self.size, "source")
@@ -381,7 +652,23 @@ class Collectives:
         recv_tag: int | None = None,
         timeout: float | None = None,
     ) -> A:
-        """Sends an array to one rank and receives one from another, at the same time."""
+        """Sends an array to one rank and receives a message from another at the same time.
+
+        Args:
+            data: Array to send.
+            to: Rank that receives `data`.
+            out: Array for the received message.
+            source: Rank that sends the message to receive; None: any rank.
+            tag: Tag of the message that is sent.
+            recv_tag: Tag of the message to receive; None: any tag.
+            timeout: Seconds to wait at most for each of the two; None: until they are done or fail.
+
+        Returns:
+            `out`.
+
+        Raises:
+            Error: As in `send` and `recv`.
+        """
         received = self.recv_async(out, source, recv_tag)
         sent = self.send_async(data, to, tag)
         received.result(timeout)

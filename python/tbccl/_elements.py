@@ -1,7 +1,7 @@
-"""Arrays as the calls see them: element types by name, operations by name, and results that are like what was given.
+"""Element types, operations and codecs by name, and views of arrays.
 
-Everything that has the buffer protocol or DLPack is an array here. This module imports no framework: which one an object is
-of is read off its type.
+An array is any object with the buffer protocol or DLPack. This module imports no array library before it
+needs it: the type of an object tells which library it belongs to.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any, Sequence
 from tbccl import _native
 from tbccl._errors import InvalidArgumentError
 
-#: The number of an element type, by its name: "float32", "bfloat16".
+#: Numbers of the element types, by name: "float32", "bfloat16".
 DTYPES: dict[str, int] = dict(_native.DTYPES)
 
-#: Their names, by number.
+#: Names of the element types, by number.
 DTYPE_NAMES: dict[int, str] = {number: name for name, number in DTYPES.items()}
 
 _DTYPE_ALIASES = {
@@ -38,13 +38,13 @@ _DTYPE_ALIASES = {
     "u64": "uint64",
 }
 
-#: The number of an operation, by its names.
+#: Numbers of the reduction operations, by name.
 OPS: dict[str, int] = {**_native.OPS, "mean": _native.AVG}
 
-#: The number of a codec, by its name.
+#: Numbers of the codecs, by name.
 CODECS: dict[str, int] = dict(_native.CODECS)
 
-# How memoryview writes an element type, where it can.
+# memoryview format codes of the element types that have one.
 _FORMATS = {
     _native.FLOAT32: "f",
     _native.FLOAT64: "d",
@@ -61,13 +61,20 @@ _FORMATS = {
 
 
 def dtype_number(dtype: Any) -> int:
-    """The number of an element type: given by name ("float32", "bf16"), or as numpy, torch and mlx write it."""
+    """Returns the number of an element type.
+
+    Args:
+        dtype: Name ("float32", "bf16"), Python type, or a dtype of numpy, torch or MLX.
+
+    Raises:
+        InvalidArgumentError: tbccl lacks the element type.
+    """
     if isinstance(dtype, str):
         name = dtype
     elif isinstance(dtype, type):
         name = dtype.__name__
     else:
-        # numpy.dtype has a name; torch.float32 and mlx.core.float32 are written as they are.
+        # A numpy.dtype has a name; str() gives "torch.float32" and "mlx.core.float32".
         name = getattr(dtype, "name", None) or str(dtype)
     name = name.rpartition(".")[2]
     name = _DTYPE_ALIASES.get(name, name)
@@ -80,6 +87,7 @@ def dtype_number(dtype: Any) -> int:
 
 
 def _lookup(table: dict[str, int], kind: str, name: Any) -> int:
+    """Returns the number of a name; a number of the table stands for itself."""
     if isinstance(name, int) and name in table.values():
         return name
     try:
@@ -89,25 +97,43 @@ def _lookup(table: dict[str, int], kind: str, name: Any) -> int:
 
 
 def op_number(op: str | int) -> int:
-    """The number of an operation, given by name or as that number."""
+    """Returns the number of a reduction operation, given by name or number."""
     return OPS[op] if op in OPS else _lookup(OPS, "operation", op)
 
 
 def codec_number(codec: str | int) -> int:
-    """The number of a codec, given by name or as that number."""
+    """Returns the number of a codec, given by name or number."""
     return _lookup(CODECS, "codec", codec)
 
 
 def view(array: Any, writable: bool = False) -> _native.View:
-    """Sees an array's elements where they are: its address, count, shape and element type."""
+    """Returns the address, count, shape and element type of an array, without a copy.
+
+    Args:
+        array: Object with the buffer protocol or DLPack, contiguous, in host memory.
+        writable: Whether the call writes to the array.
+
+    Raises:
+        InvalidArgumentError: The array is not contiguous, read-only although `writable`, on another device,
+            or of an unknown element type.
+    """
     if type(array).__module__ == "numpy" and array.dtype.kind == "V" and array.dtype.name == "bfloat16":
-        # numpy does not know ml_dtypes' bfloat16 and gives no buffer of it; of its bits it does. The rest is as with others.
+        # numpy exports no buffer of ml_dtypes.bfloat16; its bits as uint16 have one.
         return _native.view_as(array.view("uint16"), _native.BFLOAT16, writable)
     return _native.view(array, writable)
 
 
 def empty_like(array: Any, shape: Sequence[int], dtype: int) -> Any:
-    """A new array of the same library, for a result. Its elements are not set."""
+    """Returns a new array of the same library for a result, with elements not set.
+
+    Args:
+        array: Array whose library is used.
+        shape: Shape of the new array.
+        dtype: Number of the element type, for objects of no known library.
+
+    Raises:
+        InvalidArgumentError: A plain buffer has no format for `dtype`.
+    """
     library = type(array).__module__.partition(".")[0]
     if library == "numpy":
         import numpy
@@ -119,7 +145,7 @@ def empty_like(array: Any, shape: Sequence[int], dtype: int) -> Any:
         import mlx.core as mx
 
         result = mx.zeros(shape, array.dtype)
-        # Until it is evaluated there is no memory; then it is nobody else's.
+        # MLX allocates memory on evaluation, and shares it with no other array then.
         mx.eval(result)
         return result
     if hasattr(array, "_empty_like"):
@@ -127,7 +153,7 @@ def empty_like(array: Any, shape: Sequence[int], dtype: int) -> Any:
     format_code = _FORMATS.get(dtype)
     if format_code is None:
         raise InvalidArgumentError(
-            f"there is no plain buffer of {DTYPE_NAMES[dtype]}: give out=, or an array of numpy, torch or mlx",
+            f"a memoryview can't hold {DTYPE_NAMES[dtype]}: pass out=, or an array of numpy, torch or mlx",
             code=4,
         )
     count = 1

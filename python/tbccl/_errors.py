@@ -1,6 +1,6 @@
-"""What can go wrong, as exceptions that know who and where.
+"""Exceptions of tbccl.
 
-The extension module raises these by name. Every one of them is an `Error`, and has the attributes of `Error`.
+The extension module raises these classes by name. Each is a subclass of `Error` and has its attributes.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import builtins
 
 
 class Error(RuntimeError):
-    """What has failed. Attributes are `None` where that is not known.
+    """Base class of all errors of tbccl. Attributes are None where they do not apply or are not known.
 
     Attributes:
-        code: The number that the C interface has for it (`tbcclResult_t` of tbccl.h).
-        rank: The rank that reports.
-        peer: The rank that it is about.
-        host: The name of that rank's host.
-        device: The device, or the cable with the devices at both ends.
-        call: The call that was carried out, as "all_reduce of 8 f32, op sum".
-        step: The step that it waited for, as `tbccl plan show` names it.
+        code: Number of the error in the C interface (`tbcclResult_t` of tbccl.h).
+        rank: Rank that reports the error.
+        peer: Rank that the error concerns.
+        host: Name of the peer's host.
+        device: Device, or the cable with the devices at both ends.
+        call: Call that failed, as "all_reduce of 8 f32, op sum".
+        step: Step of the call's plan that was in progress, as `tbccl plan show` prints it.
     """
 
     def __init__(
@@ -44,77 +44,77 @@ class Error(RuntimeError):
 
     @property
     def cause(self) -> str:
-        """The kind of failure as a word: the name of the class without its "Error", in lower case."""
+        """Kind of the failure as a word: the class name without "Error", in lower case."""
         return type(self).__name__.removesuffix("Error").lower()
 
     def __reduce__(self):
-        # Keyword arguments are restored as attributes, so that exceptions survive a trip between processes.
+        # Pickle calls the class with `args` alone; the keyword arguments return as attributes.
         return (type(self), self.args, self.__dict__)
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument that no call can have."""
+    """An argument is invalid. The communicator stays usable."""
 
 
 class IllegalOperationError(InvalidArgumentError):
-    """The element type does not have this operation."""
+    """The element type does not support the reduction operation."""
 
 
 class UnknownNameError(InvalidArgumentError):
-    """Nothing has this name; the message has what is nearest."""
+    """An option, algorithm, transport or codec has an unknown name. The message suggests the nearest one."""
 
 
 class UsageError(Error):
-    """Something that can't be done now: after a fork, after the end."""
+    """The call is not possible in the present state, for instance after a fork or before `init`."""
 
 
 class NoPlanError(Error):
-    """No algorithm fits the call."""
+    """No algorithm can do the call on this topology with these options."""
 
 
 class PeerDiedError(Error):
-    """A peer's process ended."""
+    """The process of a peer ended."""
 
 
 class PeerLeftError(Error):
-    """A peer closed its communicator without taking part."""
+    """A peer closed its communicator without taking part in the call."""
 
 
 class MismatchError(Error):
-    """Two ranks are not in the same call."""
+    """Ranks disagree on a call: its kind, length, element type or operation."""
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """There was no progress within the time limit."""
+    """A call made no progress within its time limit."""
 
 
 class RemoteError(Error):
-    """Another rank failed first; this is what it said."""
+    """Another rank failed first; the message is that rank's error."""
 
 
 class AbortedError(Error):
-    """The program aborted the communicator, on this rank."""
+    """The program aborted the communicator on this rank."""
 
 
 class TruncatedError(Error):
-    """A message was longer than the memory that it was received in. It is gone; all other messages go on."""
+    """A message was longer than the receive buffer. The message is lost; other messages continue."""
 
 
 class TransportError(Error):
-    """A link or its memory failed, or could not be brought up."""
+    """A link or its registered memory failed or could not be set up."""
 
 
 class BootstrapError(Error):
-    """The ranks could not be brought together."""
+    """The ranks could not find or reach each other while a communicator was made."""
 
 
 class LauncherGoneError(Error):
-    """The launcher that started this job is gone."""
+    """The launcher that started this job ended."""
 
 
 class ResourceError(Error):
-    """The operating system refused something."""
+    """The operating system refused a resource, such as memory or file descriptors."""
 
 
 class InternalError(Error):
-    """A defect of the library."""
+    """Internal error: a defect of the library. Please report it."""

@@ -1,4 +1,4 @@
-"""Groups: calls that are made together."""
+"""Groups of calls that progress together."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ A = TypeVar("A")
 
 
 class Group:
-    """Calls that are made together, at the end of the `with` block or by `run()` or `start()`.
+    """Calls that are submitted together, as between ncclGroupStart and ncclGroupEnd.
 
-    Each rank may have calls of its own here as far as messages go: sends and receives between the same pair of ranks belong
-    together in the order in which they come. Results are there when the group is done, and not before.
+    `Communicator.group` makes a group. Its methods record calls. The end of the `with` block submits them, as
+    do `run` and `start`. Recorded calls progress at the same time, so their latencies overlap.
+
+    All ranks record the same collectives in the same order. Messages (`send`, `recv`) may stand anywhere
+    between them and differ from rank to rank. The sends and receives between two ranks are matched by their
+    order, without tags. Results are valid only after the group is done.
     """
 
     def __init__(self, comm: Communicator, timeout: float | None = None) -> None:
@@ -31,35 +35,50 @@ class Group:
 
     @property
     def rank(self) -> int:
-        """This rank."""
+        """Rank of this process in the communicator."""
         return self._comm.rank
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
+        """Number of ranks of the communicator."""
         return self._comm.size
 
     def _take_calls(self) -> tuple[list[tuple[Any, ...]], list[Any]]:
+        """Returns the arguments of `submit_group` and the objects that the calls need alive; once only."""
         if self._is_done:
-            raise UsageError("the calls of this group have been made: begin another group", code=5)
+            raise UsageError("the calls of this group were submitted already: begin another group", code=5)
         self._is_done = True
         return [call[:7] for call in self._calls], [call.keep for call in self._calls]
 
     def run(self) -> None:
-        """Makes the calls, and waits until they are done."""
+        """Submits the recorded calls and waits until all are done.
+
+        Raises:
+            UsageError: The calls were submitted before.
+            Error: A call failed, as `Communicator.all_reduce` describes.
+        """
         calls, _ = self._take_calls()
         if calls:
             self._comm.submit_group(calls, self._timeout)
 
     def start(self) -> Work[None]:
-        """Has the calls made, and returns at once."""
+        """Submits the recorded calls and returns at once.
+
+        Returns:
+            A `Work` that is done when all calls are done. Its result is None; the arrays that the recording
+            methods returned have the results.
+
+        Raises:
+            UsageError: The calls were submitted before.
+        """
         calls, keep = self._take_calls()
         if not calls:
-            # A group of nothing is done, but has a request like all others.
+            # An empty group needs a request as well: that of a barrier.
             calls = [_calls.barrier(self._comm)[:7]]
         return Work(self._comm.submit_group(calls, self._timeout, False, keep), None)
 
     def _add(self, call: Call) -> Any:
+        """Records a call and returns the array for its result."""
         self._calls.append(call)
         return call.result
 
@@ -76,67 +95,73 @@ class Group:
             self.run()
 
     def all_reduce(self, data: A, op: str = "sum", *, out: A | None = None) -> A:
-        """As `Communicator.all_reduce`, when the group is made."""
+        """Records `Communicator.all_reduce`; returns the array that will hold the result."""
         return self._add(_calls.all_reduce(self, data, op, out))
 
     def all_reduce_quantized(
         self, data: A, codec: str = "int8", op: str = "sum", *, out: A | None = None
     ) -> A:
-        """As `Communicator.all_reduce_quantized`, when the group is made."""
+        """Records `Communicator.all_reduce_quantized`; returns the array that will hold the result."""
         return self._add(_calls.all_reduce_quantized(self, data, codec, op, out))
 
     def reduce(self, data: A, op: str = "sum", root: int = 0, *, out: A | None = None) -> A | None:
-        """As `Communicator.reduce`, when the group is made."""
+        """Records `Communicator.reduce`; returns the array that will hold the result, None unless this is the
+        root.
+        """
         return self._add(_calls.reduce(self, data, op, root, out))
 
     def broadcast(self, data: A, root: int = 0) -> A:
-        """As `Communicator.broadcast`, when the group is made."""
+        """Records `Communicator.broadcast`; returns the array that will hold the result."""
         return self._add(_calls.broadcast(self, data, root))
 
     def all_gather(self, data: A, *, out: A | None = None) -> A:
-        """As `Communicator.all_gather`, when the group is made."""
+        """Records `Communicator.all_gather`; returns the array that will hold the result."""
         return self._add(_calls.all_gather(self, data, out))
 
     def reduce_scatter(self, data: A, op: str = "sum", *, out: A | None = None) -> A:
-        """As `Communicator.reduce_scatter`, when the group is made."""
+        """Records `Communicator.reduce_scatter`; returns the array that will hold the result."""
         return self._add(_calls.reduce_scatter(self, data, op, out))
 
     def all_to_all(self, data: A, *, out: A | None = None) -> A:
-        """As `Communicator.all_to_all`, when the group is made."""
+        """Records `Communicator.all_to_all`; returns the array that will hold the result."""
         return self._add(_calls.all_to_all(self, data, out))
 
     def gather(self, data: A, root: int = 0, *, out: A | None = None) -> A | None:
-        """As `Communicator.gather`, when the group is made."""
+        """Records `Communicator.gather`; returns the array that will hold the result, None unless this is the
+        root.
+        """
         return self._add(_calls.gather(self, data, root, out))
 
     def scatter(self, data: A | None, root: int = 0, *, out: A | None = None) -> A:
-        """As `Communicator.scatter`, when the group is made."""
+        """Records `Communicator.scatter`; returns the array that will hold the result."""
         return self._add(_calls.scatter(self, data, root, out))
 
     def scan(self, data: A, op: str = "sum", *, out: A | None = None) -> A:
-        """As `Communicator.scan`, when the group is made."""
+        """Records `Communicator.scan`; returns the array that will hold the result."""
         return self._add(_calls.scan(self, data, op, out))
 
     def exclusive_scan(self, data: A, op: str = "sum", *, out: A | None = None) -> A:
-        """As `Communicator.exclusive_scan`, when the group is made."""
+        """Records `Communicator.exclusive_scan`; returns the array that will hold the result."""
         return self._add(_calls.exclusive_scan(self, data, op, out))
 
     def all_gather_v(self, data: A, lengths: Sequence[int], *, out: A | None = None) -> A:
-        """As `Communicator.all_gather_v`, when the group is made."""
+        """Records `Communicator.all_gather_v`; returns the array that will hold the result."""
         return self._add(_calls.all_gather_v(self, data, lengths, out))
 
     def reduce_scatter_v(
         self, data: A, lengths: Sequence[int], op: str = "sum", *, out: A | None = None
     ) -> A:
-        """As `Communicator.reduce_scatter_v`, when the group is made."""
+        """Records `Communicator.reduce_scatter_v`; returns the array that will hold the result."""
         return self._add(_calls.reduce_scatter_v(self, data, lengths, op, out))
 
     def gather_v(self, data: A, lengths: Sequence[int], root: int = 0, *, out: A | None = None) -> A | None:
-        """As `Communicator.gather_v`, when the group is made."""
+        """Records `Communicator.gather_v`; returns the array that will hold the result, None unless this is
+        the root.
+        """
         return self._add(_calls.gather_v(self, data, lengths, root, out))
 
     def scatter_v(self, data: A | None, lengths: Sequence[int], root: int = 0, *, out: A | None = None) -> A:
-        """As `Communicator.scatter_v`, when the group is made."""
+        """Records `Communicator.scatter_v`; returns the array that will hold the result."""
         return self._add(_calls.scatter_v(self, data, lengths, root, out))
 
     def all_to_all_v(
@@ -147,13 +172,21 @@ class Group:
         *,
         out: A | None = None,
     ) -> A:
-        """As `Communicator.all_to_all_v`, when the group is made."""
+        """Records `Communicator.all_to_all_v`; returns the array that will hold the result."""
         return self._add(_calls.all_to_all_v(self, data, send_lengths, recv_lengths, out))
 
     def send(self, data: Any, to: int) -> None:
-        """Sends an array to a rank, whose group, or whose next receive in a group, receives as many elements."""
+        """Records a send of an array to rank `to`.
+
+        The receiver records a `recv` of as many elements in a group of its own. The n-th send to a rank
+        matches the n-th receive there.
+        """
         return self._add(_calls.send(self, data, to))
 
     def recv(self, out: A, source: int) -> A:
-        """Receives an array from a rank, in `out`: what a group of that rank sends."""
+        """Records a receive of an array of rank `source` into `out`, and returns `out`.
+
+        Raises:
+            InvalidArgumentError: `out` is not writable or not contiguous, or `source` is no rank.
+        """
         return self._add(_calls.recv(self, out, source))

@@ -1,11 +1,15 @@
-"""The extension module: what the package stands on. Addresses are numbers, and whoever calls keeps their memory alive."""
+"""The extension module, on which the package is built.
+
+Memory is passed by address: the caller keeps it alive until the call is done, or passes an object that does
+as `keep`.
+"""
 
 from typing import Any, Iterable, Mapping, Sequence, final
 
 __version__: str
 UNIQUE_ID_BYTES: int
 
-# Calls.
+# Collectives and messages.
 ALL_REDUCE: int
 REDUCE: int
 BROADCAST: int
@@ -52,18 +56,18 @@ BAND: int
 BOR: int
 BXOR: int
 
-# Codecs, as tbccl.h numbers them: the root of an ALL_REDUCE_QUANTIZED.
+# Codecs, as tbccl.h numbers them. ALL_REDUCE_QUANTIZED takes its codec as `root`.
 CODEC_INT8: int
 CODEC_INT8_BLOCK64: int
 CODEC_INT8_BLOCK256: int
 CODEC_BF16: int
 
-#: The same numbers by the names that people use: "float32", "sum", "int8/64".
+#: The same numbers by their public names: "float32", "sum", "int8/64".
 DTYPES: dict[str, int]
 OPS: dict[str, int]
 CODECS: dict[str, int]
 
-#: Lengths of the blocks of a vector form: of what is sent, and of what is received.
+#: Lengths of the blocks of a vector form, in elements: those sent and those received.
 _Counts = tuple[Sequence[int] | None, Sequence[int] | None]
 
 #: (call, dtype, op, count, send, recv, root)
@@ -71,10 +75,10 @@ _Call = tuple[int, int, int, int | _Counts, int, int, int]
 
 @final
 class CommunicatorHandle:
-    """A communicator that was made, for the class that is made of it."""
+    """A new communicator, as the argument of `Communicator`."""
 
 class Communicator:
-    """A communicator, and its calls on memory by address. All arguments of calls are positional."""
+    """Communicator with calls on memory by address. All arguments of calls are positional."""
 
     def __new__(cls, handle: CommunicatorHandle, /) -> Communicator: ...
     @property
@@ -100,18 +104,32 @@ class Communicator:
         keep: object = None,
         /,
     ) -> Request | None:
-        """Makes a call on memory by address; a contribution is multiplied by `scale` first.
+        """Submits a collective on memory by address.
 
-        Waits until it is done, or returns a request if `wait` is false; `keep` then stays alive until the call is done.
+        Args:
+            call: Number of the collective.
+            dtype: Number of the element type.
+            op: Number of the reduction operation.
+            count: Elements of a block, or the lengths of all blocks.
+            send: Address of the input.
+            recv: Address of the output.
+            root: Root rank, or the codec.
+            timeout: Seconds that the call may wait without progress.
+            scale: Factor of this rank's contribution.
+            wait: Whether to wait until the call is done.
+            keep: Object to keep alive until the call is done.
+
+        Returns:
+            None if `wait`, else the request.
         """
     def submit_group(
         self, calls: Iterable[_Call], timeout: float | None = None, wait: bool = True, keep: object = None, /
     ) -> Request | None:
-        """Makes calls together."""
+        """Submits several collectives and messages, which progress together."""
     def post_send(
         self, peer: int, context: int, tag: int, addr: int, nbytes: int, keep: object = None, /
     ) -> Request:
-        """Sends bytes as a message of a context with a tag."""
+        """Sends `nbytes` bytes as a message with a context and a tag."""
     def post_recv(
         self, peer: int, context: int, tag: int, addr: int, nbytes: int, keep: object = None, /
     ) -> Request:
@@ -124,27 +142,30 @@ class Communicator:
         numerics: str | None = None,
     ) -> CommunicatorHandle: ...
     def abort(self) -> None:
-        """Ends the communicator for good, from any thread and promptly."""
+        """Aborts the communicator, from any thread.
+
+        Calls in progress and later ones raise AbortedError here, and an error on the other ranks.
+        """
     def close(self) -> None:
-        """Waits for what was issued, then closes this rank's part of the communicator."""
+        """Waits for issued calls, then closes this rank's part of the communicator."""
     def async_error(self) -> Exception | None:
-        """What has made the communicator fail, if it has."""
+        """Returns the error that made the communicator fail, or None."""
     def stats(self) -> dict[str, Any]:
-        """What has been done so far: calls begun and finished, and counters of links, together and by peer."""
+        """Returns statistics: calls begun and finished, and counters of links, in total and per peer."""
     def dump(self) -> str:
-        """The flight recorder as lines of JSON."""
+        """Returns the flight recorder as lines of JSON."""
 
 @final
 class Request:
-    """A call that was issued."""
+    """Call or message in progress."""
 
     def wait(self, timeout: float | None = None, /) -> bool:
-        """Waits until it is done. False: not done in time."""
+        """Waits until the call is done; False if it is not within `timeout` seconds."""
     def test(self) -> bool:
-        """Is it done?"""
+        """Returns whether the call is done."""
     @property
     def source(self) -> int | None:
-        """Who sent the message, once it is done."""
+        """Rank that sent the received message; None before it has arrived."""
     @property
     def tag(self) -> int | None: ...
     @property
@@ -152,7 +173,9 @@ class Request:
 
 @final
 class View:
-    """Elements of an object, where they are. The object can't give its memory back while this is there."""
+    """Address, count, type and shape of an object's elements. The object cannot free its memory while the
+    view exists.
+    """
 
     @property
     def address(self) -> int: ...
@@ -166,7 +189,7 @@ class View:
     def shape(self) -> tuple[int, ...]: ...
 
 class Memory:
-    """Registered memory: it has the buffer protocol."""
+    """Registered memory with the buffer protocol."""
 
     def __new__(cls, comm: Communicator, dtype: int, shape: Sequence[int], /) -> Memory: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...

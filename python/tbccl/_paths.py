@@ -1,4 +1,7 @@
-"""Where the files are that the package carries beside its Python: the C library, the MPI-shaped one, the header, the program."""
+"""Paths of the files that the package installs beside its Python code.
+
+These are the C library, the library with the MPI interface, the C header and the command-line program.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +18,53 @@ _IS_MACOS = sys.platform == "darwin"
 def _existing(path: Path, description: str) -> str:
     if not path.exists():
         raise UsageError(
-            f"this installation of tbccl has no {description} ({path}); install it by pip", code=5
+            f"this installation of tbccl has no {description} ({path}): install the package with pip", code=5
         )
     return os.fspath(path)
 
 
 def lib_path() -> str:
-    """The C library, libtbccl."""
+    """Returns the path of the C library, libtbccl.
+
+    Raises:
+        UsageError: The installation lacks the file.
+    """
     return _existing(_PACKAGE / "lib" / ("libtbccl.0.dylib" if _IS_MACOS else "libtbccl.so.0"), "C library")
 
 
 def mpi_lib_path() -> str:
-    """The library in the shape of MPI that MLX loads (`MLX_MPI_LIBNAME`)."""
+    """Returns the path of the library with the MPI interface that MLX loads (`MLX_MPI_LIBNAME`).
+
+    Raises:
+        UsageError: The installation lacks the file.
+    """
     return _existing(
-        _PACKAGE / "lib" / ("libtbccl_mpi.dylib" if _IS_MACOS else "libtbccl_mpi.so"), "MPI-shaped library"
+        _PACKAGE / "lib" / ("libtbccl_mpi.dylib" if _IS_MACOS else "libtbccl_mpi.so"), "MPI library"
     )
 
 
 def include_path() -> str:
-    """The folder with tbccl.h."""
+    """Returns the path of the folder that contains tbccl.h.
+
+    Raises:
+        UsageError: The installation lacks the folder.
+    """
     return _existing(_PACKAGE / "include", "header")
 
 
 def cli_path() -> str:
-    """The program `tbccl`."""
+    """Returns the path of the command-line program `tbccl`.
+
+    Raises:
+        UsageError: The installation lacks the file.
+    """
     return _existing(_PACKAGE / "bin" / "tbccl", "program")
 
 
 def main() -> None:
-    """The command `tbccl`: the program in this package, in the place of this process."""
+    """Replaces this process by the program `tbccl` of the package, with the same arguments.
+
+    Entry point of the command that pip installs.
+    """
     program = cli_path()
     os.execv(program, [program, *sys.argv[1:]])

@@ -1,3 +1,6 @@
-"""The version of the Python sources, which is that of the extension module they were made with."""
+"""Version of the Python sources.
+
+`tbccl/__init__.py` refuses an extension module of another version.
+"""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""Calls that were issued and are waited for later."""
+"""Handles of calls in progress."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class Work(Generic[T]):
-    """A call in progress, and what it will give.
+    """Handle of a call in progress.
 
-    What the call works on stays alive until it is done, also when this object is dropped. It must not be written meanwhile,
-    nor its result be read.
+    The arrays of the call stay alive until the call is done, also when this object is dropped. Until then, do
+    not write to the input and do not read the result.
     """
 
     __slots__ = ("_request", "_value", "__weakref__")
@@ -24,35 +24,56 @@ class Work(Generic[T]):
         self._value = value
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the call is done, for so many seconds at most. False: not done in time, and still in progress.
+        """Waits until the call is done.
 
-        Raises what has become of the call, if it has failed. Ctrl-C ends the wait, and aborts the communicator.
+        Ctrl-C ends the wait with KeyboardInterrupt and aborts the communicator.
+
+        Args:
+            timeout: Seconds to wait at most; None: until the call is done or its own time limit fails it.
+
+        Returns:
+            True if the call is done, False if it is still in progress after `timeout`.
+
+        Raises:
+            Error: The call failed. Each later `wait`, `done` or `result` raises the same error.
         """
         return self._request.wait(timeout)
 
     def done(self) -> bool:
-        """Is the call done? Raises what has become of it, if it has failed."""
+        """Returns whether the call is done, without waiting.
+
+        Raises:
+            Error: The call failed.
+        """
         return self._request.test()
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits as `wait` does, and gives what the call gives. Raises TimeoutError if it is not done in time."""
+        """Waits until the call is done and returns its result.
+
+        Args:
+            timeout: Seconds to wait at most; None: until the call is done or its own time limit fails it.
+
+        Raises:
+            TimeoutError: The call is still in progress after `timeout`. It goes on.
+            Error: The call failed.
+        """
         if not self._request.wait(timeout):
-            raise TimeoutError(f"the call is not done after {timeout} s, and still in progress", code=7)
+            raise TimeoutError(f"the call is still in progress after {timeout} s; wait for it again", code=7)
         return self._value
 
     @property
     def source(self) -> int | None:
-        """Of a message that was received, who sent it; None before, and of all else."""
+        """Rank that sent the received message; None before it has arrived, and for other calls."""
         return self._request.source
 
     @property
     def tag(self) -> int | None:
-        """Of a message that is done, its tag."""
+        """Tag of the message; None before the call is done, and for collectives."""
         return self._request.tag
 
     @property
     def nbytes(self) -> int | None:
-        """Of a message that is done, its length in bytes."""
+        """Length of the message in bytes; None before the call is done, and for collectives."""
         return self._request.nbytes
 
     def __repr__(self) -> str:

@@ -1,10 +1,13 @@
-"""Groups of MLX over tbccl: `group = tbccl.mlx.init()`, and all of `mx.distributed` goes by it.
+"""Groups of MLX over tbccl.
 
-MLX takes its groups from an MPI library, which it opens by the name in `MLX_MPI_LIBNAME`. tbccl has a library with that
-interface; this module has MLX open it, and says what is wrong when it can't. MLX itself stays as it is.
+After `group = tbccl.mlx.init()`, all of `mx.distributed` communicates through tbccl.
 
-What fails later is a `RuntimeError` from where MLX evaluates the result (MLX since 0.32.1; before that the process ends
-with the same words).
+MLX takes its groups from an MPI library, which it opens by the name in the environment variable
+`MLX_MPI_LIBNAME`. tbccl has a library with that interface. This module makes MLX open it and reports why MLX
+cannot. MLX itself is not changed.
+
+Calls that fail later raise RuntimeError where MLX evaluates the result (MLX 0.32.1 and later). Older versions
+of MLX end the process with the same message.
 """
 
 from __future__ import annotations
@@ -19,20 +22,21 @@ from tbccl import BootstrapError, UsageError
 try:
     import mlx.core as mx
 except ImportError as missing:
-    raise ImportError("tbccl.mlx needs MLX, which is not installed here: pip install mlx") from missing
+    raise ImportError("tbccl.mlx needs MLX, which is not installed: pip install mlx") from missing
 
 __all__ = ["init", "is_available", "library"]
 
 _LIBRARY_VARIABLE = "MLX_MPI_LIBNAME"
 _MIN_MLX_VERSION = (0, 29)
-#: What an exception of our library's begins with where MLX makes its first group.
+#: Prefix of the messages of errors that tbccl's library raises while MLX makes its first group.
 _INIT_ERROR_PREFIX = "[tbccl] MPI_Init: "
 
 
 def library() -> Path:
-    """The library that MLX is to open.
+    """Returns the path of the MPI library that MLX is to open.
 
-    The one that the launcher has named, if it is one of tbccl and is there; else the one of this package.
+    It is the library in `MLX_MPI_LIBNAME` if the launcher set one of tbccl's that exists, else the library of
+    this package.
     """
     from_environment = Path(os.environ.get(_LIBRARY_VARIABLE, ""))
     if from_environment.name.startswith("libtbccl_mpi") and from_environment.is_file():
@@ -41,7 +45,10 @@ def library() -> Path:
 
 
 def is_available() -> bool:
-    """Can there be groups by tbccl? It may still be that no launcher has started this process."""
+    """Returns whether MLX can use tbccl here.
+
+    The result does not say whether a launcher started this process.
+    """
     try:
         _load_library()
     except UsageError:
@@ -50,28 +57,33 @@ def is_available() -> bool:
 
 
 def init(strict: bool = True) -> mx.distributed.Group:
-    """The group of all ranks of the job that a launcher has started this process for; waits for the other ranks.
+    """Returns the MLX group of all ranks of the job, after waiting for the other ranks.
 
-    Which rank this is say the variables of `tbccl run`, `mlx.launch` (any backend), `torchrun`, `mpirun` or Slurm. Later calls
-    give the same group. It is what `mx.distributed.init()` gives from then on, so functions of MLX that take no group use
-    it.
+    The rank comes from the environment variables of `tbccl run`, `mlx.launch` (any backend), `torchrun`,
+    `mpirun` or Slurm. Later calls return the same group. `mx.distributed.init()` returns it as well from then
+    on, so functions of MLX that take no group use it.
 
     Args:
-        strict: Whether it is an error that no launcher has started this process. If not, it is a group of its own.
+        strict: Whether a process that no launcher started gets an error. If False, it gets a group of its
+            own.
+
+    Returns:
+        The group of all ranks.
 
     Raises:
-        tbccl.UsageError: MLX can't use tbccl here, or no launcher has started this process; it says what to do.
-        tbccl.BootstrapError: The ranks have not come together.
+        tbccl.UsageError: MLX cannot use tbccl here, or no launcher started this process. The message says
+            what to do.
+        tbccl.BootstrapError: The ranks could not reach each other, or some did not join in time.
     """
     loaded = _load_library()
     launcher = loaded.tbccl_mpi_launcher()
     if launcher is None and strict:
         raise UsageError(
-            "no launcher has started this process: start the program with `tbccl run -n RANKS -- python PROGRAM`, or with "
-            "mlx.launch, or say tbccl.mlx.init(strict=False) for a group of its own"
+            "no launcher started this process: start the program with `tbccl run -n RANKS -- python PROGRAM` "
+            "or mlx.launch, or call tbccl.mlx.init(strict=False) for a group of this process alone"
         )
     if launcher is None or loaded.tbccl_mpi_ranks() == 1:
-        # MLX has a group of its own for a single process, and asks nobody.
+        # MLX makes the group of a single process itself, without the MPI library.
         return mx.distributed.init(strict=False, backend="mpi")
     try:
         group = mx.distributed.init(strict=True, backend="mpi")
@@ -82,23 +94,25 @@ def init(strict: bool = True) -> mx.distributed.Group:
         raise BootstrapError(text.removeprefix(_INIT_ERROR_PREFIX)) from None
     if not loaded.tbccl_mpi_is_running():
         raise UsageError(
-            "MLX had opened another MPI library before tbccl.mlx.init() was called: call it before mx.distributed is used, or "
-            f"set {_LIBRARY_VARIABLE}={library()} beforehand"
+            "MLX opened another MPI library before tbccl.mlx.init() was called: call tbccl.mlx.init() "
+            f"before mx.distributed is used, or set {_LIBRARY_VARIABLE}={library()} in the environment"
         )
     return group
 
 
 def _load_library() -> ctypes.CDLL:
-    """Has MLX open our library; the library."""
+    """Makes MLX open tbccl's MPI library and returns the library.
+
+    Raises:
+        UsageError: MLX is too old, the library does not fit, or MLX did not open it.
+    """
     _check_version()
     path = library()
     try:
         loaded = ctypes.CDLL(str(path))
         loaded.tbccl_mpi_launcher.restype = ctypes.c_char_p
     except (OSError, AttributeError) as error:
-        raise UsageError(
-            f"the library that MLX is to open can't be used: {error}; install tbccl anew"
-        ) from None
+        raise UsageError(f"MLX cannot use the library {path}: {error}; reinstall tbccl") from None
     _check_library(loaded, path)
     os.environ[_LIBRARY_VARIABLE] = str(path)
     if not _is_mpi_available():
@@ -107,18 +121,19 @@ def _load_library() -> ctypes.CDLL:
 
 
 def _is_mpi_available() -> bool:
-    """Has MLX opened an MPI library?"""
+    """Returns whether MLX has opened an MPI library."""
     try:
         return mx.distributed.is_available("mpi")
     except TypeError:
-        # MLX before 0.30 says only whether there is any backend, and its init whether it has opened this one.
+        # MLX before 0.30 takes no argument here; its init reports whether it opened the library.
         return True
 
 
 def _mpi_unavailable_error() -> UsageError:
+    """Returns the error for an MLX that found no MPI library."""
     return UsageError(
-        "MLX has looked for an MPI library before tbccl.mlx was used, and has found none: call tbccl.mlx.init() before "
-        f"mx.distributed is used, or set {_LIBRARY_VARIABLE}={library()} beforehand"
+        "MLX searched for an MPI library before tbccl.mlx was used, and found none: call tbccl.mlx.init() "
+        f"before mx.distributed is used, or set {_LIBRARY_VARIABLE}={library()} in the environment"
     )
 
 
@@ -126,7 +141,8 @@ def _check_version() -> None:
     parts = mx.__version__.split(".")[:2]
     if tuple(int(part) for part in parts if part.isdigit()) < _MIN_MLX_VERSION:
         raise UsageError(
-            f"MLX {mx.__version__} is too old for tbccl, which needs {_MIN_MLX_VERSION[0]}.{_MIN_MLX_VERSION[1]} or later: pip install -U mlx"
+            f"MLX {mx.__version__} is too old: tbccl needs {_MIN_MLX_VERSION[0]}.{_MIN_MLX_VERSION[1]} or "
+            "later; pip install -U mlx"
         )
 
 
@@ -136,6 +152,6 @@ def _check_library(loaded: ctypes.CDLL, path: Path) -> None:
     words = text.value.decode(errors="replace").replace(",", " ").split()
     if words[:2] != ["tbccl", tbccl.__version__]:
         raise UsageError(
-            f"{path} is of tbccl {' '.join(words[1:2]) or '?'}, and this package of {tbccl.__version__}: unset {_LIBRARY_VARIABLE}, or use "
-            "the tbccl command of this package"
+            f"{path} is of tbccl {' '.join(words[1:2]) or '?'}, and this package of {tbccl.__version__}: "
+            f"unset {_LIBRARY_VARIABLE}, or use the tbccl command of this package"
         )

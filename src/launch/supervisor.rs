@@ -170,7 +170,7 @@ impl<C: RankSet> Supervisor<'_, C> {
             }
             Phase::Running if self.deadline.is_some_and(|deadline| now >= deadline) => {
                 let limit = self.spec.timeout.unwrap_or_default();
-                self.say(&format!("the time of {limit:?} is over; ending {}", self.running_names()));
+                self.say(&format!("the time limit of {limit:?} has passed; ending {}", self.running_names()));
                 self.outcome = Outcome::TimedOut;
                 self.terminate(now);
             }

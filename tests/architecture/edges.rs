@@ -207,7 +207,8 @@ fn no_crate_is_built_once_for_tests_and_once_more_for_programs() {
     let twice: Vec<_> = in_programs.difference(&in_tests).collect();
     assert!(
         twice.is_empty(),
-        "these have fewer features without tests, so that they and all above them are built again: name the features \
+        "these have fewer features without tests, so that they and all above them are built again: name the \
+        features \
          in Cargo.toml, as is done there for others: {twice:#?}"
     );
 }

@@ -40,14 +40,14 @@ fn numbers(rows: &[Value], key: &str) -> Vec<u64> {
 }
 
 /// Asserts that the command fails with a single error line that contains `says`.
-fn refuses(args: &[&str], says: &[&str]) {
+fn refuses(args: &[&str], parts: &[&str]) {
     let output = bench(args);
-    let told = stderr(&output);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
-    assert_eq!(told.lines().count(), 1, "{args:?}: {told}");
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+    assert_eq!(message.lines().count(), 1, "{args:?}: {message}");
     assert!(output.stdout.is_empty(), "{args:?}");
-    for part in says {
-        assert!(told.contains(part), "{args:?}: no `{part}` in: {told}");
+    for part in parts {
+        assert!(message.contains(part), "{args:?}: no `{part}` in: {message}");
     }
 }
 
@@ -76,7 +76,7 @@ fn every_operation_is_right_on_any_number_of_ranks() {
 }
 
 /// Runs `tbccl bench` as the ranks of a job of three.
-fn in_a_job(args: &[&str], env: &[&str]) -> Output {
+fn run_in_job(args: &[&str], env: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
     command.args(["run", "-n", "3"]).args(env.iter().flat_map(|variable| ["-x", variable]));
     command.args(["--", env!("CARGO_BIN_EXE_tbccl"), "bench"]).args(args).stdin(Stdio::null());
@@ -90,7 +90,7 @@ fn in_a_job_it_is_one_of_the_ranks() {
     let file = path.to_str().expect("text");
     for transport in ["shm", "rehearsal", "tcp"] {
         let sizes = ["all_reduce", "-e", "64K", "-f", "16", "--json", file, "--transport", transport];
-        let output = in_a_job(&[&sizes[..], &QUICK].concat(), &[]);
+        let output = run_in_job(&[&sizes[..], &QUICK].concat(), &[]);
         assert!(output.status.success(), "{}", stderr(&output));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(text.matches("all_reduce on 3 ranks").count(), 1, "one table: {text}");
@@ -99,19 +99,19 @@ fn in_a_job_it_is_one_of_the_ranks() {
         assert!(rows.iter().all(|row| row["ranks"] == 3 && row["wrong"] == 0), "{rows:?}");
         assert!(rows.iter().all(|row| row["transport"] == transport), "{rows:?}");
     }
-    let output = in_a_job(&["barrier", "--json", "-", "-n", "2"], &["TBCCL_TRANSPORT=rehearsal"]);
+    let output = run_in_job(&["barrier", "--json", "-", "-n", "2"], &["TBCCL_TRANSPORT=rehearsal"]);
     assert_eq!(rows_of(&output.stdout)[0]["transport"], "rehearsal", "{}", stderr(&output));
 }
 
 #[test]
 fn a_job_that_does_not_fit_is_refused_by_its_ranks() {
-    for (args, says) in [
+    for (args, parts) in [
         (&["barrier", "--ranks", "2"][..], "--ranks 2: this is a rank of a job of 3 ranks"),
         (&["barrier", "--transport", "verbs"], "/no/such/library.so"),
     ] {
-        let output = in_a_job(args, &["TBCCL_VERBS_LIB=/no/such/library.so"]);
+        let output = run_in_job(args, &["TBCCL_VERBS_LIB=/no/such/library.so"]);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+        assert!(stderr(&output).contains(parts), "{}", stderr(&output));
     }
 }
 
@@ -275,23 +275,23 @@ fn the_death_of_a_rank_is_told_and_passed_on() {
     command.args(["bench", "all_reduce", "--ranks", "3", "-b", "16M", "-e", "16M", "--time", "60"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let children = format!("/proc/{0}/task/{0}/children", child.id());
-    let patience = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(20);
     let ranks = loop {
         let pids = std::fs::read_to_string(&children).expect("it runs");
         let pids: Vec<i32> = pids.split_whitespace().map(|pid| pid.parse().expect("a number")).collect();
         if pids.len() == 3 {
             break pids;
         }
-        assert!(Instant::now() < patience, "only {} ranks", pids.len());
+        assert!(Instant::now() < deadline, "only {} ranks", pids.len());
         std::thread::sleep(Duration::from_millis(10));
     };
     std::thread::sleep(Duration::from_millis(500));
     kill_process(Pid::from_raw(ranks[1]).expect("a process"), Signal::KILL).expect("it runs");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(137));
-    let told = stderr(&output);
-    let who = format!("rank 1 (pid {}) was killed by SIGKILL; ending the other 2 ranks", ranks[1]);
-    for part in [&who, "killed by SIGKILL [rank 0 in ", "killed by SIGKILL [rank 2 in "] {
-        assert!(told.contains(part), "no `{part}` in: {told}");
+    let message = stderr(&output);
+    let death = format!("rank 1 (pid {}) was killed by SIGKILL; ending the other 2 ranks", ranks[1]);
+    for part in [&death, "killed by SIGKILL [rank 0 in ", "killed by SIGKILL [rank 2 in "] {
+        assert!(message.contains(part), "no `{part}` in: {message}");
     }
 }

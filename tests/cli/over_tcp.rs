@@ -14,11 +14,11 @@ const OPERATIONS: [&str; 8] = [
 ];
 
 /// Runs all operations between ranks with these variables, and checks every element.
-fn everything(ranks: u32, env: &[(&str, &str)]) {
-    everything_over("tcp", ranks, env);
+fn check_all(ranks: u32, env: &[(&str, &str)]) {
+    check_all_over("tcp", ranks, env);
 }
 
-fn everything_over(transport: &str, ranks: u32, env: &[(&str, &str)]) {
+fn check_all_over(transport: &str, ranks: u32, env: &[(&str, &str)]) {
     for operation in OPERATIONS.into_iter().filter(|name| *name != "pingpong" || ranks == 2) {
         let ranks = ranks.to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
@@ -41,23 +41,23 @@ fn everything_over(transport: &str, ranks: u32, env: &[(&str, &str)]) {
 
 #[test]
 fn every_collective_is_right_on_plain_connections() {
-    [2, 3, 5].into_iter().for_each(|ranks| everything(ranks, &[]));
+    [2, 3, 5].into_iter().for_each(|ranks| check_all(ranks, &[]));
 }
 
 #[test]
 fn every_collective_is_right_on_encrypted_connections() {
-    [2, 4].into_iter().for_each(|ranks| everything(ranks, &[("TBCCL_SECURITY", "encrypt")]));
+    [2, 4].into_iter().for_each(|ranks| check_all(ranks, &[("TBCCL_SECURITY", "encrypt")]));
 }
 
 #[test]
 fn every_collective_is_right_on_several_connections_side_by_side() {
-    everything(3, &[("TBCCL_TCP_SOCKETS", "4"), ("TBCCL_INTERFACE", "::1")]);
-    everything(2, &[("TBCCL_TCP_SOCKETS", "2"), ("TBCCL_SECURITY", "encrypt")]);
+    check_all(3, &[("TBCCL_TCP_SOCKETS", "4"), ("TBCCL_INTERFACE", "::1")]);
+    check_all(2, &[("TBCCL_TCP_SOCKETS", "2"), ("TBCCL_SECURITY", "encrypt")]);
 }
 
 #[test]
 fn every_collective_is_right_by_shared_memory_in_a_job_that_may_have_other_hosts() {
-    [2, 4].into_iter().for_each(|ranks| everything_over("shm+tcp", ranks, &[]));
+    [2, 4].into_iter().for_each(|ranks| check_all_over("shm+tcp", ranks, &[]));
 }
 
 #[test]

@@ -59,16 +59,16 @@ fn the_table_has_a_line_for_each() {
 
 #[test]
 fn what_can_not_be_is_refused_in_one_line() {
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl ping"),
         (&["--ranks", "1"], "between two ranks; use --ranks 2 or more"),
         (&["--ranks", "2", "--size", "0"], "from 1 to 256M"),
         (&["--ranks", "2", "--transport", "verb"], "did you mean `verbs`?"),
     ] {
         let output = ping(arguments);
-        let said = text(&output.stderr);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-        assert!(said.starts_with("tbccl: error: ") && said.contains(says), "{said}");
+        let message = text(&output.stderr);
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{message}");
+        assert!(message.starts_with("tbccl: error: ") && message.contains(expected), "{message}");
     }
 }
 
@@ -78,7 +78,7 @@ mod on_a_fabric {
     use support::tbccl_with_software_device as tbccl;
 
     /// Runs a command as the ranks of a fabric with two nodes and two cables.
-    fn on(fabric: &str, command: &[&str]) -> Output {
+    fn run_on(fabric: &str, command: &[&str]) -> Output {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("fabric.toml");
         std::fs::write(&file, fabric).expect("writable");
@@ -111,7 +111,7 @@ mod on_a_fabric {
         // A measurement on the wrong rail would show figures of the slow cable on the fast one.
         for profile in ["apple-tb5", "usb4"] {
             let fabric = two_cables(profile, "latency_us = 2000.0\nbandwidth_gbps = 0.2");
-            let output = on(&fabric, &[&[TBCCL, "ping", "--json"], &QUICK[..]].concat());
+            let output = run_on(&fabric, &[&[TBCCL, "ping", "--json"], &QUICK[..]].concat());
             assert!(output.status.success(), "{}", text(&output.stderr));
             let rows = rows(&output);
             let name = |row: &Value| format!("{} {} {}", row["rails"], row["device"], row["peer_device"]);
@@ -146,9 +146,9 @@ mod on_a_fabric {
             $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
             until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done\n\
             $TBCCL fabric fault unplug second; wait $ping; status=$?; cat $SOFTRDMA_DIR/report; exit $status";
-        let output = on(&two_cables("apple-tb5", ""), &["sh", "-c", script]);
-        let (table, said) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(1), "{}: {table}{said}", output.status);
+        let output = run_on(&two_cables("apple-tb5", ""), &["sh", "-c", script]);
+        let (table, message) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{}: {table}{message}", output.status);
         let down = table.lines().filter(|line| line.ends_with("down")).collect::<Vec<_>>();
         assert!(down.len() == 2 && down[0].contains("en3 > en4") && down[1].contains("en4 > en3"), "{table}");
         assert!(
@@ -167,21 +167,21 @@ mod on_a_fabric {
             $TBCCL ping --time 0.2 --size 256K > $SOFTRDMA_DIR/report & ping=$!\n\
             until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done\n\
             $TBCCL fabric fault unplug a/en2; wait $ping";
-        let output = on(&one, &["sh", "-c", script]);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
+        let output = run_on(&one, &["sh", "-c", script]);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
         assert!(
-            said.contains(", pinging 0 to 1: ")
-                && said.contains("en2 of rank 0")
-                && said.contains("en5 of rank 1"),
-            "{said}"
+            message.contains(", pinging 0 to 1: ")
+                && message.contains("en2 of rank 0")
+                && message.contains("en5 of rank 1"),
+            "{message}"
         );
     }
 
     #[test]
     fn totals_tell_how_completions_were_found() {
         let bench = [TBCCL, "bench", "all_reduce", "-e", "64K", "-n", "20", "--stats", "--json", "-"];
-        let output = on(&two_cables("apple-tb5", ""), &bench);
+        let output = run_on(&two_cables("apple-tb5", ""), &bench);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let rows = rows(&output);
         let stats: Vec<&Value> = rows.iter().filter_map(|row| row.get("stats")).collect();

@@ -141,7 +141,8 @@ fn a_schedule_that_breaks_the_rules_of_a_device_is_refused_with_the_step_named()
             stdout(&[&["verify", file, "--bytes", bytes], &rules[..]].concat(), status)
         };
         let long = verify(&whole, "64M", 1);
-        let says = "rank 0 step 0 `send input[0] to rank 1`: 33554432 bytes in one message, and the device takes 16773120; \
+        let says = "rank 0 step 0 `send input[0] to rank 1`: 33554432 bytes in one message, and the device \
+        takes 16773120; \
                     cut chunks into ";
         assert!(long.contains("WRONG: ") && long.contains(says), "{long}");
         assert!(verify(&cut, "64M", 0).contains("no message is longer than 16773120"));

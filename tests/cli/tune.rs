@@ -63,7 +63,8 @@ fn what_is_measured_is_written_and_later_jobs_go_by_it() {
     let (head, _) = text.split_once("[[choice]]").expect("choices");
     let choice = |bytes: u32, algorithm: &str| {
         format!(
-            "[[choice]]\ncollective = \"all_reduce\"\nbytes = {bytes}\nalgorithm = \"{algorithm}\"\nsegments = 1\nus = 1.0\n"
+            "[[choice]]\ncollective = \"all_reduce\"\nbytes = {bytes}\nalgorithm = \"{algorithm}\"\nsegments \
+            = 1\nus = 1.0\n"
         )
     };
     fs::write(&path, format!("{head}{}{}", choice(4, "torus"), choice(128, "ring"))).expect("writable");
@@ -79,12 +80,12 @@ fn a_stale_file_is_reported_once_and_not_used() {
     let (_folder, path, text) = tuned();
     fs::write(&path, text.replace("\"mesh\"", "\"ring\"").replace("ranks = 2", "ranks = 4"))
         .expect("writable");
-    let (algorithms, said) = algorithms("2", &path);
+    let (algorithms, message) = algorithms("2", &path);
     assert_eq!(algorithms, ["mesh", "mesh"]);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(message.lines().count(), 1, "{message}");
     assert!(
-        said.contains("measured with ranks 4, and this job has 2; measure anew with `tbccl tune`"),
-        "{said}"
+        message.contains("measured with ranks 4, and this job has 2; measure anew with `tbccl tune`"),
+        "{message}"
     );
     let output = tune(&["-n", "2", "--check", path.to_str().expect("text")]);
     assert_eq!(output.status.code(), Some(2));
@@ -152,7 +153,7 @@ fn what_can_not_be_is_refused_in_one_line_before_anything_is_measured() {
     fs::write(&letter, "Dear reader\n").expect("writable");
     let letter = letter.to_str().expect("text");
     let nowhere = folder.path().join("none/tuning.toml");
-    for (args, says) in [
+    for (args, expected) in [
         (&[][..], "use --ranks N, or start this in a job, as in: tbccl run -n 4 -- tbccl tune"),
         (&["-n", "1"], "nothing to tune; use -n 2 or more"),
         (&["-n", "2", "--ops", "all_redcue"], "did you mean `all_reduce`?"),
@@ -168,9 +169,9 @@ fn what_can_not_be_is_refused_in_one_line_before_anything_is_measured() {
         (&["-n", "2", "--transport", "shn"], "did you mean `shm`?"),
     ] {
         let output = tune(args);
-        let said = stderr(&output);
-        assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{args:?}: {said}");
-        assert!(said.starts_with("tbccl: error: ") && said.contains(says), "{args:?}: {said}");
+        let message = stderr(&output);
+        assert_eq!((output.status.code(), message.lines().count()), (Some(2), 1), "{args:?}: {message}");
+        assert!(message.starts_with("tbccl: error: ") && message.contains(expected), "{args:?}: {message}");
     }
     assert_eq!(fs::read_to_string(letter).expect("still there"), "Dear reader\n");
     let forced = tune(&[&["-n", "2", "-o", letter, "--force"], &QUICK[..]].concat());

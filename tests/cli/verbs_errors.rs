@@ -138,7 +138,8 @@ fn a_device_without_queue_pairs_for_all_is_not_asked_for_them() {
         device = [{ name = 'en2' }]
         [[cable]]
         ends = ['a/en2', 'a/en2']";
-    let alone = "unset TBCCL_SIZE TBCCL_RANK TBCCL_BOOTSTRAP TBCCL_LOCAL_RANK TBCCL_LOCAL_SIZE TBCCL_NODE_RANK; \
+    let alone = "unset TBCCL_SIZE TBCCL_RANK TBCCL_BOOTSTRAP TBCCL_LOCAL_RANK TBCCL_LOCAL_SIZE \
+    TBCCL_NODE_RANK; \
                  exec $TBCCL bench barrier -n 2 --transport verbs --ranks";
     let five = errors(&run_on_nodes(loopback, "", &format!("{alone} 5")));
     assert_error_line(
@@ -173,7 +174,8 @@ fn while_running(fault: &str) -> (Output, Duration) {
         ends = ['b/en3', 'c/en3']";
     let script = format!(
         "echo $$ > $SOFTRDMA_DIR/$TBCCL_RANK\n\
-         [ $TBCCL_RANK = 0 ] && {{ (until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done; sleep 0.3; {fault}) & }}\n\
+         [ $TBCCL_RANK = 0 ] && {{ (until [ -s $SOFTRDMA_DIR/report ]; do sleep 0.02; done; sleep 0.3; \
+         {fault}) & }}\n\
          exec $TBCCL bench all_reduce -b 256K -e 256K --time 20 --transport verbs >> $SOFTRDMA_DIR/report"
     );
     let start = Instant::now();
@@ -182,8 +184,8 @@ fn while_running(fault: &str) -> (Output, Duration) {
 
 #[test]
 fn a_broken_cable_is_told_of_the_peer_that_it_leads_to() {
-    let (output, took) = while_running("$TBCCL fabric fault unplug b/en3");
-    assert!(took < Duration::from_secs(15), "{took:?}");
+    let (output, elapsed) = while_running("$TBCCL fabric fault unplug b/en3");
+    assert!(elapsed < Duration::from_secs(15), "{elapsed:?}");
     let lines = errors(&output);
     let rank = |line: &str, before: &str| {
         line.split(before).nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok())
@@ -201,9 +203,9 @@ fn a_broken_cable_is_told_of_the_peer_that_it_leads_to() {
 
 #[test]
 fn a_dead_process_is_told_of_rather_than_its_cables() {
-    let (output, took) = while_running("kill -9 $(cat $SOFTRDMA_DIR/2)");
+    let (output, elapsed) = while_running("kill -9 $(cat $SOFTRDMA_DIR/2)");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(took < Duration::from_secs(15) && output.status.code() == Some(137), "{stderr}");
+    assert!(elapsed < Duration::from_secs(15) && output.status.code() == Some(137), "{stderr}");
     let lines: Vec<&str> = stderr.lines().filter_map(|line| line.strip_prefix(ERROR_PREFIX)).collect();
     assert_eq!(lines.len(), 2, "{stderr}");
     for line in lines {

@@ -1,8 +1,9 @@
-//! Ranks that abort from another thread than the one that calls.
+//! Aborts from another thread than the calling one.
 
 use crate::job::{self, TRANSPORTS};
 
-/// Aborts rank 1 of a job whose ranks reduce 64 MiB again and again; returns how many milliseconds that took.
+/// Aborts rank 1 of a job whose ranks repeat an all_reduce of 64 MiB; returns the milliseconds that the abort
+/// itself took.
 fn abort_one(transport: &str, place: &str, after_micros: u32) -> u128 {
     let role = format!("abort {place} {after_micros}");
     let done = job::start(3, &role, &[("TBCCL_TRANSPORT", transport)]).finish();
@@ -15,7 +16,7 @@ fn abort_one(transport: &str, place: &str, after_micros: u32) -> u128 {
     for error in errors {
         let (failed, text) = error.rest.split_once(' ').expect("the time first");
         let late = failed.parse::<u128>().expect("a time") - at;
-        // An aborting rank that is outside of calls makes its next one late.
+        // A rank that aborts outside of calls delays its own next call.
         let is_bound = error.rank != 1 || place == "inside";
         assert!(late < 2000 || !is_bound, "{transport}: rank {} took {late} ms: {text}", error.rank);
         let says = if error.rank == 1 { "the program aborted" } else { "rank 1 failed: the program aborted" };
@@ -28,7 +29,7 @@ fn abort_one(transport: &str, place: &str, after_micros: u32) -> u128 {
 fn an_abort_is_prompt_and_ends_everyone_s_call_within_two_seconds() {
     for transport in TRANSPORTS {
         let took = (0..4).map(|round| abort_one(transport, "inside", 3000 + round * 17_000));
-        // Of several, since its thread may have to wait for a core.
+        // The minimum of several rounds, since the aborting thread may have to wait for a core.
         let least = took.min().expect("four");
         assert!(least < 100, "{transport}: an abort took {least} ms");
     }

@@ -1,4 +1,4 @@
-//! Ranks that die, stop or leave.
+//! Ranks that die, stop or leave during calls.
 
 use crate::job::{self, TRANSPORTS};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +9,8 @@ fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Kills rank `victim` of a job whose ranks reduce 64 MiB again and again, and checks what the others say.
+/// Kills rank `victim` of a job whose ranks repeat an all_reduce of 64 MiB, and checks the errors of the
+/// others.
 fn kill_one(ranks: u32, victim: u32, after: Duration, env: &[(&str, &str)]) {
     let job = job::start(ranks, "reduce", env);
     let ready: Vec<Message> = (0..ranks).map(|_| job.next_message()).collect();
@@ -71,7 +72,7 @@ fn a_rank_that_is_killed_while_others_read_its_staged_messages_is_named() {
     }
 }
 
-/// The errors of the other ranks when rank 1 ends in this way.
+/// Returns the errors of the other ranks when rank 1 ends in the given way.
 fn one_fails(how: &str, ranks: u32, env: &[(&str, &str)]) -> (Finished, String) {
     let job = job::start(ranks, &format!("one_fails {how}"), env);
     let done = job.finish();
@@ -124,7 +125,7 @@ fn a_rank_that_closes_its_communicator_early_is_named() {
 
 #[test]
 fn a_stopped_rank_is_a_timeout_that_says_what_everyone_was_doing() {
-    // Who has never waited long has told nothing, where boards are not shared.
+    // Without a shared board, a rank that has not waited for long has reported nothing.
     let seen = ["is outside, after call 1 (barrier)", "has entered no collective, as far as it has told"];
     for (transport, activity) in TRANSPORTS.into_iter().zip(seen) {
         stopped(transport, &format!("rank 1 {activity}"));

@@ -1,4 +1,4 @@
-//! Ranks that do not come together.
+//! Jobs whose ranks do not all join.
 
 use crate::job;
 use bootstrap::{Server, ServerSpec};
@@ -10,7 +10,7 @@ use std::{
 };
 use support::{Finished, Process, rank_arguments};
 
-/// One rank, started by hand.
+/// Starts a rank without a launcher.
 fn rank(server: &Server, rank: u32, size: u32, env: &[(&str, &str)]) -> Process {
     let args = rank_arguments();
     let mut command = Command::new(&args[0]);
@@ -45,7 +45,7 @@ fn ranks_that_never_join_are_named() {
     for job in waiting {
         refused(&job.finish(), "these ranks have not joined in time: 1, 3; start them");
     }
-    // What came to nothing is not taken up again.
+    // A failed job is not resumed.
     refused(&rank(&server, 1, 4, &[]).finish(), "not joined in time: 1, 3");
 }
 

@@ -1,6 +1,18 @@
-//! What happens to the ranks of a job when one of them fails, dies, or does something else than the others.
+//! Errors on the other ranks of a job when one fails, dies, or makes a different call.
 //!
-//! Ranks are real processes: this program again, in the role that [`roles::play`] gives it.
+//! Ranks are processes: this program, in the role that [`roles::play`] gives it.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `aborts` | aborts from another thread |
+//! | `deaths` | ranks that die, stop or leave |
+//! | `job` | helpers: jobs of this program |
+//! | `joining` | ranks that do not join |
+//! | `members` | split, shrunk and grown communicators |
+//! | `mismatches` | ranks that make different calls |
+//! | `roles` | the roles of ranks |
+//! | `scarcity` | too few cores, too little memory, descriptors or rights |
+//! | `threads` | failures among threads |
 
 #[cfg(target_os = "linux")]
 mod aborts;

@@ -1,17 +1,18 @@
 //! Ranks that make different calls.
 //!
-//! Every rank learns of it: in the call itself, or, where its part of the call needed nothing from the rank that
-//! differs, in its next call. The latter is so for
-//! - ranks of a broadcast whose parent in the tree is in the same call as they are,
+//! Every rank gets the error: in the call itself, or, if its part of the call needed nothing from the
+//! differing rank, in its next call. The latter applies to
+//!
+//! - ranks of a broadcast whose parent in the tree makes the same call,
 //! - a rank whose `send` was staged completely,
 //! - ranks that take no part in a message.
 //!
-//! `passed` is said by the ranks that learn of it in their next call.
+//! Ranks that get the error in their next call print `passed`.
 
 use crate::job::{self, TRANSPORTS};
 use support::Finished;
 
-/// Runs a case on each transport; all ranks fail, show both calls, and none takes a second.
+/// Runs a case on each transport; asserts that all ranks soon fail and show both calls.
 fn disagree(case: &str, ranks: u32, calls: [&str; 2]) -> [Finished; TRANSPORTS.len()] {
     TRANSPORTS.map(|transport| disagree_over(transport, case, ranks, calls))
 }
@@ -25,7 +26,7 @@ fn disagree_over(transport: &str, case: &str, ranks: u32, calls: [&str; 2]) -> F
         let mut parts = error.rest.splitn(3, ' ');
         let took: u32 = parts.nth(1).and_then(|ms| ms.parse().ok()).expect("a time");
         let text = parts.next().expect("the error");
-        // It is found by a look, and not by the time limit.
+        // The ranks compare their calls; they do not wait for the time limit.
         assert!(took < 5000, "{case}: rank {} took {took} ms", error.rank);
         assert!(text.contains("the ranks disagree on call"), "{case}: {text}");
         assert!(calls.iter().all(|call| text.contains(call)), "{case}: {text}");
@@ -34,7 +35,7 @@ fn disagree_over(transport: &str, case: &str, ranks: u32, calls: [&str; 2]) -> F
     done
 }
 
-/// A case in which every rank learns of it in the call itself.
+/// Runs a case in which every rank gets the error in the call itself.
 fn disagree_at_once(case: &str, calls: [&str; 2]) {
     for ranks in [2, 4] {
         for done in disagree(case, ranks, calls) {
@@ -66,7 +67,7 @@ fn ranks_that_reduce_different_counts_all_see_both_calls() {
 fn ranks_in_different_collectives_all_see_both_calls() {
     disagree_at_once("barrier", ["called barrier", "called all_reduce of"]);
     for ranks in [2, 4] {
-        // The root of the broadcast needs nobody's data, and still looks.
+        // The root of the broadcast needs no data of other ranks, and still compares calls.
         disagree("collective", ranks, ["called broadcast of", "called all_reduce of"]);
         disagree("order", ranks, ["called broadcast of", "called all_reduce of"]);
         disagree("extra", ranks, ["called barrier", "f32, op sum"]);
@@ -88,7 +89,7 @@ fn messages_that_do_not_fit_are_shown_with_both_ends() {
     for ranks in [2, 4] {
         disagree("message_count", ranks, ["called recv of", "called send of"]);
         disagree("message_dtype", ranks, [" f32 from rank 0", " i32 to rank"]);
-        // Against the message, or against what its sender, or one that had no part in it, called next.
+        // The call conflicts with the message, or with the next call of its sender or of an uninvolved rank.
         let other = if ranks == 2 { "rank 0 called " } else { " called " };
         disagree("message_and_collective", ranks, ["called all_reduce of", other]);
         disagree("stray_message", ranks, ["called all_reduce of", "called send of"]);

@@ -1,4 +1,4 @@
-//! What the ranks of these tests do.
+//! The roles of ranks in these tests.
 
 use rustix::process::{Signal, getpid, kill_process};
 use std::{
@@ -8,10 +8,10 @@ use std::{
 use support::milliseconds;
 use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
 
-/// The elements of an all_reduce of 64 MiB.
+/// Elements of an all_reduce of 64 MiB.
 pub(crate) const LARGE: usize = 16 << 20;
 
-/// Not a test: the role of this process, if it has one.
+/// Plays the role of this process, if it has one; not a test.
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
@@ -37,7 +37,7 @@ fn play() {
     }
 }
 
-/// In one write, so that ranks do not mix.
+/// Prints in one write, so that lines of ranks do not mix.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
@@ -47,7 +47,7 @@ fn say(comm: &Communicator, word: &str, rest: &str) {
     print(&format!("\n@{word} {} {rest}\n", comm.rank()));
 }
 
-/// Says how a call ended: the time of day, how long it took, and the error.
+/// Prints how a call ended: the time of day, the duration, and the error.
 fn report(comm: &Communicator, started: Instant, result: Result<()>) -> Option<Error> {
     let took = started.elapsed().as_millis();
     match result {
@@ -62,7 +62,8 @@ fn report(comm: &Communicator, started: Instant, result: Result<()>) -> Option<E
     }
 }
 
-/// After a failure every call gives the same error at once, and the communicator can be dropped.
+/// Asserts that every call after a failure returns the same error at once, and that the communicator can be
+/// dropped.
 fn fail_again(mut comm: Communicator, first: &Error) -> ! {
     let started = Instant::now();
     for again in [comm.barrier(), comm.all_reduce_in_place(&mut [1i32; 10], ReduceOp::Max)] {
@@ -94,8 +95,8 @@ fn reduce_until_it_fails(mut comm: Communicator) {
     }
 }
 
-/// Rank 1 aborts after some microseconds while all reduce 64 MiB again and again: another thread of it while it is in such
-/// a call, or itself while it is outside.
+/// Rank 1 aborts after some microseconds while all ranks repeat an all_reduce of 64 MiB: from another thread
+/// during its call, or itself between calls.
 fn abort(comm: Communicator, how: &str) {
     let (place, after) = how.split_once(' ').expect("a place and a number");
     let after = Duration::from_micros(after.parse().expect("a number"));
@@ -114,7 +115,7 @@ fn abort(comm: Communicator, how: &str) {
             });
             if place == "outside" {
                 aborts.join().expect("no panic");
-                // The others are to hear of it without any call of ours.
+                // The others must learn of the abort without a further call of this rank.
                 std::thread::sleep(Duration::from_millis(2500));
             }
         }
@@ -138,7 +139,7 @@ fn one_fails(mut comm: Communicator, how: &str) {
         entered.expect("all is well yet");
         say(&comm, "going", &std::process::id().to_string());
         match how {
-            // The standard library's handler takes the first one for a fault that will come again.
+            // The standard library's handler returns from the first signal, because a real fault would recur.
             "segv" => (0..5).for_each(|_| {
                 kill_process(getpid(), Signal::SEGV).expect("a signal");
                 std::thread::sleep(Duration::from_millis(20));
@@ -154,21 +155,22 @@ fn one_fails(mut comm: Communicator, how: &str) {
             }
             other => panic!("no way {other} to fail"),
         }
-        // A signal sent to oneself may come a moment later.
+        // A signal sent to the own process may arrive later.
         std::thread::sleep(Duration::from_secs(20));
         return;
     }
     let started = Instant::now();
-    // Others may be ahead, and have failed already, before this rank is out of the barrier.
+    // Other ranks may be ahead, and fail before this rank has left the barrier.
     let result = entered.and_then(|()| comm.all_reduce_in_place(&mut vec![1.0f32; 1000], ReduceOp::Sum));
     let error = report(&comm, started, result).expect("rank 1 is not there");
     fail_again(comm, &error);
 }
 
-/// The last rank makes other calls than the rest; then all make the same one, which at the latest fails.
+/// The last rank makes other calls than the rest. Then all ranks make the same call, which fails at the
+/// latest.
 fn calls(mut comm: Communicator, case: &str) {
     let odd = comm.rank().0 + 1 == comm.size();
-    // Others may be ahead, and have failed already, before this rank is out of the barrier.
+    // Other ranks may be ahead, and fail before this rank has left the barrier.
     let mut result = comm.barrier();
     let started = Instant::now();
     if result.is_ok() {
@@ -255,7 +257,7 @@ fn checked<T: Element + PartialEq + std::fmt::Debug>(what: &str, got: &[T], want
     }
 }
 
-/// Every collective, on odd counts, every element checked.
+/// Runs every collective on odd counts, and checks every element.
 fn sweep(comm: &mut Communicator, rounds: u32) {
     let (n, me) = (comm.size() as usize, comm.rank().index());
     let value = |rank: usize, i: usize| ((i * 7 + rank * 13) % 251) as u16;
@@ -287,7 +289,7 @@ fn sweep(comm: &mut Communicator, rounds: u32) {
     say(comm, "swept", &comm.counters().copied_bytes.to_string());
 }
 
-/// Rank 0 waits a second for rank 1, and says how much of it it computed.
+/// Rank 0 waits a second for rank 1, and prints how much processor time it used.
 fn idle(comm: &mut Communicator) {
     comm.barrier().expect("barrier");
     if comm.rank() == Rank(1) {
@@ -303,7 +305,7 @@ fn idle(comm: &mut Communicator) {
     say(comm, "computed", &(cpu() - before).to_string());
 }
 
-/// Rank 1 is stopped in the middle of reading rank 0's memory; rank 0 gives up, and uses its memory for other things.
+/// Rank 1 is stopped while it reads rank 0's memory; rank 0 gives up and reuses that memory.
 fn give_up(mut comm: Communicator) {
     let mut input = comm.alloc::<f32>(LARGE).expect("memory");
     let mut output = comm.alloc::<f32>(LARGE).expect("memory");
@@ -332,10 +334,10 @@ fn give_up(mut comm: Communicator) {
     std::thread::sleep(Duration::from_secs(2));
 }
 
-/// More elements than 31 bits can count.
+/// Reduces more elements than 31 bits can count.
 fn huge(comm: &mut Communicator) {
     const COUNT: usize = (1 << 31) + 5;
-    // Whole blocks are copied and compared: value by value it would take half a minute.
+    // Copies and compares whole blocks; single elements would take half a minute.
     let block = |by: i8| -> Vec<i8> { (0..61 * 4096).map(|i| by * ((i % 61) as i8 - 30)).collect() };
     let (given, summed) = (block(1), block(2));
     let started = Instant::now();

@@ -1,9 +1,9 @@
-//! Ranks that get less than they would like: cores, memory, descriptors, rights.
+//! Ranks with too few cores, too little memory, too few descriptors or rights.
 
 use crate::job;
 use support::{TIMEOUT, missing};
 
-/// `ranks` ranks go through every collective; returns the bytes they copied.
+/// Runs every collective on `ranks` ranks; returns the bytes that they copied.
 fn sweep(ranks: u32, rounds: u32, env: &[(&str, &str)]) -> u64 {
     let done = job::start(ranks, &format!("sweep {rounds}"), env).finish();
     assert_eq!(done.code(), 0, "{env:?}: {}", done.stderr);
@@ -51,7 +51,7 @@ fn a_rank_that_waits_computes_little() {
     assert!(computed < 300, "{computed} ms of computing in a second of waiting");
 }
 
-/// Ranks under a limit of the shell: one line that says what to do, and the status says that it failed.
+/// Runs ranks under a limit of the shell; asserts a failure with a single line that names the remedy.
 fn limited(ranks: u32, limit: &str, remedy: &str) {
     let script = format!("ulimit {limit} || exit 9; exec \"$0\" \"$@\"");
     let done = job::start_under(&["/bin/sh", "-c", &script], ranks, "join", &[]).finish();
@@ -90,7 +90,7 @@ fn more_elements_than_31_bits_can_count_are_reduced() {
         missing("12 GiB of free memory");
         return;
     }
-    // Ten seconds, most of them the system's, that gives each rank its pages.
+    // Takes ten seconds, most of them spent by the system to map the pages of the ranks.
     let done = job::start(2, "huge", &[]).finish_within(4 * TIMEOUT);
     assert_eq!(done.all("huge").len(), 2, "{}", done.stderr);
 }

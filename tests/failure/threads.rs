@@ -1,4 +1,4 @@
-//! Failures among threads of one process, where the moment can be chosen.
+//! Failures among threads of one process, at chosen moments.
 
 use std::{thread, time::Duration};
 use tbccl::{Communicator, Config, Error, Rank, ReduceOp};
@@ -15,7 +15,7 @@ fn a_message_is_received_whose_sender_leaves_at_once() {
         let [mut sender, mut receiver] = pair();
         thread::scope(|scope| {
             scope.spawn(move || {
-                // While the receiver sleeps between two looks around.
+                // The receiver sleeps between two polls.
                 thread::sleep(Duration::from_micros(12_000 + round * 170));
                 sender.send(&[7u32; 100], Rank(1)).expect("room in the ring");
             });
@@ -33,7 +33,7 @@ fn a_rank_that_comes_after_another_has_failed_fails_and_reads_nothing_of_it() {
     data.fill(1.0);
     let error = early.all_reduce_in_place(&mut data, ReduceOp::Sum).expect_err("alone");
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    // Its memory is its own again, and what it has posted is still there to be read.
+    // The caller owns its memory again, and its posted message can still be read.
     data.fill(f32::NAN);
     let mut data = late.alloc::<f32>(100_000).expect("memory");
     let error = late.all_reduce_in_place(&mut data, ReduceOp::Sum).expect_err("the job has failed");

@@ -9,15 +9,15 @@ use support::tbccl_with_software_device as tbccl;
 use tbccl::Communicator;
 
 /// Duration of the idle time.
-const SILENCE: Duration = Duration::from_secs(4);
+const IDLE_TIME: Duration = Duration::from_secs(4);
 /// Maximum fraction of a core that an idle rank may use. It uses 1 or 2 %; on a busy machine each of its
 /// short polls takes longer. A rank that keeps polling uses 100 %.
-const HARDLY_ANY: f64 = 0.1;
+const MAX_CPU_SHARE: f64 = 0.1;
 /// Environment variable that marks a process as a rank, and names its role.
 const ROLE: &str = "TEST_IDLE_ROLE";
 
 /// Runs ranks of this program in a role on a fabric, and asserts their success.
-fn ranks(role: &str, fabric: &str, variables: &[&str]) -> Output {
+fn run_ranks(role: &str, fabric: &str, variables: &[&str]) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
     let output = run(role, fabric, variables, folder.path());
     let text =
@@ -53,9 +53,9 @@ fn plays_a_role() {
     let before = cpu_time();
     match role.as_str() {
         // One rank waits in a call for the other.
-        "late" if comm.rank().0 == 0 => thread::sleep(SILENCE),
+        "late" if comm.rank().0 == 0 => thread::sleep(IDLE_TIME),
         "late" => comm.barrier().expect("the other one comes"),
-        "idle" => thread::sleep(SILENCE),
+        "idle" => thread::sleep(IDLE_TIME),
         "signalled" => end_by(rustix::process::Signal::TERM),
         "killed" => end_by(rustix::process::Signal::KILL),
         other => panic!("no role {other}"),
@@ -82,36 +82,36 @@ fn cpu_time() -> Duration {
     Duration::new(usage.tv_sec as u64, usage.tv_nsec as u32)
 }
 
-fn pair(profile: &str, more: &str) -> String {
+fn pair(profile: &str, options: &str) -> String {
     format!(
-        "profile = '{profile}'\n[[node]]\nname = 'a'\ndevice = [{{ name = 'd0'{more} }}]\n\
-         [[node]]\nname = 'b'\ndevice = [{{ name = 'd0'{more} }}]\n[[cable]]\nends = ['a/d0', 'b/d0']\n"
+        "profile = '{profile}'\n[[node]]\nname = 'a'\ndevice = [{{ name = 'd0'{options} }}]\n\
+         [[node]]\nname = 'b'\ndevice = [{{ name = 'd0'{options} }}]\n[[cable]]\nends = ['a/d0', 'b/d0']\n"
     )
 }
 
 /// Returns the largest processor time of a rank as a fraction of the idle time.
-fn share(output: &Output) -> f64 {
+fn cpu_share(output: &Output) -> f64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let used =
         text.lines().filter_map(|line| line.split_once("used ")?.1.strip_suffix(" us")?.parse::<f64>().ok());
     let used: Vec<f64> = used.collect();
     assert_eq!(used.len(), 2, "{text}");
-    used.into_iter().fold(0.0, f64::max) / SILENCE.as_micros() as f64
+    used.into_iter().fold(0.0, f64::max) / IDLE_TIME.as_micros() as f64
 }
 
 #[test]
 fn a_rank_that_waits_for_a_late_one_uses_hardly_any_processor_time() {
     for service in ["TBCCL_RDMA_SERVICE=rc", "TBCCL_RDMA_SERVICE=uc"] {
-        let used = share(&ranks("late", &pair("ib", ""), &[service]));
-        assert!(used < HARDLY_ANY, "{service}: {:.1} % of a core", used * 100.0);
+        let used = cpu_share(&run_ranks("late", &pair("ib", ""), &[service]));
+        assert!(used < MAX_CPU_SHARE, "{service}: {:.1} % of a core", used * 100.0);
     }
 }
 
 #[test]
 fn an_idle_communicator_uses_hardly_any_processor_time() {
     for (profile, service) in [("ib", "TBCCL_RDMA_SERVICE=rc"), ("apple-tb5", "TBCCL_RDMA_SERVICE=uc")] {
-        let used = share(&ranks("idle", &pair(profile, ""), &[service]));
-        assert!(used < HARDLY_ANY, "{profile}: {:.1} % of a core", used * 100.0);
+        let used = cpu_share(&run_ranks("idle", &pair(profile, ""), &[service]));
+        assert!(used < MAX_CPU_SHARE, "{profile}: {:.1} % of a core", used * 100.0);
     }
 }
 
@@ -119,12 +119,12 @@ fn an_idle_communicator_uses_hardly_any_processor_time() {
 fn connections_that_stop_working_when_idle_are_kept_alive() {
     // Connections stop after a second without a message; the communicator idles for longer than that.
     let fabric = pair("apple-tb5", ", idle_ms = 1000");
-    ranks("idle", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
-    ranks("late", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
+    run_ranks("idle", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
+    run_ranks("late", &fabric, &["TBCCL_KEEP_ALIVE=0.3"]);
 }
 
 /// Returns the number of device records that killed processes left, which an orderly end removes.
-fn left_behind(role: &str) -> usize {
+fn records_left(role: &str) -> usize {
     let folder = tempfile::tempdir().expect("a folder");
     let output = run(role, &pair("apple-tb5", ""), &[], folder.path());
     assert!(!output.status.success(), "{output:?}");
@@ -139,6 +139,6 @@ fn left_behind(role: &str) -> usize {
 
 #[test]
 fn connections_end_in_order_when_a_signal_ends_the_process() {
-    assert_eq!(left_behind("signalled"), 0);
-    assert!(left_behind("killed") > 0, "it can be told");
+    assert_eq!(records_left("signalled"), 0);
+    assert!(records_left("killed") > 0, "it can be told");
 }

@@ -1,4 +1,4 @@
-//! Collectives of ranks on several hosts, and a host that is cut off while they are under way.
+//! Collectives between ranks on several hosts, and a host that is cut off during them.
 
 use crate::{
     TBCCL,
@@ -7,7 +7,7 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// Every collective that `tbccl bench` checks element by element, with ranks on their own hosts and two on each.
+/// Runs every collective that `tbccl bench` checks element by element, with one and with two ranks per host.
 #[test]
 fn all_collectives_are_right_over_tcp_between_hosts() {
     let network = network_or_return!();
@@ -30,7 +30,7 @@ fn all_collectives_are_right_over_tcp_between_hosts() {
                 .filter(|line| line.trim_start().starts_with(char::is_numeric))
                 .count();
             assert!(rows >= 4, "{collective}: {:?}", done.sorted_lines());
-            // Within a host by shared memory.
+            // Ranks of one host use shared memory.
             let says = done.sorted_lines().iter().any(|line| line.contains("transport shm+tcp"));
             assert!(says, "{collective}: {:?}", done.sorted_lines());
         }
@@ -38,8 +38,8 @@ fn all_collectives_are_right_over_tcp_between_hosts() {
     expect_quiet(&network);
 }
 
-/// A device for each host and a cable between each two of the first two: the software device, whose memory the hosts of a
-/// test have in common.
+/// Creates a fabric with a device on each of two hosts and a cable between them; returns its variables. The
+/// software device needs memory that the hosts of a test share.
 fn fabric(network: &Network) -> Vec<String> {
     drop(support::tbccl_with_software_device());
     let text = "profile = 'usb4'\n[[node]]\nname = 'h0'\ndevice = [{ name = 'x0' }]\n[[node]]\nname = 'h1'\n\
@@ -56,14 +56,16 @@ fn fabric(network: &Network) -> Vec<String> {
     variables.map(|(name, value)| format!("{name}={value}")).to_vec()
 }
 
-/// Ranks meet over TCP between the hosts, share memory within each, and send by RDMA between them, as the hostfile says.
+/// Ranks join over TCP between the hosts, share memory within each host, and send by RDMA between hosts, as
+/// the hostfile says.
 #[test]
 fn hosts_whose_file_names_rdma_devices_use_them_for_all_their_ranks() {
     let network = network_or_return!();
     let variables = fabric(&network);
     let host = |host: usize, rdma: &str| {
         format!(
-            "[[host]]\nssh = \"h{host}\"\naddresses = [\"{}\"]\nslots = 2\nrdma = {{ {rdma} }}\nenv = {{ SOFTRDMA_NODE = \
+            "[[host]]\nssh = \"h{host}\"\naddresses = [\"{}\"]\nslots = 2\nrdma = {{ {rdma} }}\nenv = {{ \
+            SOFTRDMA_NODE = \
              \"h{host}\" }}\n",
             address(host)
         )
@@ -118,7 +120,7 @@ fn a_host_that_is_cut_off_in_mid_operation_is_an_error_on_all_others() {
     for rank in 0..3 {
         assert!(read(rank, "err").contains("rank 3"), "{}", read(rank, "err"));
     }
-    // Those of the host that is cut off, which nobody can reach, end by themselves; its ssh server waits for TCP.
+    // Ranks of the cut-off host are unreachable and end by themselves; its ssh server waits for TCP.
     let is_ours = |pid: &String| {
         std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "tbccl\n")
     };

@@ -1,4 +1,4 @@
-//! `tbccl run` on several hosts: real ssh between network namespaces.
+//! `tbccl run` on several hosts, with real ssh between network namespaces.
 
 use crate::{
     TBCCL,
@@ -13,8 +13,9 @@ use std::{
 };
 use support::{Process, eventually};
 
-/// Says who it is and where.
-const WHO: &str = "echo $TBCCL_RANK of $TBCCL_SIZE, $TBCCL_LOCAL_RANK of $TBCCL_LOCAL_SIZE on $(cat /proc/sys/kernel/hostname), node $TBCCL_NODE_RANK";
+/// Shell command that prints the rank's identity and host.
+const WHO: &str = "echo $TBCCL_RANK of $TBCCL_SIZE, $TBCCL_LOCAL_RANK of $TBCCL_LOCAL_SIZE on $(cat \
+/proc/sys/kernel/hostname), node $TBCCL_NODE_RANK";
 
 pub(crate) const LIST: &str = "h0,h1,h2,h3";
 
@@ -22,7 +23,7 @@ pub(crate) fn job(network: &Network, args: &[&str]) -> Process {
     Process::start(network.launcher(args))
 }
 
-/// A job of one rank per host with this script.
+/// Starts a job of one shell per host, which runs `script`.
 fn shells(network: &Network, script: &str) -> Process {
     job(network, &["--hosts", LIST, "--", "/bin/sh", "-c", script])
 }
@@ -100,13 +101,14 @@ fn variables_and_the_folder_are_carried_and_the_secret_is_on_no_command_line() {
         "--",
         "/bin/sh",
         "-c",
-        "echo $GREETING $TBCCL_TIMEOUT $PWD $TBCCL_TEST_CARRIED ${#TBCCL_SECRET}; sleep 1; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c \"$TBCCL_SECRET\"",
+        "echo $GREETING $TBCCL_TIMEOUT $PWD $TBCCL_TEST_CARRIED ${#TBCCL_SECRET}; sleep 1; cat \
+        /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c \"$TBCCL_SECRET\"",
     ];
     let mut command = network.launcher(&args);
     command.env("TBCCL_TEST_CARRIED", "over").env("NOT_CARRIED", "x");
     let done = Process::start(command).finish();
     let line = format!("a b'c\" 7 {} over 64", own.display());
-    // The one command line in question is that of the grep itself.
+    // The only matching command line is that of the grep itself.
     assert_eq!(
         done.sorted_lines().iter().filter(|l| **l == line).count(),
         2,
@@ -130,11 +132,13 @@ fn programs_of_mlx_find_what_they_read() {
         address(1)
     );
     let path = network.write("mlx.json", &text);
-    let script = "echo $MLX_RANK $MLX_WORLD_SIZE $MLX_X $MLX_JACCL_COORDINATOR $(cat $MLX_HOSTFILE) $(cat $MLX_IBV_DEVICES)";
+    let script = "echo $MLX_RANK $MLX_WORLD_SIZE $MLX_X $MLX_JACCL_COORDINATOR $(cat $MLX_HOSTFILE) $(cat \
+    $MLX_IBV_DEVICES)";
     let done = job(&network, &["--hostfile", &path, "--", "/bin/sh", "-c", script]).finish();
+    let matrix = r#"[[null,"en1",null],["en1",null,"en2"],[null,"en2",null]]"#;
     let line = |rank| {
         format!(
-            r#"{rank} 3 1 10.77.0.1:32323 [["10.77.0.1:32323"],["10.77.0.2:32324"],["h2:32325"]] [[null,"en1",null],["en1",null,"en2"],[null,"en2",null]]"#
+            r#"{rank} 3 1 10.77.0.1:32323 [["10.77.0.1:32323"],["10.77.0.2:32324"],["h2:32325"]] {matrix}"#
         )
     };
     assert_eq!((done.sorted_lines(), done.stderr.as_str()), ((0..3).map(line).collect(), ""));
@@ -144,7 +148,7 @@ fn programs_of_mlx_find_what_they_read() {
 #[test]
 fn hosts_are_numbered_along_the_cables() {
     let network = network_or_return!();
-    // The ring is h0, h2, h1, h3.
+    // The cables form the ring h0, h2, h1, h3.
     let wires = [("h0", ["h2", "h3"]), ("h1", ["h2", "h3"]), ("h2", ["h0", "h1"]), ("h3", ["h0", "h1"])];
     let host = |(name, peers): &(&str, [&str; 2])| {
         format!("[[host]]\nssh = \"{name}\"\nrdma = {{ {} = \"a\", {} = \"b\" }}\n", peers[0], peers[1])
@@ -177,7 +181,8 @@ fn the_first_rank_that_fails_gives_the_status_and_ends_the_others() {
 #[test]
 fn a_rank_that_is_killed_ends_the_others_even_if_they_do_not_listen() {
     let network = network_or_return!();
-    let script = "trap '' TERM; [ $RANK = 3 ] && kill -KILL $$; (trap '' TERM; sleep 1000) & while :; do sleep 0.1; done";
+    let script = "trap '' TERM; [ $RANK = 3 ] && kill -KILL $$; (trap '' TERM; sleep 1000) & while :; do \
+    sleep 0.1; done";
     let done = job(&network, &["--hosts", LIST, "--grace", "0.3", "--", "/bin/sh", "-c", script]).finish();
     assert_eq!(done.code(), 128 + 9);
     assert!(
@@ -231,13 +236,15 @@ fn nothing_outlives_a_killed_launcher_on_any_host() {
     expect_quiet(&network);
 }
 
-/// A host whose words are held back tells late that its ranks are started, which run already elsewhere.
+/// A delayed connection reports late that its host's ranks have started, while other hosts' ranks already
+/// run.
 #[test]
 fn a_signal_that_comes_while_other_hosts_still_start_reaches_all_ranks() {
     let network = network_or_return!();
     let told = network.path("own/cwd/dd");
     let script = format!(
-        "#!/bin/sh\n[ $(cat /proc/sys/kernel/hostname) = h3 ] || exec {TBCCL} $@\n{TBCCL} $@ | while sleep 0.4; do\n  dd bs=1000000 count=1 2>{0}\n  grep -q '^0+0 records in' {0} && exit\ndone\n",
+        "#!/bin/sh\n[ $(cat /proc/sys/kernel/hostname) = h3 ] || exec {TBCCL} $@\n{TBCCL} $@ | while sleep \
+        0.4; do\n  dd bs=1000000 count=1 2>{0}\n  grep -q '^0+0 records in' {0} && exit\ndone\n",
         told.display()
     );
     let slow = network.write("slow-tbccl", &script);
@@ -267,7 +274,8 @@ fn signals_reach_the_ranks_of_all_hosts() {
 #[test]
 fn tagged_lines_of_all_hosts_are_whole_and_long_output_is_complete() {
     let network = network_or_return!();
-    let script = "i=0; while [ $i -lt 300 ]; do printf \"a$RANK \"; printf \"$i \"; echo end; i=$((i+1)); done; head -c 3000000 /dev/zero | tr '\\0' x | fold -w 100";
+    let script = "i=0; while [ $i -lt 300 ]; do printf \"a$RANK \"; printf \"$i \"; echo end; i=$((i+1)); \
+    done; head -c 3000000 /dev/zero | tr '\\0' x | fold -w 100";
     let done = job(&network, &["--hosts", LIST, "--tag-output", "--", "/bin/sh", "-c", script]).finish();
     assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
     let text = String::from_utf8(done.stdout).expect("text");
@@ -302,7 +310,7 @@ fn what_is_read_goes_to_rank_0_to_another_or_to_all() {
         let mut job = Process::start(command);
         let mut stdin = job.stdin().expect("a pipe");
         let bytes = input.clone();
-        // Nobody may read it.
+        // The job may not read its input.
         let writer = std::thread::spawn(move || stdin.write_all(bytes.as_bytes()));
         let done = job.finish();
         let _ = writer.join().expect("no panic");
@@ -312,7 +320,7 @@ fn what_is_read_goes_to_rank_0_to_another_or_to_all() {
     expect_quiet(&network);
 }
 
-/// The lines of stderr of a job that could not be started, and that started nothing.
+/// Returns the stderr lines of a job that failed to start and started no process.
 fn refused(network: &Network, args: &[&str]) -> Vec<String> {
     let done = job(network, args).finish();
     assert_eq!((done.code(), done.stdout.len()), (2, 0), "{args:?}: {}", done.stderr);
@@ -433,7 +441,7 @@ fn under_the_name_mpirun_it_takes_what_mlx_launch_passes() {
     let args =
         ["--output", ":raw", "--hostfile", &hostfile, "-cwd", own.to_str().expect("text"), "-x", "A=b"];
     command.args(args).args(["--", "/bin/sh", "-c", "echo $MLX_RANK $A $PWD"]).stdin(Stdio::null());
-    // Open MPI's flags say nothing of ssh; its configuration is where ssh looks.
+    // Open MPI's options do not include ssh's; ssh reads its configuration file.
     let bin = network.path("bin");
     std::fs::create_dir(&bin).expect("our folder");
     let ssh = bin.join("ssh");
@@ -448,7 +456,8 @@ fn under_the_name_mpirun_it_takes_what_mlx_launch_passes() {
     expect_quiet(&network);
 }
 
-/// The network itself leaves nothing behind, even when a test is killed: its guardian hears of it.
+/// The network leaves nothing behind even if a test is killed, because its guardian sees the end of its
+/// stdin.
 #[test]
 fn the_hosts_of_a_test_are_gone_with_it() {
     let network = network_or_return!();

@@ -1,4 +1,4 @@
-//! Launchers under test.
+//! Jobs of the launcher under test.
 
 use support::{Process, tbccl};
 
@@ -9,7 +9,7 @@ pub(crate) fn run(args: &[&str]) -> Process {
     Process::start(command)
 }
 
-/// Starts `ranks` shells with this script.
+/// Starts `ranks` shells that run `script`.
 pub(crate) fn shells(ranks: u32, options: &[&str], script: &str) -> Process {
     let ranks = ranks.to_string();
     run(&[&["-n", &ranks], options, &["--", "/bin/sh", "-c", script]].concat())

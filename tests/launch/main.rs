@@ -1,4 +1,4 @@
-//! `tbccl run` and the launcher under it, with real processes.
+//! `tbccl run` and the launcher, with real processes.
 
 mod between_hosts;
 mod hosts;
@@ -125,11 +125,11 @@ fn a_stopped_rank_is_ended_too() {
 #[test]
 fn children_of_wrapper_scripts_are_ended_too() {
     let wrapper = "sleep 1000 & (trap '' TERM; while :; do sleep 0.1; done) & echo ready";
-    // The rank that fails leaves children, and so does the one that is asked to end.
+    // The failing rank leaves children, and so does the rank that is ended.
     let script = format!("{wrapper}; [ $RANK = 1 ] && exit 6; wait");
     let done = job::shells(2, &["--grace", "0.2"], &script).finish();
     assert_eq!(done.code(), 6);
-    // And the one that succeeds.
+    // A successful rank leaves children too.
     let done = job::shells(1, &["--grace", "0.2"], wrapper).finish();
     assert_eq!(done.code(), 0);
 }
@@ -138,7 +138,7 @@ fn children_of_wrapper_scripts_are_ended_too() {
 fn the_time_can_be_limited() {
     let done = job::shells(2, &["--timeout", "0.3"], "sleep 1000").finish();
     assert_eq!(done.code(), 124);
-    assert_eq!(done.stderr, "tbccl run: the time of 300ms is over; ending ranks 0, 1\n");
+    assert_eq!(done.stderr, "tbccl run: the time limit of 300ms has passed; ending ranks 0, 1\n");
     let done = job::shells(2, &["--timeout", "1000"], "exit 9").finish();
     assert_eq!(done.code(), 9);
 }
@@ -201,7 +201,7 @@ fn no_rank_outlives_a_killed_launcher() {
 
 #[test]
 fn tagged_lines_are_whole_however_they_come() {
-    // Each line is written in three pieces, by four ranks, on two streams.
+    // Four ranks write each line in three pieces, on two streams.
     let script = r#"i=0; while [ $i -lt 500 ]; do printf "a$RANK "; printf "b$RANK " >&2
         printf "$i "; printf "$i " >&2; echo end; echo end >&2; i=$((i+1)); done"#;
     let done = job::shells(4, &["--tag-output"], script).finish();
@@ -229,7 +229,7 @@ fn tagged_output_keeps_every_byte_and_the_last_line() {
 
 #[test]
 fn tagged_output_does_not_wait_for_a_daemon() {
-    // It has left the group, so it is meant to stay; and it holds the pipe.
+    // The process has left the group, so it is not ended; it holds the pipe open.
     let script = "command -v setsid >/dev/null && { setsid sleep 20 & echo $!; }; sleep 0.2; echo out";
     let mut command = Command::new(TBCCL);
     command.args(["run", "-n", "1", "--tag-output", "sh", "-c", script]).stdin(Stdio::null());
@@ -364,7 +364,7 @@ fn ranks_are_kept_on_cores_of_their_own() {
         if cores >= 2 && done.stderr.is_empty() {
             assert!(lists.len() == 2 && lists[0] != lists[1], "{lists:?}");
         } else {
-            // Two hardware threads of one core are no two cores.
+            // Two hardware threads of one core count as one core.
             assert!(done.stderr.contains("--bind has no effect"), "{}", done.stderr);
         }
     }
@@ -399,7 +399,7 @@ fn mistakes_in_hostfiles_are_told_with_file_line_and_column() {
     assert!(done.stderr.contains("the hostfile /no/such/file: "), "{}", done.stderr);
 }
 
-/// A server that only listens.
+/// A rendezvous server that records what the launcher reports.
 #[derive(Default)]
 struct Listener {
     heard: Mutex<Vec<(u32, u32, String)>>,
@@ -424,7 +424,7 @@ fn the_rendezvous_server_hears_of_failures_only() {
     let listener = Listener::default();
     let outcome = launch(&spec, &listener).expect("it starts");
     let Outcome::Failed(failure) = outcome else { panic!("{outcome:?}") };
-    // Rank 0 fails as well, and which of the two is seen first is open.
+    // Rank 0 fails too; which of the two failures is seen first is not determined.
     let candidates = [(0, Ended::Exited(1)), (1, Ended::Exited(3))];
     assert!(candidates.contains(&(failure.rank, failure.how)), "{failure:?}");
     let mut heard = listener.heard.into_inner().expect("no panic");
@@ -434,7 +434,7 @@ fn the_rendezvous_server_hears_of_failures_only() {
     assert!(heard.iter().any(|(rank, pid, _)| (*rank, *pid) == (failure.rank, failure.pid)));
 }
 
-/// A server that breaks.
+/// A rendezvous server whose calls panic.
 #[derive(Debug)]
 struct Broken;
 

@@ -1,7 +1,9 @@
-//! Four hosts on one machine: network namespaces on a switch of their own, each with an ssh server, keys that are thrown
-//! away, a name, and a folder of its own at a path that is the same on all. Nothing of it is connected to anything else.
+//! Four simulated hosts on one machine: network namespaces on a private switch.
 //!
-//! A guardian takes everything down when the test ends, by whichever means: its stdin is a pipe from the test.
+//! Each has an ssh server with temporary keys, a host name, and a private folder at the same path on all
+//! hosts. The network is connected to nothing else.
+//!
+//! A guardian process removes everything when the test ends in any way: its stdin is a pipe from the test.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -13,7 +15,7 @@ use std::{
 
 pub(crate) const HOSTS: usize = 4;
 
-/// What is needed and not there, if anything.
+/// Returns the missing requirement, if there is one.
 pub(crate) fn obstacle() -> Option<&'static str> {
     if !cfg!(target_os = "linux") {
         return Some("network namespaces are Linux's");
@@ -31,7 +33,7 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     missing.map(|_| "ip, sshd, ssh, unshare or mount is missing; run tools/install-missing test")
 }
 
-/// Says aloud that a test can't be made here.
+/// Returns from a test that can't run here, after printing why.
 macro_rules! network_or_return {
     () => {
         match $crate::network::obstacle() {
@@ -45,14 +47,14 @@ macro_rules! network_or_return {
 }
 pub(crate) use network_or_return;
 
-/// The hosts. Gone when dropped.
+/// The hosts. Dropping it removes them.
 pub(crate) struct Network {
     folder: tempfile::TempDir,
     prefix: String,
     guardian: Child,
 }
 
-/// Takes down what belongs to the prefix: processes, namespaces.
+/// Script that removes everything of the prefix: processes and namespaces.
 const GUARDIAN: &str = r#"
 echo ready
 cat >/dev/null
@@ -68,7 +70,7 @@ done
 rm -rf "$1"
 "#;
 
-/// Gives a process a host's name and its own folder, and goes on as another program.
+/// Script that enters a host's name and private folder, and executes another program.
 const ENTER: &str = r#"
 set -e
 echo "$1" >/proc/sys/kernel/hostname
@@ -95,7 +97,7 @@ impl Network {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Namespaces of other tests come and go while it lists them.
+            // Errors occur when namespaces of other tests change during the listing.
             .stderr(Stdio::null())
             .spawn()
             .expect("a shell");
@@ -110,17 +112,17 @@ impl Network {
         network
     }
 
-    /// A file or folder of all hosts.
+    /// Returns the path of a file that all hosts share.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A file or folder of one host, which sees it as `own`.
+    /// Returns the path of a file of one host, which the host sees as `own`.
     pub(crate) fn own(&self, host: usize, name: &str) -> PathBuf {
         self.path(&format!("own-h{host}")).join(name)
     }
 
-    /// Writes a file.
+    /// Writes a shared file; returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
         let path = self.path(name);
         std::fs::write(&path, text).expect("our folder");
@@ -161,11 +163,13 @@ impl Network {
         for host in 0..HOSTS {
             config += &format!("Host h{host}\n    HostName {}\n", address(host));
         }
-        // Nobody is there.
+        // No host has this address.
         config += "Host h9\n    HostName 10.77.0.99\n    ConnectTimeout 1\n";
         let rest = |key: &str| {
             format!(
-                "Host *\n    User root\n    IdentityFile {folder}/{key}\n    IdentitiesOnly yes\n    IdentityAgent none\n    UserKnownHostsFile {folder}/known_hosts\n    GlobalKnownHostsFile /dev/null\n    StrictHostKeyChecking yes\n"
+                "Host *\n    User root\n    IdentityFile {folder}/{key}\n    IdentitiesOnly yes\n    \
+                IdentityAgent none\n    UserKnownHostsFile {folder}/known_hosts\n    GlobalKnownHostsFile \
+                /dev/null\n    StrictHostKeyChecking yes\n"
             )
         };
         self.write("ssh_config", &format!("{config}{}", rest("user_key")));
@@ -179,7 +183,10 @@ impl Network {
             std::fs::create_dir_all(self.own(host, name)).expect("our folder");
         }
         let config = format!(
-            "ListenAddress {}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv TMPDIR={folder}/own/tmp\n",
+            "ListenAddress {}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile \
+            none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication \
+            no\nPermitRootLogin yes\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv \
+            TMPDIR={folder}/own/tmp\n",
             address(host)
         );
         let config = self.write(&format!("sshd_config-{host}"), &config);
@@ -198,7 +205,7 @@ impl Network {
         std::fs::read_to_string(self.path(&format!("sshd-{host}.log"))).unwrap_or_default()
     }
 
-    /// A program on a host, as if it were started there.
+    /// Returns a command that runs a program on a host.
     pub(crate) fn enter(&self, host: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         let ns = self.namespace(&format!("h{host}"));
@@ -207,12 +214,13 @@ impl Network {
         command
     }
 
-    /// `ssh` with our keys.
+    /// Returns the `ssh` command line with the temporary keys.
     pub(crate) fn ssh(&self) -> String {
         format!("ssh -F {}", self.path("ssh_config").display())
     }
 
-    /// `tbccl run` on host 0 with these options, which may begin with another ssh than ours.
+    /// Returns a command for `tbccl run` on host 0 with these options, which may begin with another ssh
+    /// command.
     pub(crate) fn launcher(&self, args: &[&str]) -> Command {
         let mut command = self.enter(0, super::TBCCL);
         command.arg("run").stdin(Stdio::null());
@@ -227,13 +235,13 @@ impl Network {
         std::fs::read_to_string(self.path(&format!("sshd-{host}.pid"))).expect("our file")
     }
 
-    /// The processes of a host but its server.
+    /// Returns the processes of a host without its ssh server.
     pub(crate) fn processes(&self, host: usize) -> Vec<String> {
         let ns = self.namespace(&format!("h{host}"));
         let output = Command::new("ip").args(["netns", "pids", &ns]).output().expect("ip");
         let server = self.server_of(host);
         let pids = String::from_utf8_lossy(&output.stdout).into_owned();
-        // What has ended and not been waited for runs no more.
+        // Zombies do not count as running.
         let runs = |pid: &&str| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
@@ -241,18 +249,18 @@ impl Network {
         pids.split_whitespace().filter(|pid| *pid != server).filter(runs).map(str::to_owned).collect()
     }
 
-    /// Nothing of a job runs on any host.
+    /// Whether no process of a job runs on any host.
     pub(crate) fn is_quiet(&self) -> bool {
         (0..HOSTS).all(|host| self.processes(host).is_empty())
     }
 
-    /// Files that jobs have left in temporary folders.
+    /// Counts the files that jobs have left in temporary folders.
     pub(crate) fn temporary_files(&self) -> usize {
         let count = |host| std::fs::read_dir(self.own(host, "tmp")).expect("a folder").count();
         (0..HOSTS).map(count).sum()
     }
 
-    /// Kills the connections of a host's server, and the server.
+    /// Kills the ssh server of a host and its connections.
     pub(crate) fn kill_server(&self, host: usize) {
         let is_server = |pid: &String| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("sshd"))
@@ -275,7 +283,7 @@ impl Network {
         assert!(Command::new("/bin/kill").arg("-KILL").args(pids).status().expect("kill").success());
     }
 
-    /// Cuts a host's cable.
+    /// Cuts the cable of a host.
     pub(crate) fn cut(&self, host: usize) {
         run("ip", &["-n", &self.namespace("sw"), "link", "set", &format!("p{host}"), "down"]);
     }

@@ -4,7 +4,7 @@ use support::{FabricJob, Shape, Wiring};
 
 #[test]
 fn everything_arrives_whatever_the_devices_can_do() {
-    // With remote write and without, reliable and not.
+    // With and without remote write, reliable and unreliable.
     for (profile, service, nodes) in [("ib", "rc", 3), ("usb4", "uc", 2), ("apple-tb5", "uc", 2)] {
         let wiring = Wiring { profile, shape: Shape::Mesh, nodes, cables: 1 };
         FabricJob::run(&wiring, "", "everything", &[("TBCCL_RDMA_SERVICE", service)])

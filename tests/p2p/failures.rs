@@ -1,7 +1,7 @@
-//! P2p that goes wrong, between threads: everybody hears of it soon, and by name.
+//! Failures of p2p between threads: every rank soon gets an error that names the cause.
 
 use crate::{
-    parcel::{self, PATIENCE, Parcel},
+    parcel::{self, Parcel, TIMEOUT},
     threads::{config, job},
 };
 use std::{
@@ -10,14 +10,14 @@ use std::{
 };
 use tbccl::{Config, Error, P2p};
 
-/// Waits for a request that fails, and says how soon it did.
+/// Waits for a request that fails; asserts that it fails soon.
 fn failure_of(parcel: Parcel, began: Instant) -> Error {
     let error = parcel.error();
     assert!(began.elapsed() < Duration::from_secs(10), "{error} after {:?}", began.elapsed());
     error
 }
 
-/// Once it has failed, everything gives the same error.
+/// Asserts that after a failure every call returns the same error.
 fn stays_failed(p2p: &P2p, error: &Error) {
     let text = error.to_string();
     assert_eq!(p2p.failed().expect("it has").to_string(), text);
@@ -63,10 +63,10 @@ fn a_wait_that_is_too_long_says_for_what() {
         if p2p.rank().0 == 0 {
             let began = Instant::now();
             let parcel = parcel::recv(p2p, Some(1), 3, Some(-7), 77).expect("taken");
-            // Waits that are over sooner are one long wait, as far as the limit goes.
+            // Repeated short waits count as one long wait for the time limit.
             let error = loop {
                 match parcel.request.wait(Some(Duration::from_millis(50))) {
-                    None => assert!(began.elapsed() < PATIENCE, "it never ends"),
+                    None => assert!(began.elapsed() < TIMEOUT, "it never ends"),
                     Some(result) => break result.expect_err("nobody has sent it"),
                 }
             };
@@ -91,7 +91,7 @@ fn a_wait_that_is_too_long_says_for_what() {
 fn progress_of_a_letter_begins_its_time_anew() {
     let config = Config { timeout: Duration::from_millis(400), ..config() };
     job(2, &config, |_, p2p| {
-        // Each message comes well within the limit, all of them do not.
+        // Each message arrives within the time limit, but not all of them together.
         for tag in 0..10 {
             if p2p.rank().0 == 0 {
                 std::thread::sleep(Duration::from_millis(60));
@@ -107,7 +107,7 @@ fn progress_of_a_letter_begins_its_time_anew() {
 fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
     let barrier = Barrier::new(3);
     job(3, &config(), |comm, _p2p| {
-        let p2p = crate::acts::p2p_of(comm, &config());
+        let p2p = crate::scenarios::p2p_of(comm, &config());
         let me = p2p.rank().0;
         if me > 0 {
             parcel::send(&p2p, 0, 0, me as i32, vec![me as u8]).expect("taken").open().expect("sent");
@@ -122,7 +122,7 @@ fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
             return;
         }
         barrier.wait();
-        // What was sent before is delivered.
+        // Messages sent before the failure are delivered.
         assert_eq!(parcel::recv(&p2p, Some(2), 0, None, 1).expect("taken").open().expect("there").1, [2]);
         assert_eq!(parcel::recv(&p2p, None, 0, Some(1), 1).expect("taken").open().expect("there").1, [1]);
         let began = Instant::now();
@@ -136,7 +136,7 @@ fn who_waits_for_a_rank_that_has_closed_its_mail_is_told() {
 fn a_receive_from_anyone_waits_until_all_others_have_left() {
     let barrier = Barrier::new(3);
     job(3, &config(), |comm, _p2p| {
-        let p2p = crate::acts::p2p_of(comm, &config());
+        let p2p = crate::scenarios::p2p_of(comm, &config());
         let me = p2p.rank().0;
         if me == 2 {
             drop(p2p);
@@ -145,7 +145,7 @@ fn a_receive_from_anyone_waits_until_all_others_have_left() {
         }
         if me == 1 {
             barrier.wait();
-            // Long enough for several looks around.
+            // Long enough for several polls.
             std::thread::sleep(Duration::from_millis(50));
             parcel::send(&p2p, 0, 0, 0, vec![9]).expect("taken").open().expect("sent");
             return;
@@ -162,7 +162,7 @@ fn a_receive_from_anyone_waits_until_all_others_have_left() {
 fn mail_that_is_closed_with_a_message_on_its_way_fails_for_all() {
     let barrier = Barrier::new(2);
     job(2, &config(), |comm, _p2p| {
-        let p2p = crate::acts::p2p_of(comm, &config());
+        let p2p = crate::scenarios::p2p_of(comm, &config());
         if p2p.rank().0 == 0 {
             let waiting = parcel::send(&p2p, 1, 0, 0, vec![7; 1 << 20]).expect("taken");
             drop(p2p);

@@ -1,8 +1,16 @@
 //! P2p: tagged messages between ranks that are threads, and processes on every transport.
 //!
-//! What ranks do is in `acts`, the same wherever they run; `parcel` keeps a message's memory as long as it must be there.
+//! | module | subject |
+//! |---|---|
+//! | `scenarios` | scenarios, independent of where ranks run |
+//! | `fabrics` | p2p over RDMA |
+//! | `failures` | failures |
+//! | `parcel` | helpers: messages that own their memory |
+//! | `processes` | p2p between processes |
+//! | `random` | random traffic |
+//! | `roles` | the roles of ranks |
+//! | `threads` | p2p between threads |
 
-mod acts;
 #[cfg(target_os = "linux")]
 mod fabrics;
 mod failures;
@@ -12,4 +20,5 @@ mod processes;
 mod random;
 #[cfg(target_os = "linux")]
 mod roles;
+mod scenarios;
 mod threads;

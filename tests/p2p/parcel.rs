@@ -1,16 +1,16 @@
-//! Messages with their memory.
+//! Messages that own their memory.
 //!
 //! # Safety
-//! A message's memory is a vector that its [`Parcel`] owns and does not touch before the request is done. A parcel that is
-//! dropped before leaves the vector to the request for good.
+//! A message's memory is a vector that its [`Parcel`] owns and does not access before the request is done. A
+//! parcel that is dropped earlier leaks the vector, so that the request can still access it.
 
 use std::{mem, time::Duration};
 use tbccl::{Delivery, Error, P2p, P2pRequest, Rank, Result};
 
-/// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of waits, far longer than any wait on a busy machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A message that was sent or is to be received.
+/// A message that is sent or received, with its memory.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) request: P2pRequest,
@@ -38,28 +38,28 @@ pub(crate) fn recv(
 
 /// Sends a slice, and waits until it may be written to again.
 pub(crate) fn send_slice(p2p: &P2p, to: u32, tag: i32, bytes: &[u8]) -> Result<Delivery> {
-    // SAFETY: the slice is borrowed until the request is done, or for good if it never is.
+    // SAFETY: the slice is borrowed until the request is done; if the wait fails, the test ends.
     let request = unsafe { p2p.send(Rank(to), 0, tag, bytes.as_ptr(), bytes.len())? };
-    request.wait(Some(PATIENCE)).unwrap_or_else(|| std::process::abort())
+    request.wait(Some(TIMEOUT)).unwrap_or_else(|| std::process::abort())
 }
 
-/// Receives to a slice.
+/// Receives into a slice, and waits until the message is complete.
 pub(crate) fn recv_slice(p2p: &P2p, from: u32, tag: i32, bytes: &mut [u8]) -> Result<Delivery> {
     // SAFETY: as for `send_slice`.
     let request = unsafe { p2p.recv(Some(Rank(from)), 0, Some(tag), bytes.as_mut_ptr(), bytes.len())? };
-    request.wait(Some(PATIENCE)).unwrap_or_else(|| std::process::abort())
+    request.wait(Some(TIMEOUT)).unwrap_or_else(|| std::process::abort())
 }
 
 impl Parcel {
-    /// Waits until it is done; what it was, and all of its memory.
+    /// Waits for the message; returns its delivery and its memory.
     pub(crate) fn open(mut self) -> Result<(Delivery, Vec<u8>)> {
-        let delivery = self.request.wait(Some(PATIENCE)).expect("done in time")?;
+        let delivery = self.request.wait(Some(TIMEOUT)).expect("done in time")?;
         Ok((delivery, mem::take(&mut self.bytes)))
     }
 
-    /// Waits until it fails.
+    /// Waits until the message fails; returns the error.
     pub(crate) fn error(self) -> Error {
-        self.request.wait(Some(PATIENCE)).expect("done in time").expect_err("it has failed")
+        self.request.wait(Some(TIMEOUT)).expect("done in time").expect_err("it has failed")
     }
 }
 

@@ -1,8 +1,8 @@
-//! P2p between processes, on every transport that one host can have without devices.
+//! P2p between processes, on every transport that a single host has without devices.
 
 use support::{Process, rank_arguments, tbccl};
 
-/// Starts `ranks` ranks in a role, with these variables.
+/// Starts `ranks` ranks in a role with environment variables.
 fn start(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
     let mut command = tbccl();
     command.args(["run", "-n", &ranks.to_string(), "--"]).args(rank_arguments());

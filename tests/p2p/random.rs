@@ -1,12 +1,12 @@
-//! Random traffic, checked against MPI's rule of who gets what.
+//! Random traffic, checked against MPI's matching rules.
 //!
-//! All ranks know what everybody sends and receives, since it follows from a seed. Within a context, receives agree in what
-//! they leave open, so that all find a message; how wildcards mix is the business of the unit tests of the matching itself.
+//! All ranks derive the whole traffic from a seed. All receives of a context use the same wildcards, so that
+//! every receive finds a message; the unit tests of the matching mix wildcards.
 
 use crate::parcel::{Parcel, recv, send};
 use tbccl::{Delivery, P2p};
 
-/// Numbers that look random and follow from a seed (splitmix64).
+/// A pseudo-random number generator with a seed (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// A message that somebody sends.
+/// A message of the traffic.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     from: u32,
@@ -33,7 +33,7 @@ struct Message {
     context: u32,
     tag: i32,
     len: usize,
-    /// Its place among what its sender sends.
+    /// Index among the messages of its sender.
     number: u32,
 }
 
@@ -48,7 +48,7 @@ impl Message {
     }
 }
 
-/// What receives of a context leave open: sender and tag.
+/// Whether receives of a context leave the sender, and the tag, open.
 fn is_open(context: u32) -> (bool, bool) {
     (context & 1 != 0, context & 2 != 0)
 }
@@ -64,7 +64,7 @@ fn messages(ranks: u32, count: u32, random: &mut Random) -> Vec<Message> {
                 to: random.below(ranks.into()) as u32,
                 context: random.below(4) as u32,
                 tag: random.below(3) as i32 - 1,
-                // Short ones more often.
+                // Short lengths are more frequent.
                 len: LENGTHS[(random.below(9) * random.below(9) / 8) as usize],
                 number: number[from as usize],
             }
@@ -72,16 +72,16 @@ fn messages(ranks: u32, count: u32, random: &mut Random) -> Vec<Message> {
         .collect()
 }
 
-/// A receive: what it asked for, and what it got.
+/// A receive with its request and its result.
 struct Got {
-    /// The message that it was posted for, which stands for all that match it.
-    wanted: Message,
+    /// The message that it was posted for; any message with the same match may arrive.
+    expected: Message,
     delivery: Delivery,
     number: u32,
 }
 
-/// Sends and receives `count` messages among all ranks, in an order that follows from the seed. Rounds that may overlap have
-/// different numbers, by which their contexts differ.
+/// Sends and receives `count` messages among all ranks, in an order derived from the seed. Rounds that may
+/// overlap have different numbers, and therefore different contexts.
 pub(crate) fn traffic(p2p: &P2p, seed: u64, round: u32, count: u32) {
     let me = p2p.rank().0;
     let all = messages(p2p.size(), count, &mut Random(seed));
@@ -108,43 +108,44 @@ pub(crate) fn traffic(p2p: &P2p, seed: u64, round: u32, count: u32) {
             let _ = sent.last().map(|parcel| parcel.request.test());
         }
     }
-    let got: Vec<Got> = received.into_iter().map(|(wanted, parcel)| open(wanted, parcel)).collect();
+    let received_messages: Vec<Got> =
+        received.into_iter().map(|(expected, parcel)| open(expected, parcel)).collect();
     sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
-    judge(me, &all, &got);
+    check_order(me, &all, &received_messages);
 }
 
-fn open(wanted: Message, parcel: Parcel) -> Got {
+fn open(expected: Message, parcel: Parcel) -> Got {
     let (delivery, bytes) = parcel.open().expect("received");
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let (from, number) = (word(0), word(4));
     assert_eq!(from, delivery.from.0);
-    let (any_rank, any_tag) = is_open(wanted.context);
-    assert!((any_rank || wanted.from == from) && (any_tag || wanted.tag == delivery.tag), "{wanted:?}");
-    assert!(bytes[8..delivery.bytes].iter().all(|byte| *byte == number as u8 ^ from as u8), "{wanted:?}");
-    Got { wanted, delivery, number }
+    let (any_rank, any_tag) = is_open(expected.context);
+    assert!((any_rank || expected.from == from) && (any_tag || expected.tag == delivery.tag), "{expected:?}");
+    assert!(bytes[8..delivery.bytes].iter().all(|byte| *byte == number as u8 ^ from as u8), "{expected:?}");
+    Got { expected, delivery, number }
 }
 
-/// Every message came once, as it was sent; and none was overtaken by a later one of its sender in its context that could go
-/// to the same receives.
-fn judge(me: u32, all: &[Message], got: &[Got]) {
+/// Asserts that every message arrived once and unchanged, and overtook no earlier message of its sender and
+/// context that matches the same receives.
+fn check_order(me: u32, all: &[Message], received_messages: &[Got]) {
     for message in all.iter().filter(|message| message.to == me) {
-        let mut of_it = got.iter().filter(|got| {
-            got.wanted.context == message.context
-                && got.delivery.from.0 == message.from
-                && got.number == message.number
+        let mut of_it = received_messages.iter().filter(|received| {
+            received.expected.context == message.context
+                && received.delivery.from.0 == message.from
+                && received.number == message.number
         });
         let only = of_it.next().unwrap_or_else(|| panic!("{message:?} is lost"));
         assert!(of_it.next().is_none(), "{message:?} came twice");
         assert_eq!((only.delivery.tag, only.delivery.bytes), (message.tag, message.len), "{message:?}");
     }
-    for (at, later) in got.iter().enumerate() {
-        for earlier in &got[..at] {
-            let same = earlier.wanted.context == later.wanted.context
+    for (at, later) in received_messages.iter().enumerate() {
+        for earlier in &received_messages[..at] {
+            let same = earlier.expected.context == later.expected.context
                 && earlier.delivery.from == later.delivery.from;
-            let (any_rank, any_tag) = is_open(earlier.wanted.context);
-            let could = (any_rank || earlier.wanted.from == later.delivery.from.0)
-                && (any_tag || earlier.wanted.tag == later.delivery.tag);
-            assert!(!(same && could && later.number < earlier.number), "overtaken: {:?}", later.wanted);
+            let (any_rank, any_tag) = is_open(earlier.expected.context);
+            let could = (any_rank || earlier.expected.from == later.delivery.from.0)
+                && (any_tag || earlier.expected.tag == later.delivery.tag);
+            assert!(!(same && could && later.number < earlier.number), "overtaken: {:?}", later.expected);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What the ranks of these tests do.
+//! The roles of ranks in these tests.
 
-use crate::{acts, parcel, random};
+use crate::{parcel, random, scenarios};
 use rustix::process::{Signal, getpid, getppid, kill_process};
 use std::{
     io::Write,
@@ -8,26 +8,26 @@ use std::{
 };
 use tbccl::{Communicator, Config};
 
-/// Not a test: the role of this process, if it has one.
+/// Plays the role of this process, if it has one; not a test.
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
     let config = Config::from_env().expect("readable");
     let mut comm = Communicator::from_env().expect("all join");
-    let p2p = acts::p2p_of(&mut comm, &config);
+    let p2p = scenarios::p2p_of(&mut comm, &config);
     match role.as_str() {
         "everything" => {
-            acts::lengths(&p2p);
-            acts::ring(&p2p);
-            acts::from_anyone(&p2p);
-            acts::beside_a_collective(&mut comm, &p2p);
-            acts::too_long(&p2p);
-            acts::in_place(&p2p, comm.transport(), 8 << 20);
+            scenarios::lengths(&p2p);
+            scenarios::ring(&p2p);
+            scenarios::from_anyone(&p2p);
+            scenarios::beside_a_collective(&mut comm, &p2p);
+            scenarios::too_long(&p2p);
+            scenarios::in_place(&p2p, comm.transport(), 8 << 20);
             (0..3u32).for_each(|round| random::traffic(&p2p, round.into(), round, 200));
             comm.barrier().expect("all are here");
         }
         "leavers" => leavers(&mut comm, p2p),
-        "last_words" => last_words(&mut comm, p2p),
+        "last_words" => close_after_sending(&mut comm, p2p),
         "slow_neighbour" => slow_neighbour(&mut comm, p2p),
         "killed" => killed(&mut comm, &p2p),
         "p2p_latency" => latency(&mut comm, &p2p),
@@ -36,13 +36,14 @@ fn play() {
     print(&format!("\n@done {} \n", comm.rank()));
 }
 
-/// In one write, so that ranks do not mix.
+/// Prints in one write, so that lines of ranks do not mix.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
 }
 
-/// Rank 0 receives from anyone while the others close their p2p one after the other, and sends to one that has not.
+/// Rank 0 receives from any rank while the others close their p2p one after the other, and sends to one that
+/// is still open.
 fn leavers(comm: &mut Communicator, p2p: tbccl::P2p) {
     let me = p2p.rank().0;
     let received = (me == 0).then(|| parcel::recv(&p2p, None, 0, None, 8).expect("taken"));
@@ -69,9 +70,10 @@ fn leavers(comm: &mut Communicator, p2p: tbccl::P2p) {
     assert!(error.contains("closed its communicator"), "{error}");
 }
 
-/// Rank 1 sends and closes its p2p. Only then rank 0 receives all of it, which has things to say meanwhile that nobody hears.
-/// With `LATE`, the launcher is stopped for so many milliseconds, so that it is late in telling of that.
-fn last_words(comm: &mut Communicator, p2p: tbccl::P2p) {
+/// Rank 1 sends and closes its p2p. Rank 0 then sends to it in vain, and receives all of its messages.
+///
+/// With `LATE`, the launcher is stopped for that many milliseconds, which delays its report of the close.
+fn close_after_sending(comm: &mut Communicator, p2p: tbccl::P2p) {
     const MESSAGES: i32 = 90;
     let late = std::env::var("LATE").ok().map(|late| Duration::from_millis(late.parse().expect("a number")));
     let launcher = getppid().expect("tbccl run");
@@ -85,7 +87,7 @@ fn last_words(comm: &mut Communicator, p2p: tbccl::P2p) {
             })
         });
         for tag in 0..MESSAGES {
-            parcel::send_slice(&p2p, 0, tag, &acts::bytes_of(1, 0, 10_000)).expect("sent");
+            parcel::send_slice(&p2p, 0, tag, &scenarios::bytes_of(1, 0, 10_000)).expect("sent");
         }
         drop(p2p);
         comm.barrier().expect("all are here");
@@ -97,11 +99,12 @@ fn last_words(comm: &mut Communicator, p2p: tbccl::P2p) {
     std::thread::sleep(Duration::from_millis(50));
     let receive = |tag| parcel::recv(&p2p, Some(1), 0, Some(tag), 10_000).expect("taken");
     for parcel in (0..MESSAGES).map(receive).collect::<Vec<_>>() {
-        assert!(parcel.open().expect("it was sent").1 == acts::bytes_of(1, 0, 10_000));
+        assert!(parcel.open().expect("it was sent").1 == scenarios::bytes_of(1, 0, 10_000));
     }
 }
 
-/// Rank 1 closes its p2p, and waits for what rank 2 takes its time to receive. Rank 0 wants something of rank 1 all the while.
+/// Rank 1 closes its p2p, and waits until rank 2 has received its messages slowly. Rank 0 waits for rank 1
+/// meanwhile.
 fn slow_neighbour(comm: &mut Communicator, p2p: tbccl::P2p) {
     let me = p2p.rank().0;
     if me == 1 {
@@ -122,7 +125,7 @@ fn slow_neighbour(comm: &mut Communicator, p2p: tbccl::P2p) {
     comm.barrier().expect("all are here");
 }
 
-/// Rank 1 is killed while others wait for its p2p, or for it to take theirs.
+/// Rank 1 is killed while the others wait for a message from it, or for it to receive theirs.
 fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
     let me = p2p.rank().0;
     comm.barrier().expect("all are here");
@@ -143,12 +146,12 @@ fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
     assert_eq!(again, error);
 }
 
-/// What 8 bytes take by p2p and by calls.
+/// Prints the latency of 8 bytes by p2p and by blocking calls.
 fn latency(comm: &mut Communicator, p2p: &tbccl::P2p) {
     let (me, peer) = (p2p.rank().0, 1 - p2p.rank().0);
     let mut word = [0u8; 8];
     for _ in 0..5 {
-        let by_p2p = acts::half_round(
+        let by_p2p = scenarios::half_round(
             || {
                 if me == 0 {
                     parcel::send_slice(p2p, peer, 0, &word).expect("sent");
@@ -160,7 +163,7 @@ fn latency(comm: &mut Communicator, p2p: &tbccl::P2p) {
             },
             100,
         );
-        let by_calls = acts::half_round(
+        let by_calls = scenarios::half_round(
             || {
                 if me == 0 {
                     comm.send(&word, tbccl::Rank(1)).expect("sent");

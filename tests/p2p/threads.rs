@@ -1,6 +1,6 @@
 //! P2p between threads of one process.
 
-use crate::{acts, parcel, random};
+use crate::{parcel, random, scenarios};
 use proptest::prelude::*;
 use std::{
     sync::Barrier,
@@ -20,7 +20,7 @@ pub(crate) fn job(ranks: u32, config: &Config, body: impl Fn(&mut Communicator, 
         for mut comm in comms {
             let body = &body;
             scope.spawn(move || {
-                let p2p = acts::p2p_of(&mut comm, config);
+                let p2p = scenarios::p2p_of(&mut comm, config);
                 body(&mut comm, &p2p);
             });
         }
@@ -30,44 +30,44 @@ pub(crate) fn job(ranks: u32, config: &Config, body: impl Fn(&mut Communicator, 
 #[test]
 fn every_length_arrives_whoever_comes_first() {
     for ranks in [1, 2, 3, 5] {
-        job(ranks, &config(), |_, p2p| acts::lengths(p2p));
+        job(ranks, &config(), |_, p2p| scenarios::lengths(p2p));
     }
 }
 
 #[test]
 fn a_ring_of_messages_goes_round() {
     for ranks in [1, 2, 4] {
-        job(ranks, &config(), |_, p2p| acts::ring(p2p));
+        job(ranks, &config(), |_, p2p| scenarios::ring(p2p));
     }
 }
 
 #[test]
 fn messages_of_anyone_come_in_the_order_of_each() {
-    job(4, &config(), |_, p2p| acts::from_anyone(p2p));
+    job(4, &config(), |_, p2p| scenarios::from_anyone(p2p));
 }
 
 #[test]
 fn messages_travel_while_their_ranks_are_in_a_collective() {
-    job(3, &config(), acts::beside_a_collective);
+    job(3, &config(), scenarios::beside_a_collective);
 }
 
 #[test]
 fn a_message_that_is_too_long_is_an_error_of_its_receive_alone() {
-    job(2, &config(), |_, p2p| acts::too_long(p2p));
+    job(2, &config(), |_, p2p| scenarios::too_long(p2p));
 }
 
 #[test]
 fn registered_memory_is_read_in_place() {
-    job(2, &config(), |comm, p2p| acts::in_place(p2p, comm.transport(), 64 << 20));
+    job(2, &config(), |comm, p2p| scenarios::in_place(p2p, comm.transport(), 64 << 20));
 }
 
 #[test]
 fn a_rank_without_peers_writes_to_itself() {
     job(1, &config(), |_, p2p| {
-        // More than is kept on the heap, then received in another order.
+        // More bytes than the heap keeps, received in another order.
         let len = 10_000;
         let sent: Vec<_> = (0..200)
-            .map(|i| parcel::send(p2p, 0, 0, i, acts::bytes_of(0, i as u32, len)).expect("taken"))
+            .map(|i| parcel::send(p2p, 0, 0, i, scenarios::bytes_of(0, i as u32, len)).expect("taken"))
             .collect();
         assert!(sent[0].request.test().is_some(), "within the budget");
         assert!(sent[199].request.test().is_none(), "beyond it");
@@ -75,7 +75,7 @@ fn a_rank_without_peers_writes_to_itself() {
             let (delivery, bytes) =
                 parcel::recv(p2p, None, 0, Some(tag), len).expect("taken").open().expect("received");
             assert_eq!(delivery.tag, tag);
-            assert!(bytes == acts::bytes_of(0, tag as u32, len));
+            assert!(bytes == scenarios::bytes_of(0, tag as u32, len));
         }
         sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
     });
@@ -92,10 +92,10 @@ fn threads_of_one_rank_wait_for_letters_of_their_own() {
                     for round in 0..100 {
                         let len = if round % 10 == 0 { 50_000 } else { 8 };
                         let received = parcel::recv(p2p, Some(peer), 0, Some(tag), len).expect("taken");
-                        let bytes = acts::bytes_of(p2p.rank().0, tag as u32, len);
+                        let bytes = scenarios::bytes_of(p2p.rank().0, tag as u32, len);
                         let sent = parcel::send(p2p, peer, 0, tag, bytes).expect("taken");
                         let (_, bytes) = received.open().expect("received");
-                        assert!(bytes == acts::bytes_of(peer, tag as u32, len));
+                        assert!(bytes == scenarios::bytes_of(peer, tag as u32, len));
                         sent.open().expect("sent");
                     }
                 });
@@ -111,17 +111,17 @@ fn a_sender_whose_receiver_takes_nothing_is_not_held_up_and_takes_no_more_memory
         let len = 1000;
         if p2p.rank() == Rank(0) {
             let sent: Vec<_> = (0..COUNT)
-                .map(|tag| parcel::send(p2p, 1, 0, tag, acts::bytes_of(0, 1, len)).expect("taken"))
+                .map(|tag| parcel::send(p2p, 1, 0, tag, scenarios::bytes_of(0, 1, len)).expect("taken"))
                 .collect();
             comm.barrier().expect("all are here");
             sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
         } else {
             comm.barrier().expect("all are here");
-            // The last one first, behind all others.
+            // The last tag is received first, behind all others.
             for tag in (0..COUNT).rev() {
                 let (_, bytes) =
                     parcel::recv(p2p, Some(0), 0, Some(tag), len).expect("taken").open().expect("received");
-                assert!(bytes == acts::bytes_of(0, 1, len));
+                assert!(bytes == scenarios::bytes_of(0, 1, len));
             }
         }
         comm.barrier().expect("all are here");
@@ -135,7 +135,7 @@ fn arguments_that_make_no_sense_are_refused_and_nothing_is_lost() {
         assert!(error.contains("rank 2 is not in 0..2"), "{error}");
         let error = parcel::recv(p2p, Some(7), 0, None, 1).expect_err("there is none").to_string();
         assert!(error.contains("rank 7 is not in 0..2"), "{error}");
-        acts::ring(p2p);
+        scenarios::ring(p2p);
     });
 }
 
@@ -161,7 +161,7 @@ fn a_wait_that_is_over_can_be_begun_again() {
 #[test]
 fn letters_outlive_their_mail_and_say_that_it_is_closed() {
     let mut comm = Communicator::local(1, &config()).expect("memory for a test").remove(0);
-    let p2p = acts::p2p_of(&mut comm, &config());
+    let p2p = scenarios::p2p_of(&mut comm, &config());
     let parcel = parcel::recv(&p2p, None, 0, None, 8).expect("taken");
     drop(p2p);
     let error = parcel.error();
@@ -193,7 +193,7 @@ fn latency_beside_send_and_recv() {
         job(2, &config(), |comm, p2p| {
             let me = p2p.rank().0;
             let mut word = [0u8; 8];
-            let by_p2p = acts::half_round(
+            let by_p2p = scenarios::half_round(
                 || {
                     if me == 0 {
                         parcel::send_slice(p2p, 1, 0, &word).expect("sent");
@@ -205,7 +205,7 @@ fn latency_beside_send_and_recv() {
                 },
                 100,
             );
-            let by_calls = acts::half_round(
+            let by_calls = scenarios::half_round(
                 || {
                     if me == 0 {
                         comm.send(&word, Rank(1)).expect("sent");

@@ -1,4 +1,4 @@
-//! Cases: one call each, by value; and all there are for a number of ranks.
+//! Cases: one call each, described by value; and all cases of a number of ranks.
 
 use collectives::{
     plan::{ALGORITHMS, Algorithm},
@@ -7,51 +7,51 @@ use collectives::{
 use std::sync::LazyLock;
 use tbccl::{Collective, DType, ReduceOp};
 
-/// The longest of the counts: in several pieces by any protocol.
+/// The longest count, which every protocol splits.
 pub(crate) const LONG: usize = 65_537;
 
 /// A call of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Call {
-    /// With blocks of one length.
+    /// Blocks of equal lengths.
     Even(Collective),
-    /// With blocks of unequal lengths.
+    /// Blocks of unequal lengths.
     Vector(Collective),
     /// A message to another rank, and one from another.
     Messages,
 }
 
-/// Which algorithm carries it out.
+/// The algorithm of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Way {
-    /// What the library chooses.
+    /// The algorithm that the library chooses.
     Chosen,
-    /// By name, with so many segments.
+    /// A named algorithm with a number of segments.
     By(&'static str, u32),
 }
 
-/// What a case is about but for sizes.
+/// All properties of a case except its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kind {
     pub(crate) call: Call,
     pub(crate) way: Way,
     pub(crate) in_place: bool,
     pub(crate) dtype: DType,
-    /// `sum` where nothing is reduced.
+    /// `sum` if the call does not reduce.
     pub(crate) op: ReduceOp,
 }
 
-/// One call of all ranks.
+/// A call of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Case {
     pub(crate) kind: Kind,
-    /// Elements per block; of the vector forms, what lengths are made of.
+    /// Elements per block; for vector forms, the basis of the lengths.
     pub(crate) count: usize,
-    /// Decides inputs, roots and lengths, and whether buffers are in registered memory.
+    /// Determines inputs, roots and lengths, and whether buffers are registered.
     pub(crate) seed: u64,
 }
 
-/// A number that looks random, by a seed and an index.
+/// Returns a pseudo-random number of a seed and an index.
 pub(crate) fn mix(seed: u64, index: usize) -> u64 {
     let mut x = seed ^ (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -60,7 +60,7 @@ pub(crate) fn mix(seed: u64, index: usize) -> u64 {
 }
 
 impl Call {
-    /// Every call but the barrier, which has no elements.
+    /// Returns every call except the barrier, which has no elements.
     pub(crate) fn all() -> Vec<Call> {
         let collectives = || Collective::ALL.into_iter().filter(|c| *c != Collective::Barrier);
         let vector = collectives().filter(|c| has_vector_form(*c)).map(Call::Vector);
@@ -78,7 +78,7 @@ impl Call {
         self.collective().is_some_and(Collective::reduces)
     }
 
-    /// Not in place, and in place if there is such a call.
+    /// Returns whether the call runs in place: false, and true if it has such a form.
     pub(crate) fn places(self) -> &'static [bool] {
         match self {
             Call::Even(Collective::AllToAll | Collective::SendRecv) | Call::Vector(_) | Call::Messages => {
@@ -102,7 +102,7 @@ impl Call {
         [Way::Chosen].into_iter().chain(by_name).collect()
     }
 
-    /// Every element type with every operation that is legal for it; with one, where nothing is reduced.
+    /// Returns every element type with every legal operation; with one operation if the call does not reduce.
     pub(crate) fn pairs(self) -> &'static [(DType, ReduceOp)] {
         static PAIRS: LazyLock<[Vec<(DType, ReduceOp)>; 3]> = LazyLock::new(|| {
             let such = |fits: fn(ReduceOp) -> bool| {
@@ -135,7 +135,7 @@ impl Call {
     }
 }
 
-/// The counts for a number of ranks, in order.
+/// Returns the counts for a number of ranks, in ascending order.
 pub(crate) fn counts(ranks: u32) -> Vec<usize> {
     let n = ranks as usize;
     let mut counts = vec![0, 1, n - 1, n, n + 1, 1000, LONG];
@@ -144,9 +144,9 @@ pub(crate) fn counts(ranks: u32) -> Vec<usize> {
     counts
 }
 
-/// The whole product for a number of ranks: 93 thousand cases or so.
+/// Returns the whole product for a number of ranks, about 93 thousand cases.
 pub(crate) fn product(ranks: u32) -> impl Iterator<Item = Case> {
-    // One rank has nobody to send a message to.
+    // A single rank has no other rank to send a message to.
     let calls = Call::all().into_iter().filter(move |call| ranks > 1 || *call != Call::Messages);
     let kinds = calls.flat_map(Call::kinds);
     kinds
@@ -155,7 +155,7 @@ pub(crate) fn product(ranks: u32) -> impl Iterator<Item = Case> {
         .map(move |(at, (kind, count))| Case { kind, count, seed: mix(u64::from(ranks) << 32, at) })
 }
 
-/// The algorithms of the one call that has no elements.
+/// Returns the algorithms of the barrier, the only call without elements.
 pub(crate) fn barriers() -> Vec<&'static str> {
     ALGORITHMS.iter().filter(|a| a.collective == Collective::Barrier).map(|a| a.name).collect()
 }

@@ -1,4 +1,4 @@
-//! Which cases of the product run: see the module documentation of the program.
+//! Choice of the cases to run; see the module documentation of the program.
 
 use crate::case::{Case, Kind, LONG, Way, counts, mix, product};
 use std::{
@@ -6,30 +6,30 @@ use std::{
     hash::{Hash, Hasher},
 };
 
-/// The ranks that there are.
+/// Numbers of ranks.
 pub(crate) const RANKS: std::ops::RangeInclusive<u32> = 1..=9;
 
-/// One of so many cases is taken of what nothing else takes; and of long ones.
+/// One of this many remaining cases runs; `LONG_SAMPLE` is the number for long ones.
 const SAMPLE: u64 = 1024;
 const LONG_SAMPLE: u64 = 8192;
 
-/// One of so many choices of a count is the longest one.
+/// One of this many choices of a count is the longest count.
 const LONG_CHOICES: u64 = 32;
 
-/// Takes in all cases, if it is set.
+/// Environment variable that selects all cases.
 pub(crate) const EVERYTHING: &str = "TBCCL_TEST_EVERYTHING";
 
-/// The one number of ranks to try, where all cases take too long at once.
+/// Environment variable with a single number of ranks to test, to divide the time of all cases.
 const RANKS_ALONE: &str = "TBCCL_TEST_RANKS";
 
-/// The numbers of ranks that calls are tried with.
+/// Returns the numbers of ranks to test.
 pub(crate) fn ranks() -> impl Iterator<Item = u32> {
     let only = std::env::var(RANKS_ALONE).ok().map(|ranks| ranks.parse().expect("a number of ranks"));
     assert!(only.is_none_or(|only| RANKS.contains(&only)), "{RANKS_ALONE} is none of {RANKS:?}");
     RANKS.filter(move |ranks| only.is_none_or(|only| only == *ranks))
 }
 
-/// Mixes whatever it is given; quick, since all of the product goes through it.
+/// A hasher; fast, since every case of the product is hashed.
 struct Mixer(u64);
 
 impl Hasher for Mixer {
@@ -46,7 +46,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// A number that looks random, and is the same in every process.
+/// Returns a hash that is the same in every process.
 fn hash(of: impl Hash) -> u64 {
     let mut mixer = Mixer(1);
     of.hash(&mut mixer);
@@ -63,7 +63,7 @@ fn pick_count(ranks: u32, hash: u64) -> usize {
     if hash.is_multiple_of(LONG_CHOICES) { LONG } else { pick(short, hash) }
 }
 
-/// The name of the algorithm.
+/// Returns the name of the algorithm.
 fn name(way: Way) -> &'static str {
     match way {
         Way::Chosen => "",
@@ -78,8 +78,8 @@ fn pick_way(kind: Kind, hash: u64) -> Way {
     }
 }
 
-/// Does it stand for its algorithm, in place or not, with its count, on so many ranks? The longest count has a third of
-/// the numbers of ranks.
+/// Whether the case represents its algorithm and form with its count on `ranks` ranks. The longest count runs
+/// on a third of the numbers of ranks.
 fn stands_for_its_count(case: &Case, ranks: u32) -> bool {
     let Case { kind, count, .. } = *case;
     if count == LONG && ranks % 3 != hash((kind.call, name(kind.way), kind.in_place)) as u32 % 3 {
@@ -89,7 +89,8 @@ fn stands_for_its_count(case: &Case, ranks: u32) -> bool {
     kind.way == pick_way(kind, by) && (kind.dtype, kind.op) == pick(kind.call.pairs(), by)
 }
 
-/// Does it stand for its type and operation on so many ranks, by the algorithm that the library chooses?
+/// Whether the case represents its type and operation on `ranks` ranks, with the library's choice of
+/// algorithm.
 fn stands_for_its_type(case: &Case, ranks: u32) -> bool {
     let Case { kind, count, .. } = *case;
     if kind.way != Way::Chosen {
@@ -99,11 +100,11 @@ fn stands_for_its_type(case: &Case, ranks: u32) -> bool {
     kind.in_place == pick(kind.call.places(), by) && count == pick_count(ranks, by)
 }
 
-/// Does it stand for its algorithm with its type and operation?
+/// Whether the case represents its algorithm with its type and operation.
 fn stands_for_its_algorithm(case: &Case, ranks: u32) -> bool {
     let Case { kind, count, .. } = *case;
     let by = hash((kind.call, name(kind.way), kind.dtype, kind.op));
-    // All but one rank, so that it is a message, too.
+    // 2 to 9 ranks, since a single rank sends no messages.
     ranks == 2 + (by % 8) as u32
         && kind.way == pick_way(kind, by)
         && kind.in_place == pick(kind.call.places(), by)
@@ -114,7 +115,7 @@ fn is_sampled(case: &Case) -> bool {
     case.seed.is_multiple_of(if case.count == LONG { LONG_SAMPLE } else { SAMPLE })
 }
 
-/// The cases that run on so many ranks.
+/// Returns the cases that run on `ranks` ranks.
 pub(crate) fn chosen(ranks: u32) -> impl Iterator<Item = Case> {
     let everything = std::env::var_os(EVERYTHING).is_some();
     let stands = move |case: &Case| {

@@ -1,16 +1,16 @@
-//! What operations mean on each element type, written as plainly as can be; and inputs on which any order of reduction
-//! gives the same bits.
+//! Definitions of the operations on each element type, written as simply as possible; and inputs whose
+//! reductions have the same bits in any order.
 
 use half::{bf16, f16};
 use num_complex::Complex32;
 use std::fmt::Debug;
 use tbccl::{Element, ReduceOp};
 
-/// What an element type means, written as plainly as can be.
+/// The definition of an element type, written as simply as possible.
 pub(crate) trait Sample: Element + Debug {
-    /// An element of an input; `ranks` is how many of them are combined.
+    /// Returns an element of an input; `ranks` is the number of contributions.
     fn sample(op: ReduceOp, random: u64, ranks: u32) -> Self;
-    /// The elements of all ranks, combined.
+    /// Reduces the elements of all ranks.
     fn reduce(op: ReduceOp, elements: &[Self]) -> Self;
 }
 
@@ -42,7 +42,7 @@ macro_rules! integers {
 
 integers!(i8, i16, i32, i64, u8, u16, u32, u64);
 
-/// A small integer, such that sums and products are exact in eight bits of mantissa, and averages too.
+/// Returns a small integer, such that sums, products and averages are exact in eight bits of mantissa.
 fn small(op: ReduceOp, random: u64, ranks: u32) -> f32 {
     match op {
         ReduceOp::Prod => [1.0, 2.0, -1.0, -2.0][random as usize % 4],
@@ -51,7 +51,7 @@ fn small(op: ReduceOp, random: u64, ranks: u32) -> f32 {
     }
 }
 
-/// Exact on small integers, whatever the order.
+/// Reduces floats; exact on small integers in any order.
 fn reduce_floats(op: ReduceOp, elements: impl ExactSizeIterator<Item = f64> + Clone) -> f64 {
     let count = elements.len() as f64;
     match op {
@@ -87,7 +87,7 @@ floats! {
 
 impl Sample for bool {
     fn sample(_op: ReduceOp, random: u64, ranks: u32) -> bool {
-        // Rarely, so that "or" over many ranks is not always true.
+        // True is rare, so that "or" over many ranks is not always true.
         random.is_multiple_of(u64::from(ranks))
     }
 

@@ -1,7 +1,7 @@
-//! One case as one rank: its buffers, the call, and what must be in them afterwards.
+//! One case on one rank: its buffers, its call, and the expected result.
 //!
-//! Inputs repeat after a prime number of elements, so that long ones cost no more than copying them; pieces and chunks
-//! never lie at such a distance.
+//! Inputs repeat after a prime number of elements, so that generating long ones costs no more than copying.
+//! The distance of pieces or chunks is never a multiple of that number.
 
 use crate::{
     case::{Call, Case, mix},
@@ -10,33 +10,33 @@ use crate::{
 use std::ops::{Deref, DerefMut, Range};
 use tbccl::{Buffer, Collective, Communicator, Group, Rank, ReduceOp, Result, element::bytes_of};
 
-/// After so many elements inputs repeat.
+/// Elements after which inputs repeat.
 const PERIOD: usize = 4099;
 
-/// In what order contributions are combined.
+/// Order of reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// That of a result that all ranks contribute to.
+    /// The order of results to which all ranks contribute.
     Whole,
-    /// That of a prefix.
+    /// The order of prefix results.
     Prefix,
 }
 
-/// What inputs are, and what becomes of them.
+/// The definition of inputs and of their reduction.
 #[derive(Clone, Copy)]
 pub(crate) struct Meaning<T> {
-    /// An element of an input, given a random number and the number of ranks.
+    /// Returns an element of an input, given a random number and the number of ranks.
     pub(crate) sample: fn(ReduceOp, u64, u32) -> T,
-    /// The elements of ranks, in their order, combined.
+    /// Reduces elements, in rank order.
     pub(crate) reduce: fn(ReduceOp, &[T], Order) -> T,
 }
 
-/// Inputs on which the order does not matter.
+/// Returns the definition with inputs that reduce exactly in any order.
 pub(crate) fn exact<T: Sample>() -> Meaning<T> {
     Meaning { sample: T::sample, reduce: |op, elements, _| T::reduce(op, elements) }
 }
 
-/// Memory of the program's own, or such as peers read in place.
+/// Unregistered memory, or registered memory that peers read in place.
 enum Memory<T> {
     Own(Vec<T>),
     Registered(Buffer<T>),
@@ -62,7 +62,7 @@ impl<T: Sample> DerefMut for Memory<T> {
     }
 }
 
-/// The inputs of all ranks, from the point of view of one.
+/// The inputs of all ranks, as one rank computes them.
 struct Inputs<T> {
     case: Case,
     meaning: Meaning<T>,
@@ -70,7 +70,7 @@ struct Inputs<T> {
     ranks: usize,
 }
 
-/// `len` elements from a place on, of a sequence that repeats.
+/// Returns the elements of a range of a repeating sequence.
 fn repeated<T: Copy>(range: Range<usize>, at: impl Fn(usize) -> T) -> Vec<T> {
     let (start, len) = (range.start, range.len());
     let mut all: Vec<T> = (0..len.min(PERIOD)).map(|i| at((start + i) % PERIOD)).collect();
@@ -87,17 +87,17 @@ impl<T: Sample> Inputs<T> {
         (self.meaning.sample)(self.case.kind.op, random, self.ranks as u32)
     }
 
-    /// A part of the input of a rank.
+    /// Returns a range of the input of a rank.
     fn of(&self, rank: usize, range: Range<usize>) -> Vec<T> {
         repeated(range, |index| self.at(rank, index))
     }
 
-    /// Neither zero nor anything that a reduction leaves.
+    /// Returns elements that are neither zero nor a possible result.
     fn junk(&self, count: usize) -> Vec<T> {
         self.of(99, 0..count)
     }
 
-    /// A part of the inputs of some ranks, combined.
+    /// Returns the reduction of a range of the inputs of some ranks.
     fn reduced(&self, ranks: Range<usize>, range: Range<usize>, order: Order) -> Vec<T> {
         repeated(range, |index| {
             let column: Vec<T> = ranks.clone().map(|rank| self.at(rank, index)).collect();
@@ -105,37 +105,37 @@ impl<T: Sample> Inputs<T> {
         })
     }
 
-    /// The inputs of all ranks, side by side.
+    /// Returns the inputs of all ranks, concatenated.
     fn gathered(&self, range_of: impl Fn(usize) -> Range<usize>) -> Vec<T> {
         (0..self.ranks).flat_map(|rank| self.of(rank, range_of(rank))).collect()
     }
 
-    /// The length of a block of a vector form; some are empty, and some much longer than others.
+    /// Returns the length of a block of a vector form; some are 0, and some much longer than others.
     fn length(&self, from: usize, to: usize) -> usize {
         let count = self.case.count;
         [0, 1, count, count / 2, count + 3][(mix(!self.case.seed, from * 64 + to) >> 20) as usize % 5]
     }
 }
 
-/// One case as one rank.
+/// A case on one rank.
 pub(crate) struct Exchange<T> {
     inputs: Inputs<T>,
     root: Rank,
     send: Memory<T>,
-    /// The data, if it is in place.
+    /// The data, if the call is in place.
     recv: Memory<T>,
-    /// What `recv` has afterwards, and where.
+    /// Expected content of `recv`.
     wanted: Vec<T>,
     checked: Range<usize>,
-    /// The lengths of blocks: what all ranks know, or what this one sends to each.
+    /// Block lengths: those that all ranks know, or those that this rank sends.
     counts: Vec<usize>,
-    /// What this rank receives from each.
+    /// Block lengths that this rank receives.
     recv_counts: Vec<usize>,
-    /// How much further on a message's destination is.
+    /// Distance from this rank to the destination of its message.
     shift: usize,
 }
 
-/// What a rank has before and after a call.
+/// The buffers of a rank and their expected content.
 struct Buffers<T> {
     send: Vec<T>,
     recv: Vec<T>,
@@ -149,7 +149,7 @@ impl<T> Buffers<T> {
     }
 }
 
-/// Issues the call of an exchange to a communicator or to a group, which have it by the same names.
+/// Issues the call of an exchange to a communicator or a group, whose methods have the same names.
 macro_rules! issue {
     ($exchange:expr, $on:expr) => {{
         let Exchange { inputs, root, send, recv, counts, recv_counts, .. } = $exchange;
@@ -230,13 +230,13 @@ impl<T: Sample> Exchange<T> {
         Exchange { inputs, root, send, recv, wanted, checked, counts, recv_counts, shift }
     }
 
-    /// Carries it out.
+    /// Runs the call by itself.
     pub(crate) fn alone(&mut self, comm: &mut Communicator) -> Result<()> {
         if self.inputs.case.kind.call != Call::Messages {
             return issue!(self, comm);
         }
         let (to, from) = self.peers();
-        // Of ranks in a circle, not all wait for the same.
+        // Not all ranks of the ring may wait for their predecessor.
         if comm.rank() < to {
             comm.send(&self.send, to)?;
             comm.recv(&mut self.recv, from)
@@ -246,7 +246,7 @@ impl<T: Sample> Exchange<T> {
         }
     }
 
-    /// Gives it to a group.
+    /// Adds the call to a group.
     pub(crate) fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()> {
         if self.inputs.case.kind.call != Call::Messages {
             return issue!(self, group);
@@ -261,7 +261,7 @@ impl<T: Sample> Exchange<T> {
         (Rank(((me + self.shift) % ranks) as u32), Rank(((me + ranks - self.shift) % ranks) as u32))
     }
 
-    /// Compares what is there with what is wanted, bit by bit.
+    /// Compares the result with the expected bits.
     pub(crate) fn check(&self) {
         let got = &self.recv[self.checked.clone()];
         if bytes_of(got) == bytes_of(&self.wanted) {
@@ -276,7 +276,7 @@ impl<T: Sample> Exchange<T> {
 }
 
 impl<T: Sample> Inputs<T> {
-    /// The block of this rank.
+    /// Returns the range of this rank's block.
     fn mine(&self) -> Range<usize> {
         let count = self.case.count;
         self.me * count..(self.me + 1) * count
@@ -286,7 +286,7 @@ impl<T: Sample> Inputs<T> {
         let (n, me, count, mine) = (self.ranks, self.me, self.case.count, self.mine());
         let at_root = me == root;
         let input = || self.of(me, 0..count);
-        // Where there is no result, nothing changes, whatever its length.
+        // Without a result the buffer stays unchanged, with any length.
         let left_alone = || (self.junk(me % 3), self.junk(me % 3));
         let (send, (recv, wanted)) = match collective {
             Collective::AllReduce => {
@@ -383,7 +383,7 @@ impl<T: Sample> Inputs<T> {
         Buffers::new(send, recv, wanted)
     }
 
-    /// What a scan leaves where this was before.
+    /// Returns the result of a scan on a buffer with the content `before`.
     fn prefix(&self, collective: Collective, before: &[T]) -> Vec<T> {
         let ranks = self.me + usize::from(collective == Collective::Scan);
         if ranks == 0 { before.to_vec() } else { self.reduced(0..ranks, 0..self.case.count, Order::Prefix) }

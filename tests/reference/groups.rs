@@ -1,4 +1,4 @@
-//! Groups of calls: each gives what it gives alone.
+//! Groups of calls, each with the same result as the single call.
 
 use crate::{
     case::{Call, Case, Kind, Way, mix},
@@ -10,16 +10,16 @@ use half::{bf16, f16};
 use num_complex::Complex32;
 use tbccl::{Communicator, DType, Group, Result};
 
-/// Groups for each number of ranks.
+/// Number of groups for each number of ranks.
 const GROUPS: usize = 64;
 
-/// The calls of a group at most.
+/// Maximum number of calls of a group.
 const CALLS: u64 = 7;
 
-/// Mostly small, so that sums are fused; some in several pieces.
+/// Mostly small counts, so that sums are fused; some that are split.
 const COUNTS: [usize; 6] = [0, 1, 5, 64, 129, 1031];
 
-/// A call of a group, whatever its element type.
+/// A call of a group, of any element type.
 trait Queueing {
     fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()>;
     fn check(&self);
@@ -35,7 +35,7 @@ impl<T: Sample> Queueing for Exchange<T> {
     }
 }
 
-/// The calls of a group: the same on all ranks. Messages are among them, on one rank to itself.
+/// Returns the calls of a group, the same on all ranks. They include messages, on a single rank to itself.
 fn cases(ranks: u32, group: usize) -> Vec<Case> {
     let seed = mix(u64::from(ranks) << 40, group);
     let calls = Call::all();
@@ -44,7 +44,7 @@ fn cases(ranks: u32, group: usize) -> Vec<Case> {
         let seed = mix(seed, at as usize);
         let pick = |shift: u32, among: usize| (seed >> shift) as usize % among;
         let kind = match cases.last() {
-            // So that there are sums in a row.
+            // Produces consecutive sums.
             Some(last) if pick(3, 3) == 0 => last.kind,
             _ => {
                 let call = calls[pick(9, calls.len())];
@@ -62,14 +62,14 @@ fn exchange(case: Case, comm: &Communicator) -> Box<dyn Queueing> {
     with_element!(case.kind.dtype, T => Box::new(Exchange::<T>::new(case, exact(), comm)))
 }
 
-/// Runs groups; how many calls they had.
+/// Runs groups; returns their number of calls.
 pub(crate) fn groups(comm: &mut Communicator) -> Result<usize> {
     let mut number = 0;
     for turn in 0..GROUPS {
         let cases = cases(comm.size(), turn);
         number += cases.len();
         let mut exchanges: Vec<_> = cases.into_iter().map(|case| exchange(case, comm)).collect();
-        // Messages may stand anywhere among the others, on each rank elsewhere.
+        // Messages may be at any position among the others, a different one on each rank.
         let mut group = comm.group();
         exchanges.iter_mut().try_for_each(|exchange| exchange.queue(&mut group))?;
         group.run()?;

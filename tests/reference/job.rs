@@ -1,4 +1,4 @@
-//! Jobs: threads of this process, or processes that share memory, which are this program again.
+//! Jobs of threads of this process, or of processes that share memory and run this program again.
 
 use crate::work::Work;
 use std::{
@@ -8,21 +8,21 @@ use std::{
 };
 use tbccl::Communicator;
 
-/// Says what a rank is to do.
+/// Environment variable with the work of a rank.
 const WORK: &str = "WORK_OF_A_RANK";
 
-/// Jobs of tests that run side by side take turns: each keeps all cores busy, and its ranks wait for each other.
+/// Serializes the jobs of concurrent tests: each keeps all cores busy, and its ranks wait for each other.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a rank says when it has done all.
+/// Returns the line that a rank prints at the end.
 fn done(rank: u32, cases: usize) -> String {
     format!("@done {rank} {cases}")
 }
 
-/// On so many threads; how many cases.
+/// Runs the work on `ranks` threads; returns the number of cases.
 pub(crate) fn between_threads(work: Work, ranks: u32) -> usize {
     let _turn = turn();
     let communicators = Communicator::local(ranks, &work.config()).expect("memory for a test");
@@ -36,7 +36,8 @@ pub(crate) fn between_threads(work: Work, ranks: u32) -> usize {
     cases[0]
 }
 
-/// In so many processes; how many cases. No call waits for long in vain, so the job ends.
+/// Runs the work in `ranks` processes; returns the number of cases. The time limit of calls ends a job that
+/// hangs.
 pub(crate) fn between_processes(work: Work, ranks: u32) -> usize {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
@@ -56,7 +57,7 @@ pub(crate) fn between_processes(work: Work, ranks: u32) -> usize {
     cases(0)
 }
 
-/// Not a test: the work of this process, if it has any.
+/// Does the work of this process, if it has any; not a test.
 #[test]
 fn play() {
     use std::io::Write;
@@ -65,7 +66,7 @@ fn play() {
     let mut comm = Communicator::from_env_with(&work.config()).expect("a job");
     assert_eq!(comm.transport(), "shm");
     let cases = work.run(&mut comm).expect("all calls succeed");
-    // In one write, so that ranks do not mix.
+    // One write, so that lines of ranks do not mix.
     let said = format!("\n{}\n", done(comm.rank().0, cases));
     std::io::stdout().write_all(said.as_bytes()).expect("somebody listens");
 }

@@ -1,24 +1,26 @@
-//! Every call of the interface by every algorithm, on every element type and legal operation, against its definition,
-//! bit by bit: between threads of one process (`local`) and between processes (`shm`).
+//! Every call of the interface by every algorithm, on every element type and legal operation, compared bit by
+//! bit with its definition: between threads of one process (`local`) and between processes (`shm`).
 //!
-//! Inputs are such that any order of reduction gives the same bits (`definition`). A case is a call, in place or not,
-//! an algorithm with its segments (1 or 3, or the library's choice), an element type and an operation, 1 to 9 ranks, and a count
-//! of 0, 1, n-1, n, n+1, 1000 or 65537 elements per block (`case`); roots, lengths of blocks, and whether buffers are in
-//! registered memory follow from the case's seed. That are 836 thousand cases, of which 18 thousand run over each
-//! transport (`choice`, where a test counts them):
+//! Inputs are such that any order of reduction gives the same bits (`definition`). A case is a call, in place
+//! or not, an algorithm with its segments (1 or 3, or the library's choice), an element type and an
+//! operation, 1 to 9 ranks, and a count of 0, 1, n-1, n, n+1, 1000 or 65537 elements per block (`case`).
+//! Roots, block lengths, and whether buffers are registered follow from the seed of the case. Of these 836
+//! thousand cases 18 thousand run over each transport (`choice`, where a test counts them):
 //!
-//! - all of: algorithm × in place or not × ranks × count, each with one type, operation and segmentation; but 65537
-//!   elements on every third number of ranks only;
+//! - all of: algorithm × in place or not × ranks × count, each with one type, operation and segmentation; but
+//!   65537 elements on every third number of ranks only;
 //! - all of: call × type × operation × ranks, by the library's choice, each with one count and place;
 //! - all of: algorithm × type × operation, each with one number of ranks, count, place and segmentation;
 //! - of all others a sample of one in 1024, and one in 8192 of those with 65537 elements.
 //!
-//! With `TBCCL_TEST_EVERYTHING` set all of them run, which takes an hour or so; with `TBCCL_TEST_RANKS=9` only those of nine ranks.
+//! With `TBCCL_TEST_EVERYTHING` set all of them run, which takes about an hour; with `TBCCL_TEST_RANKS=9`
+//! only those of nine ranks.
 //!
-//! `reproducible` has random floats: its product of collectives that reduce, algorithms that promise an order, segments,
-//! places, types and operations that round is complete for 2 to 9 ranks and both transports; its reference is the
-//! definition of the order, so what equals it is equal between algorithms and transports. `groups` has seeded groups of
-//! random calls. Over other transports executor and plans are the same; their links have a suite of their own.
+//! `reproducible` has random floats. It runs the complete product of collectives that reduce, algorithms that
+//! guarantee an order, segments, places, types and operations that round, for 2 to 9 ranks and both
+//! transports. Its reference is the definition of the order, so equal results are also equal between
+//! algorithms and transports. `groups` runs seeded groups of random calls. Over other transports the executor
+//! and the plans are the same; their links have a test suite of their own.
 
 mod case;
 mod choice;
@@ -39,7 +41,7 @@ use std::{
 use tbccl::{Communicator, Config, SelectionConfig};
 use work::Work;
 
-/// For those who wonder where the time goes.
+/// Prints the time of a job.
 fn timed(between: fn(Work, u32) -> usize, work: Work, ranks: u32) -> usize {
     let started = Instant::now();
     let cases = between(work, ranks);

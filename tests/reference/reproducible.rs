@@ -1,5 +1,5 @@
-//! Numbers whose sums depend on the order: with `reproducible` numerics their bits follow from the definition of that
-//! order, whatever the algorithm, the segments, the length and the transport.
+//! Reductions whose result depends on the order. With `reproducible` numerics their bits follow from the
+//! definition of that order, for every algorithm, segmentation, length and transport.
 
 use crate::{
     case::{Call, Case, Kind, Way, mix},
@@ -9,20 +9,20 @@ use crate::{
 use half::{bf16, f16};
 use tbccl::{Collective, Communicator, DType, Numerics, ReduceOp, Result};
 
-/// Not divisible by anything; in several pieces of small rings.
+/// An odd count that small rings split.
 const COUNT: usize = 1031;
 
 const TYPES: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::Bf16];
 
-/// The operations that round.
+/// Operations that round.
 const OPERATIONS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Avg];
 
-/// Floats with the arithmetic that is promised: narrow ones are combined as f32, and rounded once.
+/// Floats with the guaranteed arithmetic: narrow ones are reduced as f32 and rounded once.
 trait Rough: Sample {
     fn of(number: f64) -> Self;
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
-    /// The sum, divided.
+    /// Returns the sum divided by the number of ranks.
     fn mean(self, other: Self, ranks: usize) -> Self;
 }
 
@@ -55,7 +55,7 @@ rough! {
     bf16, bf16::from_f64, f32: bf16::to_f32, bf16::from_f32;
 }
 
-/// A number with many digits; products of nine neither vanish nor overflow, and sums lose digits.
+/// Returns a number with many digits; products of nine neither underflow nor overflow, and sums lose digits.
 fn number(op: ReduceOp, random: u64) -> f64 {
     let digits = 1.0 + (random >> 12) as f64 / (1u64 << 52) as f64;
     let exponent = if op == ReduceOp::Prod { 0 } else { (random % 9) as i32 - 4 };
@@ -63,7 +63,8 @@ fn number(op: ReduceOp, random: u64) -> f64 {
     sign * digits * f64::from(exponent).exp2()
 }
 
-/// Neighbours first: of all ranks so many pairs that a power of two is left, then pairs of those, and so on.
+/// Reduces in pairs of neighbors: first as many pairs as leave a power of two, then pairs of the results, and
+/// so on.
 fn in_pairs<T: Rough>(op: ReduceOp, elements: &[T]) -> T {
     let ranks = elements.len();
     let pairs = 2 * (ranks - (1 << ranks.ilog2()));
@@ -84,7 +85,7 @@ fn in_pairs<T: Rough>(op: ReduceOp, elements: &[T]) -> T {
     terms[0]
 }
 
-/// From rank 0 on.
+/// Reduces in rank order.
 fn one_by_one<T: Rough>(op: ReduceOp, elements: &[T]) -> T {
     let combine = |a: T, b: &T| if op == ReduceOp::Prod { a.mul(*b) } else { a.add(*b) };
     elements[1..].iter().fold(elements[0], combine)
@@ -100,18 +101,18 @@ fn meaning<T: Rough>() -> Meaning<T> {
     }
 }
 
-/// The collectives that reduce.
+/// Returns the collectives that reduce.
 fn calls() -> impl Iterator<Item = Call> {
     Call::all().into_iter().filter(|call| call.reduces())
 }
 
-/// The algorithms that keep to the order.
+/// Returns the algorithms that keep the order.
 fn able(call: Call) -> impl Iterator<Item = &'static str> {
     call.algorithms().filter(|a| a.numerics == Numerics::Reproducible).map(|a| a.name)
 }
 
-/// Every collective that reduces, by every algorithm that keeps to the order, unsegmented and in three segments, and by
-/// the one that the library chooses; in place and not; on all floats, and with all operations that round.
+/// Returns every collective that reduces, by every algorithm that keeps the order, in one and in three
+/// segments, and by the library's choice; in place and not; on all floats, with all operations that round.
 pub(crate) fn cases(ranks: u32) -> impl Iterator<Item = Case> {
     let kinds = calls().flat_map(|call| {
         let by_name = able(call).flat_map(|name| [1, 3].map(|segments| Way::By(name, segments)));
@@ -127,7 +128,7 @@ pub(crate) fn cases(ranks: u32) -> impl Iterator<Item = Case> {
     })
 }
 
-/// One case.
+/// Runs a case.
 pub(crate) fn run(comm: &mut Communicator, case: Case) -> Result<()> {
     fn run<T: Rough>(comm: &mut Communicator, case: Case) -> Result<()> {
         let mut exchange = Exchange::<T>::new(case, meaning(), comm);
@@ -143,7 +144,7 @@ pub(crate) fn run(comm: &mut Communicator, case: Case) -> Result<()> {
     }
 }
 
-/// Else nothing would be shown.
+/// Otherwise the other tests would show nothing.
 #[test]
 fn the_order_decides_the_bits_of_these_numbers() {
     fn differ<T: Rough>(op: ReduceOp, ranks: usize) -> usize {

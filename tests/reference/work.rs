@@ -1,4 +1,4 @@
-//! What the ranks of a job do: cases, one after the other.
+//! The work of a job's ranks: a sequence of cases.
 
 use crate::{
     case::{Case, LONG, Way},
@@ -12,16 +12,16 @@ use num_complex::Complex32;
 use std::{fmt, str::FromStr};
 use tbccl::{Communicator, Config, DType, Numerics, Result, ShmConfig};
 
-/// What a job is for.
+/// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Cases with all counts but the longest, in small rings.
+    /// Cases with all counts except the longest, in small rings.
     Short,
-    /// Those with the longest.
+    /// Cases with the longest count.
     Long,
-    /// Sums whose order decides their bits.
+    /// Reductions whose bits depend on the order.
     Reproducible,
-    /// Calls of groups.
+    /// Groups of calls.
     Groups,
 }
 
@@ -45,9 +45,9 @@ impl Work {
     pub(crate) fn config(self) -> Config {
         let config = Config { slab_bytes: Some(64 << 20), ..Config::default() };
         match self {
-            // All lap the rings by far.
+            // Long messages wrap around the rings many times.
             Work::Long => config,
-            // Small enough that messages are in pieces, and lap the rings.
+            // The rings are so small that messages are split and wrap around.
             _ => {
                 let shm = ShmConfig { piece_bytes: 512, staging_bytes: 2048, ..ShmConfig::default() };
                 Config { shm, ..config }
@@ -55,10 +55,10 @@ impl Work {
         }
     }
 
-    /// Does it as one rank; how many cases it was.
+    /// Runs the work as one rank; returns the number of cases.
     ///
     /// # Errors
-    /// Of the library. Wrong results are a panic.
+    /// Errors of the library; wrong results panic.
     pub(crate) fn run(self, comm: &mut Communicator) -> Result<usize> {
         let ranks = comm.size();
         match self {
@@ -73,7 +73,7 @@ impl Work {
     }
 }
 
-/// Cases one after the other, each by its way.
+/// Runs cases one after the other, each with its algorithm.
 fn all(
     comm: &mut Communicator,
     cases: impl Iterator<Item = Case>,
@@ -94,12 +94,12 @@ fn all(
     Ok(number)
 }
 
-/// Runs an expression with `$element` being the Rust type of an element type.
+/// Evaluates an expression with `$element` as the Rust type of an element type.
 macro_rules! with_element {
     ($dtype:expr, $element:ident => $body:expr) => {
         with_element!($dtype, $element, $body,
-            F32 f32, F64 f64, F16 f16, Bf16 bf16, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64,
-            Bool bool, Complex64 Complex32)
+            F32 f32, F64 f64, F16 f16, Bf16 bf16, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32,
+            U64 u64, Bool bool, Complex64 Complex32)
     };
     ($dtype:expr, $element:ident, $body:expr, $($dt:ident $rust:ty),*) => {
         match $dtype {
@@ -112,7 +112,7 @@ macro_rules! with_element {
 }
 pub(crate) use with_element;
 
-/// One case with inputs on which the order does not matter.
+/// Runs a case with inputs that reduce exactly in any order.
 fn exactly(comm: &mut Communicator, case: Case) -> Result<()> {
     with_element!(case.kind.dtype, T => {
         let mut exchange = Exchange::<T>::new(case, exact(), comm);

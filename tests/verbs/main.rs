@@ -4,10 +4,6 @@
 //! Ranks are this program again, in the role that [`roles::play`] gives them.
 
 #[cfg(target_os = "linux")]
-#[path = "../failure/members/acts.rs"]
-#[allow(dead_code, reason = "not all that ranks can do is needed here")]
-mod acts;
-#[cfg(target_os = "linux")]
 mod collectives;
 #[cfg(target_os = "linux")]
 mod faults;
@@ -19,5 +15,9 @@ mod limits;
 mod members;
 #[cfg(target_os = "linux")]
 mod roles;
+#[cfg(target_os = "linux")]
+#[path = "../failure/members/scenarios.rs"]
+#[allow(dead_code, reason = "not all that ranks can do is needed here")]
+mod scenarios;
 #[cfg(target_os = "linux")]
 mod shared_hosts;

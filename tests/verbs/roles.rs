@@ -18,8 +18,15 @@ fn play() {
     };
     let (name, rest) = role.split_once(' ').unwrap_or((&role, ""));
     let done = match name {
-        "split" => return crate::acts::split(comm),
-        "ladder" => return crate::acts::ladder(comm, rest.parse().expect("a number"), 2, crate::acts::LARGE),
+        "split" => return crate::scenarios::split(comm),
+        "ladder" => {
+            return crate::scenarios::ladder(
+                comm,
+                rest.parse().expect("a number"),
+                2,
+                crate::scenarios::LARGE,
+            );
+        }
         "collectives" => collectives(&mut comm),
         "gaps" => gaps(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),

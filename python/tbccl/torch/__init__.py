@@ -5,22 +5,28 @@
 
     dist.init_process_group("tbccl")         # under torchrun, `tbccl run`, mpirun
 
-Importing this registers the backend ``tbccl`` for tensors in the memory of processors, and the rendezvous ``tbccl://``.
+The import registers the backend ``tbccl`` for tensors in host memory, and the rendezvous ``tbccl://``.
 ``docs/pytorch.md`` says what is supported and what differs from gloo and nccl.
 
-Where things are: `backend` makes groups, `group` is what a group knows, `collectives`, `lists`, `coalesced`, `messages`,
-`sparse` and `monitored` are its operations, `work` is what an operation in progress is, `tensors` says how a tensor lies in
-memory, `reductions` which operation a reduction is, `meeting` finds the other processes, `hooks` has communication hooks
-for DistributedDataParallel.
+- `backend`: registers the backend and creates process groups.
+- `rendezvous`: the ``tbccl://`` rendezvous, and ``env://`` under launchers other than torchrun.
+- `group`: the process group; it submits calls.
+- `collectives`, `lists`, `coalesced`, `sparse`: collectives on one tensor, on lists of tensors, on several
+  tensors at once and on sparse tensors.
+- `p2p`, `monitored_barrier`: point-to-point messages, and the barrier made of them.
+- `work`: operations in progress and their futures.
+- `tensors`, `reductions`: element types and memory of tensors, and reduction operations.
+- `hooks`: communication hooks for DistributedDataParallel.
 """
 
 _is_loading = True
 
 
 def _autoload() -> None:
-    """Registers the backend: the entry point that torch calls at the end of its own import.
+    """Registers the backend; the entry point that torch calls at the end of its own import.
 
-    Where the program imports this first, that is in the middle of this module's import, which registers it in the end.
+    If the program imports this module before torch, torch calls the function while this module is half
+    imported. The end of this module then registers the backend.
     """
     if not _is_loading:
         _backend.register()

@@ -1,7 +1,8 @@
-"""Registers tbccl with torch.distributed, and makes groups for it.
+"""Registers tbccl with torch.distributed and creates process groups.
 
-The processes of a group meet through the store that torch has for them: rank 0 leaves there what names the communicator to
-all, and everybody leaves a word that it is here, so that whoever waits in vain can say who is missing.
+The ranks of a group exchange the communicator's unique id through the group's store: rank 0 stores it, the
+other ranks read it. Each rank also stores a key that says that it has arrived, so that an error can name the
+missing ranks.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ from . import rendezvous
 from .group import ProcessGroup
 from .work import stop_completers, seconds
 
-#: What the backend is called.
+#: Name of the backend.
 BACKEND = "tbccl"
 
 _CONTEXT_BYTES = 4
 
-#: What moves the bytes of groups for which RDMA devices have no connections left.
+#: Transport without RDMA, by transport with RDMA: for groups that exceed the devices' connections.
 _TRANSPORTS_WITHOUT_RDMA = {"verbs": "tcp", "shm+verbs": "shm+tcp"}
 
-#: How often this process has made a default group. What an earlier one has left in a store is not for a later one.
+#: Default groups that this process has created; part of the store's keys, so that a later group does not read
+#: the keys of an earlier one.
 _default_group_count = 0
 
 
 def register() -> None:
-    """Makes the backend and the rendezvous ``tbccl://`` known to torch.distributed. Does nothing the second time, nor where
-    torch was built without torch.distributed."""
+    """Registers the backend and the ``tbccl://`` rendezvous with torch.distributed.
+
+    Does nothing when called again, or where torch was built without torch.distributed.
+    """
     if not dist.is_available() or hasattr(dist.Backend, BACKEND.upper()):
         return
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
@@ -46,14 +50,20 @@ def register() -> None:
 
 
 def create(options: Any, pg_options: Any = None) -> ProcessGroup:
-    """Makes a group. ``settings`` are options of tbccl by name, as ``{"ALGO": "ring"}``: torch's ``pg_options``.
+    """Creates a process group; torch calls it for ``init_process_group`` and ``new_group``.
 
-    Raises tbccl.Error when not all processes have come in time; it says which.
+    Args:
+        options: Store, rank, size, name and timeout of the group.
+        pg_options: Options of tbccl by name, as ``{"ALGO": "ring"}``.
+
+    Raises:
+        TypeError: ``pg_options`` is not a dict.
+        tbccl.Error: The communicator cannot be made; the message names ranks that did not come in time.
     """
     global _default_group_count
     if pg_options is not None and not isinstance(pg_options, dict):
         raise TypeError(
-            f"pg_options of tbccl are a dict of options by name, and this is {type(pg_options).__name__}"
+            f"pg_options must be a dict of tbccl's options by name, not {type(pg_options).__name__}"
         )
     is_default = not options.global_ranks_in_group
     p2p_group = None if is_default else _default_group()
@@ -64,7 +74,7 @@ def create(options: Any, pg_options: Any = None) -> ProcessGroup:
 
 
 def _default_group() -> ProcessGroup | None:
-    """The default group, if it is one of tbccl."""
+    """Returns the default group if tbccl is its backend, else None."""
     group = dist.group.WORLD
     return group if isinstance(group, ProcessGroup) else None
 
@@ -72,14 +82,15 @@ def _default_group() -> ProcessGroup | None:
 def _create_communicator(
     options: Any, pg_options: dict[str, str] | None, p2p_group: ProcessGroup | None
 ) -> tuple[Any, int]:
-    """The group's communicator, and the number that marks its messages.
+    """Returns the communicator of the group and the context number of its messages.
 
-    A program may have more groups than an RDMA device has connections for. What is made without them is slower, and right.
+    If RDMA devices have no connections left for the group, it communicates over TCP, with a warning: slower,
+    but correct.
     """
     try:
         return _join_through_store(options, pg_options, p2p_group, f"tbccl/{_default_group_count}")
     except (BootstrapError, TransportError) as error:
-        # All ranks come here if one does: a communicator is made on all of them, or none.
+        # A communicator is made on all ranks or on none, so all ranks get here if one does.
         fallback = None if p2p_group is None else _TRANSPORTS_WITHOUT_RDMA.get(p2p_group._comm.transport)
         if fallback is None:
             raise
@@ -98,7 +109,14 @@ def _create_communicator(
 def _join_through_store(
     options: Any, pg_options: dict[str, str] | None, p2p_group: ProcessGroup | None, prefix: str
 ) -> tuple[Any, int]:
-    """As :func:`_meet`, with words in this place of the group's store, and what is asked for or an error."""
+    """Makes the communicator with the unique id that rank 0 puts into the store.
+
+    Args:
+        options: Options of torch for the group.
+        pg_options: Options of tbccl.
+        p2p_group: Group whose communicator carries the messages; None: the new group's own.
+        prefix: Prefix of the keys in the store.
+    """
     store, rank, size = options.store, options.group_rank, options.group_size
     limit = _timeout_seconds(options.timeout)
     arguments = {"timeout": limit, "options": pg_options, "mail": p2p_group is None}
@@ -124,7 +142,11 @@ def _join_through_store(
 
 
 def _timeout_seconds(timeout: timedelta) -> float | None:
-    """The time limit of a group in seconds. What torch sets when nobody has set one does not override TBCCL_TIMEOUT."""
+    """Returns the time limit of a group in seconds; None for `TBCCL_TIMEOUT`.
+
+    `TBCCL_TIMEOUT` applies when it is set and the program passed no timeout, so that torch passes its
+    default.
+    """
     if timeout == default_pg_timeout and "TBCCL_TIMEOUT" in os.environ:
         return None
     return seconds(timeout)
@@ -133,7 +155,7 @@ def _timeout_seconds(timeout: timedelta) -> float | None:
 def _with_missing_ranks(
     error: Exception, store: dist.Store, arrival_keys: list[str], options: Any
 ) -> Exception:
-    """The error with the names of those who have not come; the error itself where all have."""
+    """Returns the error with the names of the ranks that did not come, or unchanged if all came."""
     missing = []
     for rank, key in enumerate(arrival_keys):
         with contextlib.suppress(Exception):
@@ -152,7 +174,9 @@ def _with_missing_ranks(
 
 
 def _delete_keys(store: dist.Store, keys: list[str]) -> None:
-    """Removes what nobody needs any more; the id is a secret. Not all stores can."""
+    """Deletes keys that are no longer needed, among them the id, which is a secret. Some stores cannot
+    delete.
+    """
     for key in keys:
         with contextlib.suppress(Exception):
             store.delete_key(key)

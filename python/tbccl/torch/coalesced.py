@@ -1,4 +1,4 @@
-"""Operations on many tensors at once, which are carried out as one group of calls."""
+"""Collectives on several tensors at once, carried out as one group of calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .tensors import (
 
 
 class CoalescedCollectives:
-    """The operations on many tensors."""
+    """Mixin of `ProcessGroup`: collectives on several tensors."""
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Any:
         """Reduces each tensor over all ranks, in place."""
@@ -45,7 +45,7 @@ class CoalescedCollectives:
     def all_gather_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Any:
-        """Gathers each of ``inputs`` in its output."""
+        """Gathers each of ``inputs`` into the output of the same index."""
         opts = call_options(c10d.AllgatherOptions, opts, None)
         self._check_pairs(outputs, inputs)
         prepared = [
@@ -57,7 +57,7 @@ class CoalescedCollectives:
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Any:
-        """Reduces and scatters each of ``inputs`` to its output."""
+        """Reduces and scatters each of ``inputs`` into the output of the same index."""
         opts = call_options(c10d.ReduceScatterOptions, opts, None)
         self._check_pairs(outputs, inputs)
         prepared = [
@@ -75,13 +75,13 @@ class CoalescedCollectives:
         input_list: Sequence[torch.Tensor],
         opts: Any = None,
     ) -> Any:
-        """Gathers each of ``input_list``; those of rank r are then in ``output_lists[r]``."""
+        """Gathers each tensor of ``input_list``; those of rank ``r`` arrive in ``output_lists[r]``."""
         opts = call_options(c10d.AllgatherOptions, opts, None)
         if len(output_lists) != self._size or any(
             len(outputs) != len(input_list) for outputs in output_lists
         ):
             raise ValueError(
-                f"the output is to be {self._size} lists of {len(input_list)} tensors, one list for each rank"
+                f"the output must be {self._size} lists of {len(input_list)} tensors, one list for each rank"
             )
         calls, keep_alive, copy_backs = [], [], []
         for input, outputs in zip(input_list, zip(*output_lists)):
@@ -90,7 +90,8 @@ class CoalescedCollectives:
             for output in outputs:
                 if output.numel() != input.numel():
                     raise ValueError(
-                        f"an output has {output.numel()} elements, and the tensor that is gathered {input.numel()}"
+                        f"an output has {output.numel()} elements, but its input has {input.numel()}: "
+                        "they must be equal"
                     )
             dtype, count = transfer_signature(send_buffer)
             calls.append(
@@ -104,7 +105,10 @@ class CoalescedCollectives:
 
     @staticmethod
     def _check_pairs(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+        """Checks that there are as many outputs as inputs, and that tbccl can use their memory."""
         if len(outputs) != len(inputs):
-            raise ValueError(f"{len(inputs)} tensors go in, and {len(outputs)} come out")
+            raise ValueError(
+                f"there are {len(inputs)} inputs and {len(outputs)} outputs: pass one output for each input"
+            )
         for tensor in (*outputs, *inputs):
             check_tensor(tensor)

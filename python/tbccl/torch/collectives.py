@@ -1,7 +1,7 @@
-"""Operations on one tensor: what torch has for tensors that hold the blocks of all ranks, and for those that hold one.
+"""Collectives on one tensor, with the blocks of all ranks or with one block.
 
-A tensor in one piece, of a type that tbccl has, is worked on where it lies. Torch has called some of these operations by
-other names before; both are here.
+A contiguous tensor of an element type of tbccl is used in place. torch has renamed some of these operations;
+both names are defined.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ _ZERO = timedelta(0)
 
 
 def single_tensor(tensors: Any) -> torch.Tensor:
-    """The tensor of a call: calls of groups take lists, for the sake of several devices per process."""
+    """Returns the tensor of a call that torch may pass as a list of one tensor."""
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
-        raise ValueError(f"a call takes one tensor per process, and these are {len(tensors)}")
+        raise ValueError(f"a call takes one tensor per process, not {len(tensors)}")
     return tensors[0]
 
 
 def call_options(kind: type, opts: Any, timeout: timedelta | None, **settings: Any) -> Any:
-    """Options of a call: those given, or new ones. Torch also has forms with single options in their place."""
+    """Returns ``opts`` if it has the type ``kind``, else new options with ``timeout`` and ``settings``.
+
+    torch also has forms of calls with single options in the place of an options object.
+    """
     if isinstance(opts, kind):
         return opts
     options = kind()
@@ -55,10 +58,14 @@ def call_options(kind: type, opts: Any, timeout: timedelta | None, **settings: A
 
 
 class Collectives:
-    """The operations on one tensor."""
+    """Mixin of `ProcessGroup`: collectives on one tensor."""
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
-        """Reduces a tensor over all ranks, in place. Short, since programs call it most."""
+        """Reduces a tensor over all ranks, in place.
+
+        The most frequent call has a short path: a blocking call on a contiguous CPU tensor of a type of
+        tbccl, outside a batch and without a timeout of its own.
+        """
         if type(opts) is not c10d.AllreduceOptions:
             op = dist.ReduceOp.SUM if opts is None else opts
             opts = call_options(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
@@ -92,7 +99,7 @@ class Collectives:
         return self._reduce_in_place(_native.ALL_REDUCE, tensor, opts, 0)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Any:
-        """Reduces a tensor over all ranks, to the root; others' tensors stay as they are."""
+        """Reduces a tensor over all ranks; the root's tensor gets the result, the others stay unchanged."""
         opts = call_options(
             c10d.ReduceOptions, opts, timeout, rootRank=opts, reduceOp=op or dist.ReduceOp.SUM
         )
@@ -112,7 +119,7 @@ class Collectives:
         return self._run(call, opts, [tensor], (buffer, contribution), copy_back)
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
-        """Gives all ranks the root's tensor."""
+        """Copies the root's tensor to all ranks."""
         opts = call_options(c10d.BroadcastOptions, opts, timeout, rootRank=opts)
         tensor, root = single_tensor(tensors), self._checked_root(opts.rootRank)
         buffer, copy_back = (
@@ -125,18 +132,18 @@ class Collectives:
         )
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
-        """Waits until all ranks are here."""
+        """Waits until all ranks have called it."""
         opts = call_options(c10d.BarrierOptions, opts, timeout)
         return self._run((_native.BARRIER, _native.UINT8, 0, 0, 0, 0, 0), opts, ())
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
-        """Gives all ranks the tensors of all, one after the other in ``output``."""
+        """Gathers the tensors of all ranks in ``output``, in the order of ranks."""
         opts = call_options(c10d.AllgatherOptions, opts, None)
         call, keep_alive, copy_back = self._gather_call(_native.ALL_GATHER, output, input, 0)
         return self._run(call, opts, [output], keep_alive, copy_back)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
-        """Reduces ``input`` over all ranks and gives each rank its block."""
+        """Reduces ``input`` over all ranks; each rank gets its block in ``output``."""
         opts = call_options(c10d.ReduceScatterOptions, opts, None)
         call, keep_alive, copy_back = self._reduce_scatter_call(output, input, opts.reduceOp)
         return self._run(call, opts, [output], keep_alive, copy_back)
@@ -145,7 +152,7 @@ class Collectives:
     _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
 
     def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
-        """Gives the root the tensors of all ranks, one after the other in ``output``."""
+        """Gathers the tensors of all ranks in the root's ``output``, in the order of ranks."""
         opts = call_options(c10d.GatherOptions, opts, None)
         root = self._checked_root(opts.rootRank)
         if root != self._rank:
@@ -164,7 +171,10 @@ class Collectives:
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Any:
-        """Gives each rank its block of ``input``, and gets one of each. Sizes are lengths along the first dimension."""
+        """Sends block ``j`` of ``input`` to rank ``j``; block ``i`` of ``output`` is from rank ``i``.
+
+        Split sizes are lengths of the blocks along the first dimension; without them all blocks are equal.
+        """
         opts = call_options(c10d.AllToAllOptions, opts, timeout)
         check_same_dtype(output, input)
         send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
@@ -174,8 +184,8 @@ class Collectives:
             dtype, count = transfer_signature(send_buffer)
             if transfer_signature(recv_buffer)[1] != count or send_buffer.numel() % self._size:
                 raise ValueError(
-                    f"all_to_all of {send_buffer.numel()} elements into {recv_buffer.numel()} without sizes: both are to be the same, "
-                    f"and a multiple of {self._size}"
+                    f"all_to_all of {send_buffer.numel()} elements into {recv_buffer.numel()} without split "
+                    f"sizes: both must be the same multiple of {self._size}"
                 )
             call = (
                 _native.ALL_TO_ALL,
@@ -202,9 +212,10 @@ class Collectives:
 
     alltoall_base = all_to_all_single
 
-    # What these have in common.
+    # Helpers.
 
     def _checked_root(self, root: Any) -> int:
+        """Returns ``root`` as an integer, after checking that it is a rank of the group."""
         root = int(root)
         if not 0 <= root < self._size:
             raise ValueError(f"root {root} is not one of the {self._size} ranks of group {self._name}")
@@ -213,16 +224,16 @@ class Collectives:
     def _gather_call(
         self, collective: int, output: torch.Tensor, input: torch.Tensor, root: int
     ) -> tuple[tuple, Any, Any]:
-        """A call that gathers blocks in ``output``."""
+        """Returns the arguments, buffers and copy-back of a call that gathers blocks in ``output``."""
         check_same_dtype(output, input)
         send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
         if recv_buffer.numel() != send_buffer.numel() * self._size:
             raise ValueError(
-                f"the output has {recv_buffer.numel()} elements: {self._size} ranks that give {send_buffer.numel()} each fill "
-                f"{send_buffer.numel() * self._size}"
+                f"the output has {recv_buffer.numel()} elements, but {self._size} ranks with "
+                f"{send_buffer.numel()} each fill {send_buffer.numel() * self._size}"
             )
-        own = recv_buffer.data_ptr() + self._rank * send_buffer.nbytes
-        if overlaps(send_buffer, recv_buffer) and send_buffer.data_ptr() != own:
+        own_block = recv_buffer.data_ptr() + self._rank * send_buffer.nbytes
+        if overlaps(send_buffer, recv_buffer) and send_buffer.data_ptr() != own_block:
             send_buffer = send_buffer.clone()
         dtype, count = transfer_signature(send_buffer)
         return (
@@ -234,26 +245,26 @@ class Collectives:
     def _reduce_scatter_call(
         self, output: torch.Tensor, input: torch.Tensor, op: Any
     ) -> tuple[tuple, Any, Any]:
-        """A call that reduces blocks and scatters them."""
+        """Returns the arguments, buffers and copy-back of a call that reduces and scatters blocks."""
         check_same_dtype(output, input)
         op, factor = reductions.resolve(op)
         send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
         if send_buffer.numel() != recv_buffer.numel() * self._size:
             raise ValueError(
-                f"the input has {send_buffer.numel()} elements: {self._size} ranks that take {recv_buffer.numel()} each take "
-                f"{recv_buffer.numel() * self._size}"
+                f"the input has {send_buffer.numel()} elements, but {self._size} ranks with outputs of "
+                f"{recv_buffer.numel()} take {recv_buffer.numel() * self._size}"
             )
         if factor is not None:
             send_buffer = reductions.scale(send_buffer, factor)
         elif overlaps(send_buffer, recv_buffer):
-            # In place, the other blocks would be used up, and torch promises that the input stays.
+            # A reduce-scatter in place overwrites the other blocks; torch promises an unchanged input.
             send_buffer = send_buffer.clone()
         dtype, count = reduction_signature(recv_buffer, reductions.is_additive(op))
         call = (_native.REDUCE_SCATTER, dtype, op, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), 0)
         return call, (send_buffer, recv_buffer), copy_back
 
     def _send_to_root(self, collective: int, input: torch.Tensor, opts: Any, root: int) -> Any:
-        """The part of a rank that only gives."""
+        """Submits a gather on a rank that is not the root and only sends."""
         send_buffer = contiguous_input(input)
         dtype, count = transfer_signature(send_buffer)
         return self._run(
@@ -261,13 +272,17 @@ class Collectives:
         )
 
     def _block_lengths(self, name: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
-        """The elements of each block, from lengths along the first dimension; equal blocks without any."""
+        """Returns the number of elements of each block, from lengths along the first dimension.
+
+        Without ``sizes`` all blocks are equal.
+        """
         check_tensor(tensor)
         rows = tensor.size(0) if tensor.dim() else 1
         sizes = [int(size) for size in sizes] or [rows // self._size] * self._size
         if len(sizes) != self._size or sum(sizes) != rows or min(sizes) < 0:
             raise ValueError(
-                f"{name}_split_sizes {sizes} are not {self._size} lengths that add up to the {rows} of {name}"
+                f"{name}_split_sizes {sizes} must be {self._size} lengths that add up to {rows}, "
+                f"the first dimension of {name}"
             )
         per_row = transfer_signature(tensor)[1] // rows if rows else 0
         return [size * per_row for size in sizes]

@@ -1,10 +1,11 @@
-"""A group of processes: what it is called, how its calls are in_flight, and how it ends.
+"""The process group: its identity, the submission of calls, and its end.
 
-A group has a communicator of its own. Calls of a group are carried out in the order in which they were in_flight; a call that
-is not to be asynchronous is carried out on its caller's thread. Messages go through the default group's communicator if
-that is one of tbccl, each group's apart from the others', since devices have few queue pairs.
+A group has a communicator of its own. Calls of a group are carried out in the order in which they were
+issued; a blocking call runs on its caller's thread. If tbccl is the backend of the default group, the
+messages of all groups use the default group's communicator, each with a context number of its own, since
+devices have few queue pairs.
 
-What the operations are is in the modules that this class is put together from.
+The operations are defined by the mixin classes of `ProcessGroup`.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ from .monitored_barrier import MonitoredBarrier
 from .sparse import SparseCollectives
 from .work import FutureCompleter, CompletedWork, CombinedWork, Work, seconds
 
-#: Older versions of torch have calls without this option, whose callers wait themselves.
+#: Whether a call is asynchronous. Older versions of torch lack the option; their callers wait for the work.
 is_async: Callable[[Any], bool] = (
     attrgetter("asyncOp") if hasattr(c10d.AllreduceOptions(), "asyncOp") else lambda options: True
 )
 
-#: What blocking calls return.
+#: Result of blocking calls.
 COMPLETED = CompletedWork()
 
 
 class _Batch:
-    """Calls that are collected, to be in_flight together."""
+    """Calls that are collected between ``_start_coalescing`` and ``_end_coalescing``, to be submitted
+    together.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple] = []
@@ -61,7 +64,10 @@ class ProcessGroup(
     MonitoredBarrier,
     dist.ProcessGroup,
 ):
-    """A group of processes that communicate by tbccl. Made by ``init_process_group("tbccl")`` and ``new_group``."""
+    """Process group that communicates through tbccl.
+
+    ``init_process_group("tbccl")`` and ``new_group`` make process groups.
+    """
 
     _COMPLETED = COMPLETED
 
@@ -74,8 +80,16 @@ class ProcessGroup(
         p2p_group: ProcessGroup | None = None,
         context: int = 0,
     ) -> None:
-        """``comm`` is the group's communicator, ``global_ranks`` its members; messages go by way of ``post``, or of
-        ``comm`` without one, marked with ``context``."""
+        """Makes the group of a communicator.
+
+        Args:
+            comm: Communicator of the group.
+            store: Store through which the ranks met.
+            name: Name of the group.
+            global_ranks: Ranks of the members in the default group.
+            p2p_group: Group whose communicator carries the messages; None: this group's own.
+            context: Number that marks the messages of this group.
+        """
         super().__init__(comm.rank, comm.size)
         self._comm = comm
         self._submit = comm.submit
@@ -93,57 +107,58 @@ class ProcessGroup(
         self._closed = False
         self._init_p2p(p2p_group, context)
 
-    # What torch asks about a group.
+    # Identity.
 
     def rank(self) -> int:
-        """This process, in the group."""
+        """Returns the rank of this process in the group."""
         return self._rank
 
     def size(self) -> int:
-        """How many processes there are."""
+        """Returns the number of ranks."""
         return self._size
 
     getRank, getSize = rank, size
 
     def name(self) -> str:
-        """The backend."""
+        """Returns the name of the backend."""
         return "tbccl"
 
     getBackendName = _get_backend_name = name
 
     @property
     def group_name(self) -> str:
-        """What torch calls the group."""
+        """Name of the group."""
         return self._name
 
     def getGroupName(self) -> str:
-        """As :attr:`group_name`."""
+        """Returns :attr:`group_name`."""
         return self._name
 
     def setGroupName(self, name: str) -> None:
-        """Calls the group otherwise."""
+        """Renames the group."""
         self._name = name
 
     _set_group_name = setGroupName
 
     @property
     def group_desc(self) -> str:
-        """What people call the group."""
+        """Description of the group."""
         return self._desc
 
     def getGroupDesc(self) -> str:
-        """As :attr:`group_desc`."""
+        """Returns :attr:`group_desc`."""
         return self._desc
 
     def setGroupDesc(self, desc: str) -> None:
-        """Describes the group otherwise."""
+        """Sets the description of the group."""
         self._desc = desc
 
     _set_group_desc = setGroupDesc
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # While torch makes a group, it wants to record the calls of the C++ backends that it has for these devices.
+        # While torch makes a group, it records the calls of the C++ backend of each of these devices.
+        # tbccl has no C++ backend, so the list is empty until the group is registered.
         is_made = self in c10d._world.pg_map
         return [torch.device("cpu")] if is_made else []
 
@@ -154,14 +169,14 @@ class ProcessGroup(
 
     get_backend = _get_backend
 
-    #: Batches of messages need no brackets here: none of them blocks.
+    #: Batches of messages need no coalescing: none of them blocks.
     supports_coalescing = False
     supports_splitting = False
     supports_shrinking = False
     supports_time_estimate = _supports_time_estimate = False
 
     def get_group_store(self) -> dist.Store:
-        """What the processes of the group have met through."""
+        """Returns the store through which the ranks of the group met."""
         return self._store
 
     def _get_sequence_number_for_group(self) -> int:
@@ -170,10 +185,10 @@ class ProcessGroup(
     def _set_sequence_number_for_group(self) -> None:
         self._sequence_number = 0
 
-    # Time limits. A call may wait so long without progress.
+    # Time limits: seconds that a call may wait without progress.
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Bounds the waits of all calls from now on."""
+        """Sets the time limit of all later calls that have none of their own."""
         self._default_timeout = seconds(timeout)
 
     _set_default_timeout = set_timeout
@@ -182,6 +197,9 @@ class ProcessGroup(
         self._extra_timeout += timeout.total_seconds()
 
     def _timeout_of(self, options: Any) -> float | None:
+        """Returns the time limit of a call in seconds, including an ephemeral extension; None: the
+        communicator's.
+        """
         limit = seconds(options.timeout)
         if limit is None:
             limit = self._default_timeout
@@ -189,7 +207,7 @@ class ProcessGroup(
             limit, self._extra_timeout = limit + self._extra_timeout, 0.0
         return limit
 
-    # How calls are in_flight.
+    # Submission of calls.
 
     def _run(
         self,
@@ -199,9 +217,17 @@ class ProcessGroup(
         keep_alive: Any = None,
         copy_back: Callable[[], None] | None = None,
     ) -> Work | CompletedWork | None:
-        """Makes a call, or issues it, or puts it beside others that are in_flight together later.
+        """Runs a call, issues it, or adds it to the current batch.
 
-        ``call`` is the arguments of submit; ``kept`` is the memory that it works on, ``then`` what is done afterwards.
+        Args:
+            call: Arguments of the communicator's ``submit``.
+            options: Options of torch for the call.
+            results: Tensors that the call writes.
+            keep_alive: Other memory that the call uses, kept alive until it is done.
+            copy_back: Function to run once the call is done.
+
+        Returns:
+            The work of an asynchronous call; `COMPLETED` for a blocking one; None in a batch.
         """
         on_complete = None if copy_back is None else lambda request: copy_back()
         if self._batch is not None:
@@ -229,7 +255,10 @@ class ProcessGroup(
         keep_alive: Any = None,
         copy_back: Callable[[], None] | None = None,
     ) -> Work | CompletedWork | None:
-        """As :meth:`_run`, for a call with lengths for each block; such a call is in no batch."""
+        """Runs or issues a call with a length for each block, as :meth:`_run`.
+
+        A batch cannot contain such a call, so in a batch it is issued at once.
+        """
         on_complete = None if copy_back is None else lambda request: copy_back()
         self._sequence_number += 1
         limit = self._timeout_of(options)
@@ -254,7 +283,7 @@ class ProcessGroup(
         keep_alive: Any = None,
         copy_backs: Sequence[Callable[[], None] | None] = (),
     ) -> Work | CompletedWork | None:
-        """Makes or issues several calls as one."""
+        """Runs or issues several calls as one group, as :meth:`_run`."""
         pending = [copy_back for copy_back in copy_backs if copy_back is not None]
 
         def on_complete(request: Any) -> None:
@@ -289,6 +318,7 @@ class ProcessGroup(
         keep_alive: Any,
         on_complete: Callable[[Any], None] | None,
     ) -> None:
+        """Adds a call to the current batch."""
         batch = self._batch
         batch.calls.append(call)
         batch.results.extend(results)
@@ -327,33 +357,39 @@ class ProcessGroup(
         return works[0] if len(works) == 1 else CombinedWork(self, works)
 
     def _defer_to_batch(self, work: Work) -> Work | None:
-        """Has a work waited for with the batch, if there is one; what is in a batch has no work of its own."""
+        """Returns the work, or adds it to the current batch and returns None: the batch has one work for all
+        its calls.
+        """
         if self._batch is None:
             return work
         self._batch.works.append(work)
         return None
 
     def _track(self, work: Work) -> Work:
-        """Keeps what a call works on until it is done, even if the program forgets its work."""
+        """Keeps the memory of a call alive until it is done, even if the program drops the work."""
         in_flight = self._in_flight
         while in_flight:
             try:
                 if not in_flight[0].is_completed():
                     break
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread removed it first
                 break
         in_flight.append(work)
         return work
 
     def _untrack(self, work: Work) -> None:
+        """Forgets a work that is done, and the works before it that are done."""
         self._messages.pop(id(work), None)
         in_flight = self._in_flight
         while in_flight and in_flight[0]._request is None:
             in_flight.popleft()
 
     def _annotated(self, error: BaseException) -> BaseException:
-        """The error, in the words that programs for torch look for, and with a note about who its ranks are where they are
-        not those of the job."""
+        """Returns the error with context for programs that use torch.
+
+        A timeout gets the words that programs for torch look for. In a group other than the whole job, the
+        error gets the attribute ``global_peer`` and a note that names the members.
+        """
         if isinstance(error, TimeoutError) and "Timed out" not in str(error):
             error.args = (f"process group {self._name}: Timed out on rank {self._rank}: {error}",)
         is_whole = self._global_ranks == list(range(self._size)) and self._context == 0
@@ -366,14 +402,16 @@ class ProcessGroup(
                 error.add_note(f"ranks are those of process group {self._name}: ranks {ranks} of the job")
         return error
 
-    # How a group ends.
+    # End of the group.
 
     def abort(self) -> None:
-        """Ends the group for good: every call of every member gives an error, those in progress too."""
+        """Aborts the group: each call of each member raises an error, including calls in progress."""
         self._comm.abort()
 
     def shutdown(self) -> None:
-        """Waits for the calls that were in_flight, then ends this process's part in the group. Messages are not waited for."""
+        """Waits for the issued calls, then closes this rank's part of the group. It does not wait for
+        messages.
+        """
         if self._closed:
             return
         self._closed = True
@@ -381,7 +419,7 @@ class ProcessGroup(
             try:
                 work.wait()
             except Error:
-                break  # it is told to whoever has the work, and to every later call
+                break  # the work's owner and every later call get the error
         self._completer.stop()
         self._hand_over_messages()
         try:
@@ -389,7 +427,7 @@ class ProcessGroup(
         except InvalidArgumentError:
             raise
         except Error:
-            pass  # a communicator that has failed is closed all the same
+            pass  # a failed communicator is closed nevertheless
         self._in_flight.clear()
         self._orphans = []
 

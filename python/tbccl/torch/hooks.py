@@ -1,7 +1,7 @@
-"""All-reduce with packed messages, by itself and for the gradients of DistributedDataParallel.
+"""All-reduce with quantized messages, as a call and as a DistributedDataParallel hook.
 
-Messages are a quarter as long (int8), or half (bf16). All ranks get the same bits. ``docs/collectives.md`` has the bound on
-the error; it pays where the cables are slower than memory.
+Messages take a quarter of the bytes (int8) or half of them (bf16). All ranks get the same bits.
+``docs/collectives.md`` has the bound on the error. It pays where links are slower than memory.
 
     model.register_comm_hook(tbccl.torch.QuantizedState(), tbccl.torch.quantized_hook)
 """
@@ -22,13 +22,13 @@ from .work import Work
 
 @dataclass
 class QuantizedState:
-    """What :func:`quantized_hook` is to do."""
+    """Settings of :func:`quantized_hook`."""
 
-    #: The group; None for the default one.
+    #: Process group; None: the default group.
     group: dist.ProcessGroup | None = None
-    #: "int8", "int8/64", "int8/256" or "bf16".
+    #: Codec: "int8", "int8/64", "int8/256" or "bf16".
     codec: str = "int8"
-    #: Buckets of fewer bytes are reduced exactly: their messages are short as it is.
+    #: Buckets of fewer bytes are reduced exactly, since short messages gain little.
     exact_below_bytes: int = 64 * 1024
 
 
@@ -39,19 +39,31 @@ def quantized_all_reduce(
     codec: str = "int8",
     async_op: bool = False,
 ) -> Work | None:
-    """As ``dist.all_reduce`` of float32 tensors, for SUM and AVG, with packed messages.
+    """Reduces a float32 tensor over all ranks, in place, with quantized messages.
 
-    Raises ValueError for another type, operation or codec, and for a group of another backend.
+    Args:
+        tensor: Contiguous float32 tensor in host memory.
+        op: ``SUM`` or ``AVG``.
+        group: Process group of the backend tbccl; None: the default group.
+        codec: "int8", "int8/64", "int8/256" or "bf16".
+        async_op: Whether to return a work at once.
+
+    Returns:
+        The work if ``async_op``, else None.
+
+    Raises:
+        ValueError: The group has another backend, or tensor, ``op`` or ``codec`` are not supported.
+        tbccl.Error: The call failed.
     """
     group = dist.group.WORLD if group is None else group
     if not isinstance(group, ProcessGroup):
-        raise ValueError("quantized_all_reduce needs a group of the backend tbccl")
+        raise ValueError("quantized_all_reduce needs a process group of the backend tbccl")
     if codec not in CODECS:
-        raise ValueError(f"there is no codec {codec!r}; there are {', '.join(CODECS)}")
+        raise ValueError(f"unknown codec {codec!r}: use one of {', '.join(CODECS)}")
     if tensor.dtype is not torch.float32 or not tensor.is_contiguous():
-        raise ValueError("quantized_all_reduce takes float32 tensors in one piece")
+        raise ValueError(f"quantized_all_reduce needs a contiguous float32 tensor, not {tensor.dtype}")
     if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
-        raise ValueError("what is packed can be summed and averaged, not reduced otherwise")
+        raise ValueError("packed messages support SUM and AVG only")
     code = _native.AVG if op == dist.ReduceOp.AVG else _native.SUM
     address = tensor.data_ptr()
     call = (
@@ -71,7 +83,17 @@ def quantized_all_reduce(
 def quantized_hook(
     state: QuantizedState | dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> torch.futures.Future[torch.Tensor]:
-    """Averages a bucket of gradients with packed messages. Buckets that are no float32, or short, are averaged exactly."""
+    """Averages a bucket of gradients with quantized messages.
+
+    Buckets of another type than float32, or below ``exact_below_bytes``, are averaged exactly.
+
+    Args:
+        state: Settings, or a process group for the default settings; None: the default group.
+        bucket: Gradients to average.
+
+    Returns:
+        A future of the averaged gradients.
+    """
     if not isinstance(state, QuantizedState):
         state = QuantizedState(group=state)
     gradients = bucket.buffer()
@@ -83,4 +105,5 @@ def quantized_hook(
 
 
 def _submit_options(options: c10d.AllreduceOptions, async_op: bool) -> SimpleNamespace:
+    """Returns the options that `ProcessGroup._run` reads."""
     return SimpleNamespace(timeout=options.timeout, asyncOp=async_op)

@@ -1,7 +1,7 @@
-"""Operations on lists of tensors: one for each rank.
+"""Collectives on lists of tensors, one tensor for each rank.
 
-Blocks that lie one right after the other are worked on where they lie; others are joined into one piece first, or brought
-from one afterwards. Blocks may differ in length where all ranks know all lengths.
+Adjacent tensors are used in place. Others are copied to one buffer before the call, or from one after it.
+Tensors of a list may differ in length where all ranks know all lengths.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from .tensors import (
 
 
 class ListCollectives:
-    """The operations on lists of tensors."""
+    """Mixin of `ProcessGroup`: collectives on lists of tensors."""
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
-        """Gives all ranks the tensors of all."""
+        """Gathers the tensors of all ranks on every rank."""
         opts = call_options(c10d.AllgatherOptions, opts, timeout)
         outputs, tensor = self._checked_list(output_tensors), single_tensor(input_tensors)
         send_buffer = contiguous_input(tensor)
@@ -44,7 +44,8 @@ class ListCollectives:
         lengths = [output.numel() for output in outputs]
         if lengths[self._rank] != send_buffer.numel():
             raise ValueError(
-                f"this rank gives {send_buffer.numel()} elements, and the output has room for {lengths[self._rank]} of it"
+                f"this rank sends {send_buffer.numel()} elements, but output {self._rank} has room for "
+                f"{lengths[self._rank]}"
             )
         recv_buffer, copy_back = flattened_output(outputs)
         if overlaps(send_buffer, recv_buffer):
@@ -69,7 +70,7 @@ class ListCollectives:
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
-        """Reduces each tensor of a list over all ranks, and gives it to the rank whose it is."""
+        """Reduces each tensor of a list over all ranks; rank ``i`` gets the result of tensor ``i``."""
         op = dist.ReduceOp.SUM if opts is None else opts
         opts = call_options(c10d.ReduceScatterOptions, opts, timeout, reduceOp=op)
         output, inputs = single_tensor(output_tensors), self._checked_list(input_tensors)
@@ -79,7 +80,8 @@ class ListCollectives:
         recv_buffer, copy_back = contiguous_output(output)
         if lengths[self._rank] != recv_buffer.numel():
             raise ValueError(
-                f"the block of this rank has {lengths[self._rank]} elements, and the output {recv_buffer.numel()}"
+                f"input {self._rank} has {lengths[self._rank]} elements, but the output of this rank "
+                f"{recv_buffer.numel()}"
             )
         send_buffer = flattened_input(inputs)
         if factor is not None:
@@ -115,7 +117,7 @@ class ListCollectives:
     def gather(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
-        """Gives the root the tensors of all ranks, which have one length."""
+        """Gathers the tensors of all ranks at the root; all have the same length."""
         opts = call_options(c10d.GatherOptions, opts, timeout, rootRank=opts)
         root, tensor = self._checked_root(opts.rootRank), single_tensor(input_tensors)
         if root != self._rank:
@@ -133,7 +135,7 @@ class ListCollectives:
     def scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
     ) -> Any:
-        """Gives each rank its tensor of the root's list; all have one length."""
+        """Sends tensor ``i`` of the root's list to rank ``i``; all have the same length."""
         opts = call_options(c10d.ScatterOptions, opts, timeout, rootRank=opts)
         root, output = self._checked_root(opts.rootRank), single_tensor(output_tensors)
         recv_buffer, copy_back = contiguous_output(output)
@@ -153,7 +155,7 @@ class ListCollectives:
     def alltoall(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], opts: Any = None
     ) -> Any:
-        """Gives each rank its tensor of a list, and gets one of each."""
+        """Sends tensor ``j`` of each rank's list to rank ``j``."""
         opts = call_options(c10d.AllToAllOptions, opts, None)
         outputs, inputs = self._checked_list(output_tensors), self._checked_list(input_tensors)
         self._check_same_dtypes(outputs[0], [*outputs, *inputs])
@@ -173,16 +175,18 @@ class ListCollectives:
         )
         return self._run_v(call, opts, outputs, (send_buffer, recv_buffer), copy_back)
 
-    # What these have in common.
+    # Helpers.
 
     def _checked_list(self, lists: Any) -> list[torch.Tensor]:
-        """The list of a call, which torch may pass in another list."""
+        """Returns the list of tensors, which torch may pass inside another list, with one tensor for each
+        rank.
+        """
         tensors = lists
         if len(lists) == 1 and not isinstance(lists[0], torch.Tensor):
             tensors = lists[0]
         if len(tensors) != self._size:
             raise ValueError(
-                f"the list has {len(tensors)} tensors, and group {self._name} {self._size} ranks"
+                f"the list has {len(tensors)} tensors, but group {self._name} has {self._size} ranks"
             )
         return list(tensors)
 
@@ -196,5 +200,5 @@ class ListCollectives:
         lengths = {block.numel() for block in blocks} | {own.numel()}
         if len(lengths) != 1:
             raise ValueError(
-                f"{operation} takes tensors of one length, and these have {sorted(lengths)} elements"
+                f"{operation} takes tensors of one length, but these have {sorted(lengths)} elements"
             )

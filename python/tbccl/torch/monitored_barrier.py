@@ -1,7 +1,7 @@
-"""A barrier that says who has not come.
+"""A barrier that names the missing ranks.
 
-Rank 0 hears from every rank and answers all that have come: who is missing, or that nobody is. It is made of messages, not of a
-collective, so that it also ends where some ranks are in no call at all.
+Each rank reports to rank 0, which answers all that reported: with the first missing rank, or that none is
+missing. The barrier uses messages, not a collective, so it also ends when some ranks make no call at all.
 """
 
 from __future__ import annotations
@@ -15,23 +15,27 @@ from torch.distributed.constants import default_pg_timeout
 
 from tbccl import Error, TimeoutError
 
-#: What rank 0 answers if nobody is missing.
+#: Answer of rank 0 if no rank is missing.
 _ALL_HERE = -1
-#: How long a barrier waits that nobody has given a limit: as long as torch's.
+#: Time limit of a barrier in seconds if none is set; torch's default.
 _DEFAULT_SECONDS = default_pg_timeout.total_seconds()
 
 
 class MonitoredBarrier:
-    """The barrier."""
+    """Mixin of `ProcessGroup`: the monitored barrier."""
 
-    #: How many there have been. A message of one that failed is not taken for one of the next.
+    #: Monitored barriers so far: the tag of the next one, so that it ignores messages of a failed barrier.
     _monitored_barriers = 0
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """Waits until all ranks are here.
+        """Waits until all ranks have called it.
 
-        Raises tbccl.TimeoutError after ``timeout``; on rank 0 it names the first rank that is missing, or, with
-        ``wait_all_ranks``, all of them.
+        Args:
+            timeout: Time limit; None: the group's, or torch's default.
+            wait_all_ranks: Whether rank 0 names all missing ranks, not only the first.
+
+        Raises:
+            tbccl.TimeoutError: A rank did not come in time; on rank 0 the message names it.
         """
         limit = self._default_timeout or _DEFAULT_SECONDS if timeout is None else timeout.total_seconds()
         tag, self._monitored_barriers = self._monitored_barriers % 2**31, self._monitored_barriers + 1
@@ -46,6 +50,7 @@ class MonitoredBarrier:
             raise self._annotated(error)
 
     def _collect_reports(self, tag: int, limit: float, wait_all_ranks: bool) -> None:
+        """Receives the reports of all ranks on rank 0 and answers those that arrived."""
         if limit <= 0:
             raise TimeoutError(f"[Rank 0]: Rank 0 timed out in monitoredBarrier after {limit * 1000:.0f} ms")
         deadline = time.monotonic() + limit
@@ -63,7 +68,7 @@ class MonitoredBarrier:
             if _has_arrived(report, 0.0)
         ]
         for message in answers:
-            # As little as one message may be on its way to a rank that dies now, which is no matter of this barrier.
+            # The answer may be in flight to a rank that dies now; the barrier does not report that.
             _has_arrived(message, time.monotonic() + 1.0)
         if missing:
             names = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
@@ -74,26 +79,27 @@ class MonitoredBarrier:
             raise error
 
     def _report_to_rank_0(self, tag: int, limit: float) -> None:
+        """Reports this rank to rank 0 and waits for its answer."""
         deadline = time.monotonic() + limit
         answer = _RankMessage(self, tag).receive_from(0)
         _RankMessage(self, tag, self._rank).send_to(0)
         reached = f"[Rank {self._rank}]: Rank {self._rank} successfully reached monitoredBarrier, but "
         if not answer.wait_until(deadline):
             raise TimeoutError(
-                f"{reached}received errors while waiting for send/recv from rank 0: it has not answered within "
-                f"{limit:g} s. Please check rank 0 logs for faulty rank."
+                f"{reached}received errors while waiting for send/recv from rank 0: it did not answer "
+                f"within {limit:g} s. Please check rank 0 logs for faulty rank."
             )
         if answer.value != _ALL_HERE:
             error = TimeoutError(
-                f"{reached}received errors while waiting for send/recv from rank 0: rank {answer.value} failed to pass "
-                "monitoredBarrier. Please check rank 0 logs for faulty rank."
+                f"{reached}received errors while waiting for send/recv from rank 0: rank {answer.value} "
+                "failed to pass monitoredBarrier. Please check rank 0 logs for faulty rank."
             )
             error.peer = answer.value
             raise error
 
 
 class _RankMessage:
-    """A number on its way between two ranks."""
+    """Message with one number between two ranks."""
 
     def __init__(self, group: Any, tag: int, value: int = 0) -> None:
         self._group, self._tag = group, tag
@@ -102,12 +108,15 @@ class _RankMessage:
 
     @property
     def value(self) -> int:
+        """Number that was sent or received."""
         return int(self._memory.item())
 
     def receive_from(self, rank: int) -> _RankMessage:
+        """Starts to receive the number from ``rank``."""
         return self._issue(self._group._p2p_comm.post_recv, rank)
 
     def send_to(self, rank: int) -> _RankMessage:
+        """Starts to send the number to ``rank``."""
         return self._issue(self._group._p2p_comm.post_send, rank)
 
     def _issue(self, post: Any, rank: int) -> _RankMessage:
@@ -120,12 +129,12 @@ class _RankMessage:
         return self
 
     def wait_until(self, deadline: float) -> bool:
-        """Has it come by then? What was to come from a rank that is gone never comes."""
+        """Returns whether the message is done by ``deadline``. A message from a dead rank never is."""
         left = deadline - time.monotonic()
         return self._request.wait(left) if left > 0 else self._request.test()
 
     def is_finished(self) -> bool:
-        """May its memory be used otherwise?"""
+        """Returns whether the memory of the message is no longer in use."""
         try:
             return self._request.test()
         except Error:
@@ -133,6 +142,7 @@ class _RankMessage:
 
 
 def _has_arrived(message: _RankMessage, deadline: float) -> bool:
+    """Returns whether the message is done without an error by ``deadline``."""
     try:
         return message.wait_until(deadline)
     except Error:

@@ -1,7 +1,7 @@
-"""Messages between two ranks, with tags, from a certain rank or any. None of them blocks.
+"""Point-to-point messages with tags, from one rank or any. No call blocks.
 
-All groups use the communicator of the default group where that is one of tbccl; a number of the group's own, the context,
-keeps their messages apart. A group of whose members another backend makes the default group uses its own.
+If tbccl is the backend of the default group, all groups send through its communicator; the context, a number
+of each group, keeps their messages apart. Otherwise a group uses its own communicator.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from .work import RecvWork, Work
 
 
 class PointToPoint:
-    """Sending and receiving."""
+    """Mixin of `ProcessGroup`: sends and receives."""
 
     def _init_p2p(self, p2p_group: Any, context: int) -> None:
-        """Messages go by way of ``post``'s communicator, or of this group's own without one."""
+        """Sets the communicator of the messages: that of ``p2p_group``, or this group's own without one."""
         self._context = context
         self._p2p_group = self if p2p_group is None else p2p_group
         self._p2p_comm = self._p2p_group._comm
-        #: What the ranks of this group are called there.
+        #: Ranks of this group's members in the communicator of the messages.
         self._p2p_ranks = list(range(self._size)) if p2p_group is None else self._global_ranks
         self._group_rank_by_p2p_rank = {
             p2p_rank: group_rank for group_rank, p2p_rank in enumerate(self._p2p_ranks)
         }
-        #: What is on its way, by its identity: messages may arrive in any order.
+        #: Messages in flight, by id() of their work: messages may complete in any order.
         self._messages: dict[int, Work] = {}
         self._prune_threshold = 16
-        #: Words of monitored barriers whose memory may still be used.
+        #: Messages of monitored barriers in flight.
         self._barrier_messages: list[Any] = []
-        #: What groups that have ended had on its way, whose memory may be used until this group has ended.
+        #: Messages in flight of groups that have ended; their memory may be in use until this group ends.
         self._orphans: list[Any] = []
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work | None:
-        """Sends a tensor. The work is done when its memory may be used again."""
+        """Sends a tensor to a rank. The work is done when the tensor may be written again."""
         tensor = single_tensor(tensors)
         buffer = contiguous_input(tensor)
         peer = self._p2p_ranks[self._checked_rank(dstRank)]
@@ -56,7 +56,7 @@ class PointToPoint:
         return self._receive(single_tensor(tensors), self._p2p_ranks[self._checked_rank(srcRank)], tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work | None:
-        """Receives a tensor from whichever rank has sent one first; the work says which."""
+        """Receives a tensor from any rank; the work's ``source_rank`` tells which."""
         return self._receive(single_tensor(tensors), -1, tag)
 
     def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:
@@ -65,8 +65,8 @@ class PointToPoint:
         def on_complete(request: Any) -> None:
             if request.nbytes != buffer.nbytes:
                 raise Error(
-                    f"rank {self._group_rank_of(request.source)} sent {request.nbytes} bytes with tag {tag}, and the "
-                    f"tensor that receives them has {buffer.nbytes}: both ends are to have the same number"
+                    f"rank {self._group_rank_of(request.source)} sent {request.nbytes} bytes with tag {tag}, "
+                    f"but the receiving tensor has {buffer.nbytes}: both must have the same size"
                 )
             if copy_back is not None:
                 copy_back()
@@ -82,17 +82,20 @@ class PointToPoint:
         )
 
     def _track_message(self, work: Work) -> Work:
-        """Keeps what a message is in until it is there, even if the program forgets its work."""
+        """Keeps the memory of a message alive until it is done, even if the program drops the work."""
         messages = self._messages
         if len(messages) >= self._prune_threshold:
             for message in list(messages.values()):
-                message.is_completed()  # forgets it if it is
+                message.is_completed()  # removes it if it is done
             self._prune_threshold = max(16, 2 * len(messages))
         messages[id(work)] = work
         return work
 
     def _hand_over_messages(self) -> None:
-        """Leaves what is on its way to the group whose communicator carries it. Nobody waits for it: it may never come."""
+        """Passes the messages in flight to the group whose communicator carries them, without waiting.
+
+        Messages that nobody sends never complete.
+        """
         messages = [message for message in list(self._messages.values()) if not message.is_completed()]
         barrier_messages = [message for message in self._barrier_messages if not message.is_finished()]
         self._messages, self._barrier_messages = {}, []
@@ -102,6 +105,7 @@ class PointToPoint:
         )
 
     def _checked_rank(self, rank: Any) -> int:
+        """Returns ``rank`` as an integer, after checking that it is a rank of the group."""
         rank = int(rank)
         if not 0 <= rank < self._size:
             raise ValueError(f"rank {rank} is not one of the {self._size} ranks of group {self._name}")
@@ -109,9 +113,11 @@ class PointToPoint:
 
     @staticmethod
     def _checked_tag(tag: int) -> int:
+        """Returns ``tag``, after checking its range."""
         if not 0 <= tag < 2**31:
             raise ValueError(f"tag {tag} is not one of 0..{2**31 - 1}")
         return tag
 
     def _group_rank_of(self, p2p_rank: int) -> int:
+        """Returns the rank in this group of a rank of the messages' communicator, or -1."""
         return self._group_rank_by_p2p_rank.get(p2p_rank, -1)

@@ -1,6 +1,6 @@
-"""Which operation of tbccl a reduction of torch is.
+"""Translation of torch's reduction operations to those of tbccl.
 
-A sum that is premultiplied becomes a sum of contributions that were multiplied beforehand, each rank's by its own factor.
+A premultiplied sum becomes a sum of contributions that each rank multiplies by its own factor first.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ _OPS_BY_NAME = {
 }
 _NAME_BY_NUMBER = {int(kind): name for name, kind in _TORCH_OPS.items()}
 
-#: By the number of torch's operation, which is also its hash: ours, or None where contributions are multiplied first.
+#: Operation of tbccl by the number of torch's, which is also its hash; None for premultiplied sums.
 OPS: list[int | None] = [
     _OPS_BY_NAME.get(_NAME_BY_NUMBER.get(number, "")) for number in range(max(_NAME_BY_NUMBER) + 1)
 ]
 
 
 def is_additive(op: int) -> bool:
-    """Is it linear, so that it can be taken of the parts of complex numbers?"""
+    """Returns whether ``op`` is linear, so that it applies to the real and imaginary parts of complex
+    numbers.
+    """
     return op in (_native.SUM, _native.AVG)
 
 
 def resolve(op: dist.ReduceOp) -> tuple[int, float | torch.Tensor | None]:
-    """Our operation, and the factor that this rank's contribution is multiplied by first.
+    """Returns the operation of tbccl, and the factor for this rank's contribution or None.
 
-    Raises ValueError for what is none of torch's.
+    Raises:
+        ValueError: tbccl lacks the operation.
     """
     number = hash(op)
     code = OPS[number] if 0 <= number < len(OPS) else None
@@ -45,15 +48,17 @@ def resolve(op: dist.ReduceOp) -> tuple[int, float | torch.Tensor | None]:
         return code, None
     if _NAME_BY_NUMBER.get(number) == "PREMUL_SUM":
         return _native.SUM, op.__getstate__()[1]
-    raise ValueError(f"tbccl has no reduction {op}; there are {', '.join(_OPS_BY_NAME)} and PREMUL_SUM")
+    raise ValueError(f"tbccl has no reduction {op}: use one of {', '.join(_OPS_BY_NAME)} and PREMUL_SUM")
 
 
 def scale(tensor: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    """What this rank contributes to a premultiplied sum. Raises TypeError where elements have no fractions."""
+    """Returns the contribution of this rank to a premultiplied sum.
+
+    Raises:
+        TypeError: The tensor has neither floating-point nor complex elements.
+    """
     if not (tensor.is_floating_point() or tensor.is_complex()):
-        raise TypeError(
-            f"a premultiplied sum is one of floating-point numbers, and this tensor is {tensor.dtype}"
-        )
+        raise TypeError(f"a premultiplied sum needs floating-point or complex elements, not {tensor.dtype}")
     if isinstance(factor, torch.Tensor):
         factor = factor.to(tensor.dtype)
     return tensor.detach().mul(factor).contiguous()

@@ -1,9 +1,12 @@
-"""How processes find each other where torch would not know how: under ``tbccl run`` and mpirun.
+"""Rendezvous of the processes of a job under ``tbccl run`` and mpirun.
 
-torch.distributed wants a store and the address of its server. torchrun tells it by variables. ``tbccl run`` does not: its
-ranks can meet without any, and tell each other where rank 0's store is. That is what the rendezvous ``tbccl://`` does, and
-what ``env://``, torch's default, does in a process of ``tbccl run`` or mpirun without ``MASTER_ADDR``. With it, what mpirun
-calls the rank and the number of ranks is taken as torch's ``RANK`` and ``WORLD_SIZE``.
+torch.distributed needs a store and the address of its server. torchrun passes the address by environment
+variables, ``tbccl run`` does not. The rendezvous ``tbccl://`` makes a communicator, over which rank 0 sends
+the address of its store to the other ranks.
+
+In a process of ``tbccl run`` or mpirun without ``MASTER_ADDR``, ``env://`` (torch's default) does the same.
+With ``MASTER_ADDR``, it takes rank and size from the launcher's variables in the place of ``RANK`` and
+``WORLD_SIZE``.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from torch.distributed.constants import default_pg_timeout
 import tbccl
 from tbccl import _native
 
-#: What launchers other than torchrun call the rank and the number of ranks.
+#: Environment variables with the rank and the number of ranks, of launchers other than torchrun.
 _LAUNCHERS = (
     ("TBCCL_RANK", "TBCCL_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -30,20 +33,20 @@ _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 
-#: Room for what rank 0 says about its store.
+#: Size of the message with the address of rank 0's store, in bytes.
 _ADDRESS_BYTES = 1024
 
 _Rendezvous = tuple[dist.Store, int, int]
 
-#: The store of this job, which the ranks meet by once.
+#: Store of this job with this rank and the number of ranks; None before the first rendezvous.
 _store: _Rendezvous | None = None
 _rendezvous_count = 0
 
 
 def register() -> None:
-    """Makes ``tbccl://`` known, and in processes of other launchers than torchrun has ``env://`` know of them."""
+    """Registers ``tbccl://``, and extends ``env://`` in processes of launchers other than torchrun."""
     dist.register_rendezvous_handler("tbccl", _rendezvous)
-    # The module, whose name torch.distributed has for a function of it.
+    # The attribute torch.distributed.rendezvous is a function; import_module returns the module of that name.
     torch_rendezvous = importlib.import_module("torch.distributed.rendezvous")
     handlers = getattr(torch_rendezvous, "_rendezvous_handlers", None)
     if handlers is None or "env" not in handlers or _rank_from_launcher() is None:
@@ -59,7 +62,7 @@ def register() -> None:
 
 
 def _rank_from_launcher() -> tuple[int, int] | None:
-    """The rank and the number of ranks, as a launcher other than torchrun has said."""
+    """Returns rank and number of ranks from the variables of a launcher other than torchrun, or None."""
     for rank, size in _LAUNCHERS:
         if rank in os.environ and size in os.environ:
             return int(os.environ[rank]), int(os.environ[size])
@@ -67,7 +70,7 @@ def _rank_from_launcher() -> tuple[int, int] | None:
 
 
 def _with_launcher_rank(url: str) -> str:
-    """The URL with what the launcher has said, unless it or torch's variables say."""
+    """Returns the URL with the launcher's rank and size, unless the URL or torch's variables have them."""
     launched = _rank_from_launcher()
     if launched is None or "rank=" in url or "RANK" in os.environ:
         return url
@@ -75,18 +78,20 @@ def _with_launcher_rank(url: str) -> str:
 
 
 def _rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[_Rendezvous]:
-    """The rendezvous: a store, this rank, the number of ranks."""
+    """Yields the store, this rank and the number of ranks: the handler of ``tbccl://``."""
     global _store, _rendezvous_count
     if _store is None:
         _store = _open_store(timeout)
     store, rank, size = _store
     _rendezvous_count += 1
     yield dist.PrefixStore(f"tbccl/{_rendezvous_count}", store), rank, size
-    raise RuntimeError("processes that met by tbccl:// do not meet again for the same group")
+    raise RuntimeError("tbccl:// does not support a second rendezvous for the same group: restart the job")
 
 
 def _open_store(timeout: timedelta) -> _Rendezvous:
-    """Has rank 0 open a store and tell the others where."""
+    """Opens a store on rank 0, connects the other ranks to it, and returns it with this rank and the number
+    of ranks.
+    """
     comm = tbccl.init()
     try:
         message = torch.zeros(_ADDRESS_BYTES, dtype=torch.uint8)
@@ -107,7 +112,7 @@ def _open_store(timeout: timedelta) -> _Rendezvous:
 
 
 def _addresses() -> list[str]:
-    """Where other hosts may reach this one: what it has in the network of the launcher first."""
+    """Returns addresses at which other hosts may reach this one, in the network of the launcher."""
     addresses: list[str] = []
     for text in os.environ.get("TBCCL_BOOTSTRAP", "").replace(",", " ").split():
         host, _, port = text.removeprefix("tcp:").rpartition(":")
@@ -126,7 +131,7 @@ def _addresses() -> list[str]:
 
 
 def _connect(hosts: list[str], port: int, size: int, timeout: timedelta) -> dist.Store:
-    """The store at the first of these hosts that has it."""
+    """Returns a client of the store at the first of ``hosts`` that accepts a connection."""
     errors = []
     for number, host in enumerate(hosts):
         is_last = number == len(hosts) - 1
@@ -138,4 +143,6 @@ def _connect(hosts: list[str], port: int, size: int, timeout: timedelta) -> dist
             continue
         store.set_timeout(timeout)
         return store
-    raise tbccl.Error(f"rank 0's store is not to be reached on port {port} ({'; '.join(errors)})")
+    raise tbccl.Error(
+        f"cannot connect to rank 0's store on port {port} ({'; '.join(errors)}): check its host's firewall"
+    )

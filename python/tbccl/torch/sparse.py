@@ -1,7 +1,7 @@
-"""All-reduce of sparse tensors: every rank gets the sum, with the indices of all ranks.
+"""All-reduce of sparse COO tensors.
 
-The non-zero elements of all ranks are gathered, and every rank adds them up in the same order, so all get the same bits. How
-many a rank has must be known before they are, so that such a call always blocks.
+Each rank gathers the non-zero elements of all ranks and adds them in the same order, so all ranks get the
+same bits. The number of elements of each rank must be known first, so the call always blocks.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from .work import CompletedWork
 
 
 class SparseCollectives:
-    """The operation on sparse tensors."""
+    """Mixin of `ProcessGroup`: the all-reduce of sparse tensors."""
 
     def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> CompletedWork:
-        """Reduces a COO tensor in place."""
+        """Reduces a COO tensor over all ranks, in place."""
         op, factor = reductions.resolve(opts.reduceOp)
         if not reductions.is_additive(op):
-            raise ValueError("sparse tensors can be summed and averaged, not reduced otherwise")
+            raise ValueError("sparse tensors can be summed and averaged only: use SUM or AVG")
         if not tensor.is_cpu:
             raise ValueError(
-                f"tbccl communicates tensors in the memory of processors, and this one is on {tensor.device}"
+                f"tbccl communicates tensors in host memory, and this one is on {tensor.device}: "
+                "move it with .cpu()"
             )
         own = tensor.detach().coalesce()
         indices, values = own.indices(), own.values()
@@ -52,7 +53,11 @@ class SparseCollectives:
         return CompletedWork([tensor])
 
     def _gather_element_counts(self, own: torch.Tensor, limit: float | None) -> list[int]:
-        """How many elements each rank has. Raises ValueError where shapes differ."""
+        """Returns the number of non-zero elements of each rank.
+
+        Raises:
+            ValueError: The shapes differ between ranks.
+        """
         shape = [own.sparse_dim(), *own.shape]
         own_header = torch.tensor([own.indices().size(1), *shape], dtype=torch.int64)
         headers = own_header.new_empty(self._size, own_header.numel())
@@ -63,13 +68,19 @@ class SparseCollectives:
         for rank, header in enumerate(headers.tolist()):
             if header[1:] != shape:
                 raise ValueError(
-                    f"rank {rank} has a tensor of shape {header[2:]} with {header[1]} sparse dimensions, and this rank one of "
-                    f"shape {shape[1:]} with {shape[0]}"
+                    f"rank {rank} has a tensor of shape {header[2:]} with {header[1]} sparse dimensions, "
+                    f"but this rank one of shape {shape[1:]} with {shape[0]}: both must be equal"
                 )
         return headers[:, 0].tolist()
 
     def _gather_rows(self, rows: torch.Tensor, counts: Sequence[int], limit: float | None) -> torch.Tensor:
-        """The rows of all ranks, of which there are so many."""
+        """Returns the rows of all ranks, in the order of ranks.
+
+        Args:
+            rows: Rows of this rank.
+            counts: Number of rows of each rank.
+            limit: Time limit in seconds.
+        """
         rows = contiguous_input(rows)
         all_rows = rows.new_empty(sum(counts), *rows.shape[1:])
         if all_rows.numel() == 0:

@@ -1,8 +1,8 @@
-"""How tensors lie in memory, and what tbccl calls their elements.
+"""Element types and memory of tensors.
 
-Every operation asks here for addresses. A tensor that does not lie in one piece is read from a copy, and written by way of
-one that is copied back when the call is done. Elements that tbccl has no type for can still be moved: as so many of
-another type.
+Every operation takes addresses from here. A tensor that is not contiguous is read through a copy and written
+through a buffer that is copied back when the call is done. Elements of a type that tbccl lacks are moved as
+elements of another type.
 
 Nothing here communicates.
 """
@@ -15,7 +15,7 @@ import torch
 
 from tbccl import _native
 
-#: What tbccl calls an element.
+#: Element type of tbccl, by torch's.
 TYPES: dict[torch.dtype, int] = {
     torch.float32: _native.FLOAT32,
     torch.float64: _native.FLOAT64,
@@ -33,12 +33,12 @@ TYPES: dict[torch.dtype, int] = {
     torch.complex64: _native.COMPLEX64,
 }
 
-#: Complex numbers without a type of their own, as pairs. Sums of pairs are sums of complex numbers.
+#: Type of the real and imaginary parts of complex types that tbccl lacks. Sums of parts are complex sums.
 PAIRS: dict[torch.dtype, int] = {torch.complex128: _native.FLOAT64, torch.complex32: _native.FLOAT16}
 
 
 def transfer_signature(tensor: torch.Tensor) -> tuple[int, int]:
-    """The type and the number of elements that ``tensor`` is moved as."""
+    """Returns the element type and count as which ``tensor`` is moved."""
     code = TYPES.get(tensor.dtype)
     if code is not None:
         return code, tensor.numel()
@@ -49,9 +49,10 @@ def transfer_signature(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def reduction_signature(tensor: torch.Tensor, is_additive: bool) -> tuple[int, int]:
-    """The type and the number of elements that ``tensor`` is reduced as.
+    """Returns the element type and count as which ``tensor`` is reduced.
 
-    Raises TypeError where its elements cannot be combined.
+    Raises:
+        TypeError: The elements cannot be reduced, or only by sums.
     """
     code = TYPES.get(tensor.dtype)
     if code is not None:
@@ -62,35 +63,46 @@ def reduction_signature(tensor: torch.Tensor, is_additive: bool) -> tuple[int, i
             f"tbccl moves {tensor.dtype} but does not reduce it; convert it to a type that it reduces"
         )
     if not is_additive:
-        raise TypeError(f"{tensor.dtype} can be summed and averaged, not reduced otherwise")
+        raise TypeError(f"{tensor.dtype} can be summed and averaged only: use SUM or AVG")
     return code, 2 * tensor.numel()
 
 
 def check_tensor(tensor: torch.Tensor) -> None:
-    """Raises where ``tensor`` has no memory that tbccl can use."""
+    """Checks that tbccl can use the memory of ``tensor``.
+
+    Raises:
+        TypeError: It is no tensor.
+        ValueError: It is not in host memory, or sparse.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}")
     if not tensor.is_cpu:
         raise ValueError(
-            f"tbccl communicates tensors in the memory of processors, and this one is on {tensor.device}: move it there "
-            "with .cpu(), or use a group of another backend for this device"
+            f"tbccl communicates tensors in host memory, and this one is on {tensor.device}: move it with "
+            ".cpu(), or use a group of another backend for this device"
         )
     if tensor.layout is not torch.strided:
         raise ValueError(
-            f"this operation takes dense tensors, and this one is {tensor.layout}; .to_dense() makes one"
+            f"this operation takes dense tensors, not {tensor.layout}: convert it with .to_dense()"
         )
 
 
 def contiguous_input(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` in one piece, to be read. Raises as :func:`check` does."""
+    """Returns a contiguous tensor with the elements of ``tensor``, to be read.
+
+    Raises:
+        TypeError, ValueError: As :func:`check_tensor`.
+    """
     check_tensor(tensor)
     return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
 
 
 def contiguous_output(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """``tensor`` in one piece, to be read and written, and what is to be done once it has been written.
+    """Returns a contiguous tensor to write in the place of ``tensor``, and a function that copies it back or
+    None.
 
-    Raises as :func:`check` does.
+    Raises:
+        TypeError, ValueError: As :func:`check_tensor`.
     """
     check_tensor(tensor)
     if tensor.is_contiguous():
@@ -101,20 +113,22 @@ def contiguous_output(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], 
 
 
 def are_adjacent(tensors: Sequence[torch.Tensor]) -> bool:
-    """Do they lie one right after the other, so that together they are in one piece?"""
+    """Returns whether the tensors lie one after the other in memory without gaps."""
     end = None
     for tensor in tensors:
         if not tensor.is_contiguous() or (end is not None and tensor.data_ptr() != end):
             return False
         end = tensor.data_ptr() + tensor.nbytes
-    # Tensors without elements have no address.
+    # Tensors without elements may have no address.
     return all(tensor.numel() > 0 for tensor in tensors)
 
 
 def flattened_input(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements of ``tensors`` one after the other, to be read: where they lie, if they do, or a copy.
+    """Returns one tensor with the elements of all ``tensors``, to be read: a view of adjacent tensors, or a
+    copy.
 
-    Raises as :func:`check` does.
+    Raises:
+        TypeError, ValueError: As :func:`check_tensor`.
     """
     for tensor in tensors:
         check_tensor(tensor)
@@ -125,9 +139,10 @@ def flattened_input(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def flattened_output(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Callable[[], None] | None]:
-    """Room for the elements of ``tensors`` one after the other, and what brings them where they belong once it is filled.
+    """Returns one tensor to write in the place of ``tensors``, and a function that copies it back or None.
 
-    Raises as :func:`check` does.
+    Raises:
+        TypeError, ValueError: As :func:`check_tensor`.
     """
     for tensor in tensors:
         check_tensor(tensor)
@@ -147,7 +162,7 @@ def flattened_output(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Cal
 
 
 def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Do two tensors, each in one piece, share memory?"""
+    """Returns whether two contiguous tensors share memory."""
     if one.numel() == 0 or other.numel() == 0:
         return False
     one_begin, other_begin = one.data_ptr(), other.data_ptr()
@@ -155,9 +170,15 @@ def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def check_same_dtype(one: torch.Tensor, other: torch.Tensor) -> None:
-    """Raises TypeError where two tensors of a call differ in type."""
+    """Checks that two tensors of a call have the same element type.
+
+    Raises:
+        TypeError: The types differ.
+    """
     if one.dtype is not other.dtype:
-        raise TypeError(f"the tensors of a call have one type, and these are {one.dtype} and {other.dtype}")
+        raise TypeError(
+            f"the tensors of a call must have one type, but these are {one.dtype} and {other.dtype}"
+        )
 
 
 def _copy(own: torch.Tensor, buffer: torch.Tensor) -> None:

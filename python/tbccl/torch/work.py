@@ -1,10 +1,10 @@
 """Operations in progress, and the thread that completes their futures.
 
-A work keeps the memory of its call alive until the call is done. What remains to be done then, such as copying elements
-to a tensor that does not lie in one piece, is done once, by whoever learns first that the call is done: a thread that
-waits, one that asks, or the one that completes futures. That thread is there from the first future on.
+A work keeps the memory of its call alive until the call is done. The remaining steps, such as copying
+elements to a tensor that is not contiguous, run once, on the first thread that finds the call done: one that
+waits, one that polls, or the thread that completes futures. That thread starts with the first future.
 
-An error of a call belongs to its work: whoever waits gets it, and whoever waits again gets it again.
+An error of a call belongs to its work: every wait raises it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FOREVER = timedelta(0)
 
 
 def seconds(timeout: timedelta | None) -> float | None:
-    """A time limit as torch gives it; zero and what is negative mean none."""
+    """Returns a time limit of torch in seconds; None (no limit) for zero and negative values."""
     if timeout is None or timeout <= _FOREVER:
         return None
     return timeout.total_seconds()
 
 
 class Work(dist.Work):
-    """A call that was issued."""
+    """Handle of an issued call."""
 
     __slots__ = (
         "_group",
@@ -57,8 +57,15 @@ class Work(dist.Work):
         keep_alive: Any = None,
         on_complete: Callable[[Any], None] | None = None,
     ) -> None:
-        """``results`` is what the call writes to, ``kept`` what else must stay alive until it is done, and ``then`` what
-        is done once it is, with the request."""
+        """Makes the work of a call.
+
+        Args:
+            group: Process group of the call.
+            request: Request of the extension module.
+            results: Tensors that the call writes.
+            keep_alive: Other objects to keep alive until the call is done.
+            on_complete: Function to run with the request once the call is done.
+        """
         dist.Work.__init__(self)
         self._group = group
         self._request = request
@@ -71,9 +78,17 @@ class Work(dist.Work):
         self._sequence_number = group._sequence_number
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits until the call is done; its tensors may be used then. True, or what the call failed with.
+        """Waits until the call is done; its tensors may be used then.
 
-        Raises tbccl.TimeoutError after ``timeout``; the call goes on.
+        Args:
+            timeout: Time to wait at most; None or zero: no limit.
+
+        Returns:
+            True.
+
+        Raises:
+            tbccl.TimeoutError: The call is not done within ``timeout``. It goes on.
+            tbccl.Error: The call failed.
         """
         request = self._request
         if request is not None:
@@ -84,20 +99,18 @@ class Work(dist.Work):
                 self._complete(request, error)
             else:
                 if not done:
-                    raise TimeoutError(
-                        f"Operation timed out! It was not done within {limit:g} s, and goes on"
-                    )
+                    raise TimeoutError(f"Operation timed out! It is still in progress after {limit:g} s")
                 self._complete(request, None)
         if self._error is not None:
             raise self._error
         return True
 
     def synchronize(self) -> None:
-        """As :meth:`wait`."""
+        """Waits as :meth:`wait`."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Is the call done, or has it failed? Does not wait."""
+        """Returns whether the call is done or has failed, without waiting."""
         request = self._request
         if request is None:
             return True
@@ -113,15 +126,20 @@ class Work(dist.Work):
     is_finished = is_completed
 
     def is_success(self) -> bool:
-        """Is it done without an error?"""
+        """Returns whether the call is done without an error."""
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What it failed with, if it has."""
+        """Returns the error of the call, or None."""
         return self._error if self.is_completed() else None
 
     def result(self) -> list[Any]:
-        """What the call wrote to, once it is done. Raises what the call failed with, and RuntimeError before."""
+        """Returns the tensors that the call wrote.
+
+        Raises:
+            RuntimeError: The call is in progress.
+            tbccl.Error: The call failed.
+        """
         if not self.is_completed():
             raise RuntimeError("the call is in progress; wait() for it first")
         if self._error is not None:
@@ -129,17 +147,21 @@ class Work(dist.Work):
         return list(self._results)
 
     def source_rank(self) -> int:
-        """The rank in the group that a message came from, once it is there; -1 for other calls."""
+        """Returns the rank in the group that sent the received message, after waiting for it; -1 for other
+        calls.
+        """
         self.wait()
         return self._source
 
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
-        """A future of the list of tensors that the call writes to. Its callbacks run on a thread of their own."""
+        """Returns a future of the list of tensors that the call writes. Callbacks run on a thread of the
+        group.
+        """
         if self._future is None:
             trigger: torch.futures.Future = torch.futures.Future()
-            # An error that is raised in a callback is one for whoever waits in C++, too.
+            # An error raised in a callback of the future also reaches threads that wait for it in C++.
             self._future = trigger.then(self._value)
             self._group._completer.complete(self, trigger)
         return self._future
@@ -152,7 +174,7 @@ class Work(dist.Work):
         return self._sequence_number
 
     def _complete(self, request: Any, error: BaseException | None) -> None:
-        """Does what remains once the call is done, if nobody has yet."""
+        """Runs the remaining steps of a call that is done, once."""
         group = self._group
         with group._completion_lock:
             if self._request is None:
@@ -170,7 +192,7 @@ class Work(dist.Work):
 
 
 class RecvWork(Work):
-    """A message that is to be received."""
+    """Handle of a message to receive; it records the sender."""
 
     __slots__ = ()
 
@@ -181,7 +203,7 @@ class RecvWork(Work):
 
 
 class CombinedWork(dist.Work):
-    """Works that were issued together, in their order."""
+    """Handle of several works that were issued together, in their order."""
 
     __slots__ = ("_works", "_group", "_future")
 
@@ -192,7 +214,7 @@ class CombinedWork(dist.Work):
         self._future: torch.futures.Future | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits for all of them."""
+        """Waits for all works."""
         for work in self._works:
             work.wait(timeout)
         return True
@@ -200,23 +222,23 @@ class CombinedWork(dist.Work):
     synchronize = wait
 
     def is_completed(self) -> bool:
-        """Are all of them done?"""
+        """Returns whether all works are done."""
         return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
-        """Are all of them done without an error?"""
+        """Returns whether all works are done without an error."""
         return all(work.is_success() for work in self._works)
 
     def exception(self) -> BaseException | None:
-        """The first error among them."""
+        """Returns the first error of the works, or None."""
         return next((error for work in self._works if (error := work.exception()) is not None), None)
 
     def result(self) -> list[Any]:
-        """What they wrote to."""
+        """Returns the tensors that the works wrote."""
         return [tensor for work in self._works for tensor in work.result()]
 
     def get_future(self) -> torch.futures.Future:
-        """A future of what they write to."""
+        """Returns a future of the tensors that the works write."""
         if self._future is None:
             trigger: torch.futures.Future = torch.futures.Future()
             self._future = trigger.then(self._value)
@@ -229,7 +251,7 @@ class CombinedWork(dist.Work):
 
 
 class CompletedWork(dist.Work):
-    """What was done when the call returned."""
+    """Handle of a call that was done when it returned."""
 
     __slots__ = ("_results",)
 
@@ -238,42 +260,44 @@ class CompletedWork(dist.Work):
         self._results = results
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """It is done."""
+        """Returns True at once."""
         return True
 
     def synchronize(self) -> None:
-        """It is done."""
+        """Does nothing."""
 
     def is_completed(self) -> bool:
-        """It is done."""
+        """Returns True."""
         return True
 
     is_success = is_completed
 
     def exception(self) -> None:
-        """What fails is raised by the call."""
+        """Returns None; a blocking call raises its errors itself."""
 
     def result(self) -> list[Any]:
-        """What the call wrote to."""
+        """Returns the tensors that the call wrote."""
         return list(self._results)
 
     def source_rank(self) -> int:
-        """No message came from anywhere."""
+        """Returns -1: the call received no message."""
         return -1
 
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
-        """A future that is complete."""
+        """Returns a completed future."""
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(list(self._results))
         return future
 
 
 class FutureCompleter:
-    """The thread that waits for works whose future somebody has asked for, in the order of asking."""
+    """Thread that waits for works with futures and completes these, in the order in which they were
+    requested.
+    """
 
-    #: How long it waits at a time, in seconds, before it looks whether the program ends.
+    #: Time of one wait, after which the thread checks whether it must stop.
     _POLL_INTERVAL = timedelta(milliseconds=200)
 
     def __init__(self) -> None:
@@ -283,10 +307,10 @@ class FutureCompleter:
         self._is_stopping = False
 
     def complete(self, work: Work | CombinedWork, trigger: torch.futures.Future) -> None:
-        """Completes ``started`` once ``work`` is done.
+        """Completes ``trigger`` once ``work`` is done.
 
-        A callback that asks for another future is on the thread that would have to complete it, so that it is waited for
-        here and now.
+        On the completing thread itself, in a callback that requests another future, it waits for the work
+        directly: no other thread would complete it.
         """
         if not work.is_completed():
             if threading.current_thread() is not self._thread:
@@ -297,7 +321,7 @@ class FutureCompleter:
         trigger.set_result(None)
 
     def stop(self) -> None:
-        """Ends the thread; futures that are not complete stay so."""
+        """Stops the thread; futures that are not complete stay so."""
         self._is_stopping = True
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -318,7 +342,7 @@ class FutureCompleter:
             if self._is_stopping:
                 return
             trigger.set_result(None)
-            # Nothing is held while there is nothing to do.
+            # An idle thread holds no references to works.
             del item, work, trigger
 
     def _wait(self, work: Work | CombinedWork) -> None:
@@ -330,13 +354,13 @@ class FutureCompleter:
                 if work.is_completed():
                     return
             except Exception:
-                return  # whoever asks the future gets it
+                return  # the future's callback raises it
 
 
 _COMPLETERS: weakref.WeakSet[FutureCompleter] = weakref.WeakSet()
 
 
 def stop_completers() -> None:
-    """Ends all threads that complete futures: none may be in a call when the interpreter ends."""
+    """Stops all threads that complete futures, before the interpreter ends: none may be in a call then."""
     for completer in list(_COMPLETERS):
         completer.stop()

@@ -129,7 +129,7 @@ pub(super) fn json(rows: &[RankStats]) -> String {
 /// Returns the table of completion-queue polls and recoveries.
 fn polls_table(rows: &[RankStats]) -> String {
     let mut text = format!(
-        "#\n# Completion queues, and what was repeated, connections made new, and work that devices refused\n\
+        "#\n# Completion queues, repeated messages, renewed connections, and refused work requests\n\
          # {:>5} {:>14} {:>14} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}  batches of 1, 2, ... {} or more\n",
         "rank",
         "polls",

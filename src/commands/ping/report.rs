@@ -34,11 +34,29 @@ impl Report {
         let report = Report { transport, bytes, json, width, progress, remarks: Vec::new(), any_slow: false };
         if !json {
             report.say(&format!(
-                "# ping between {ranks} ranks over {transport}: half round trips of 8 B, messages of {bytes} B \
-                 as they arrive\n# {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n\
+                "# ping between {ranks} ranks over {transport}: half round trips of 8 B, messages of {bytes} \
+                 B as they arrive\n# {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n\
                  # {:>4} {:>4}  {:<width$} {:>9} {:>9} {:>9} {:>8} {:>9} {:>7} {:>5}\n",
-                "from", "to", "rail", "min", "median", "p99", "expected", "arrives", "rate", "",
-                "", "", "", "(us)", "(us)", "(us)", "(us)", "(Gb/s)", "(Gb/s)", "(%)",
+                "from",
+                "to",
+                "rail",
+                "min",
+                "median",
+                "p99",
+                "expected",
+                "arrives",
+                "rate",
+                "",
+                "",
+                "",
+                "",
+                "(us)",
+                "(us)",
+                "(us)",
+                "(us)",
+                "(Gb/s)",
+                "(Gb/s)",
+                "(%)",
             ));
         }
         report

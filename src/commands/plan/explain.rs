@@ -243,7 +243,7 @@ impl Case {
     fn job_choice_text(&self) -> String {
         match &self.job_choice {
             Ok((job_choice, _)) if self.is_fastest(job_choice) => {
-                format!("a job takes it, too: {}\n", job_choice.why)
+                format!("a job makes the same choice: {}\n", job_choice.why)
             }
             Ok((job_choice, seconds)) => format!(
                 "a job takes {} in {}{}: {}\n",

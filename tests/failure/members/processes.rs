@@ -1,12 +1,13 @@
-//! Ranks that are processes, on every transport that one host can have without devices.
+//! Ranks that are processes, on every transport that a single host has without devices.
 
 use std::collections::HashMap;
 use support::{Finished, Process, rank_arguments_of, tbccl};
 
-/// Ranks that share memory, that use it as if they did not, that have none in common, and that would use TCP between hosts.
+/// Transports: shared memory, shared memory used like a network, TCP, and shared memory with TCP between
+/// hosts.
 const TRANSPORTS: [&str; 4] = ["shm", "rehearsal", "tcp", "shm+tcp"];
 
-/// `ranks` ranks in a role, which go on when some die.
+/// Starts `ranks` ranks in a role; they continue when some die.
 fn job(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
     let mut command = tbccl();
     command
@@ -43,7 +44,8 @@ fn a_healthy_communicator_is_shrunk_and_goes_on() {
     }
 }
 
-/// Has ranks killed one after the other; how many communicators were shrunk. Every call has failed within two seconds.
+/// Kills one rank after another; returns the number of shrunk communicators. Asserts that calls fail within
+/// two seconds.
 pub(crate) fn ladder(ranks: u32, seed: u64, transport: &str) -> u32 {
     climb("ladder", ranks, seed, transport)
 }
@@ -78,7 +80,7 @@ fn survivors_of_killed_ranks_go_on_whoever_was_killed() {
     ladder(4, 101, "rehearsal");
 }
 
-/// As the two hundred below, of a 64th of the data, and so in a few seconds.
+/// A smaller version of the test below: a 64th of the data, in a few seconds.
 #[test]
 fn thirty_communicators_are_shrunk_when_a_rank_is_killed() {
     let (mut seed, mut shrunk) = (2000, 0);

@@ -11,8 +11,8 @@ fn config() -> Config {
     Config { slab_bytes: Some(64 << 20), timeout: Duration::from_secs(20), ..Config::default() }
 }
 
-/// Runs `body` on every rank of a job of threads; what each says, in rank order.
-fn on_ranks<R: Send>(ranks: u32, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
+/// Runs `body` on every rank of a job of threads; returns the results in rank order.
+fn on_each_rank<R: Send>(ranks: u32, config: &Config, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let spawn = |comm: Communicator| {
             let body = &body;
@@ -24,7 +24,7 @@ fn on_ranks<R: Send>(ranks: u32, config: &Config, body: impl Fn(Communicator) ->
     })
 }
 
-/// The communicator has members of these names in this order, and works.
+/// Asserts that the communicator has the members of these names in this order, and works.
 fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
     assert_eq!(members[comm.rank().index()], name);
     let mut names = vec![0; members.len()];
@@ -38,7 +38,7 @@ fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
 #[test]
 fn rows_and_columns_of_a_grid_are_communicators() {
     const SIDE: u32 = 4;
-    on_ranks(SIDE * SIDE, &config(), |mut comm| {
+    on_each_rank(SIDE * SIDE, &config(), |mut comm| {
         let name = comm.rank().0;
         let (row, column) = (name / SIDE, name % SIDE);
         let mut along = comm.split(Some(row), column as i32, &config()).expect("all").expect("a row");
@@ -48,7 +48,7 @@ fn rows_and_columns_of_a_grid_are_communicators() {
             check(&mut along, name, &(0..SIDE).map(|c| row * SIDE + c).collect::<Vec<_>>());
             check(&mut across, name, &(0..SIDE).rev().map(|r| r * SIDE + column).collect::<Vec<_>>());
         }
-        // Its own, made from one of those.
+        // A communicator of one rank, derived from a derived one.
         let mut alone = along.split(Some(name), 0, &config()).expect("all").expect("one");
         drop(along);
         check(&mut alone, name, &[name]);
@@ -57,7 +57,7 @@ fn rows_and_columns_of_a_grid_are_communicators() {
 
 #[test]
 fn a_rank_without_a_colour_takes_part_and_gets_none() {
-    let got = on_ranks(5, &config(), |mut comm| {
+    let got = on_each_rank(5, &config(), |mut comm| {
         let name = comm.rank().0;
         let part = comm.split((name % 2 == 0).then_some(9), 0, &config()).expect("all call it");
         let has_one = part.is_some();
@@ -72,7 +72,7 @@ fn a_rank_without_a_colour_takes_part_and_gets_none() {
 
 #[test]
 fn options_that_differ_are_an_error_on_all_that_says_which() {
-    let errors = on_ranks(3, &config(), |mut comm| {
+    let errors = on_each_rank(3, &config(), |mut comm| {
         let piece_bytes = if comm.rank() == Rank(1) { 4096 } else { 8192 };
         let shm = ShmConfig { piece_bytes, ..ShmConfig::default() };
         let config = Config { shm, timeout: Duration::from_secs(5), ..config() };
@@ -88,7 +88,7 @@ fn options_that_differ_are_an_error_on_all_that_says_which() {
 #[test]
 fn survivors_that_do_not_come_are_named_by_their_old_ranks() {
     let impatient = Config { timeout: Duration::from_millis(300), ..config() };
-    let errors = on_ranks(5, &config(), |mut comm| match comm.rank().0 {
+    let errors = on_each_rank(5, &config(), |mut comm| match comm.rank().0 {
         0 | 3 => None,
         _ => comm.shrink(&[Rank(0)], &impatient).err(),
     });
@@ -102,7 +102,7 @@ fn survivors_that_do_not_come_are_named_by_their_old_ranks() {
 
 #[test]
 fn who_comes_again_after_it_was_in_vain_meets_the_others() {
-    on_ranks(3, &config(), |mut comm| {
+    on_each_rank(3, &config(), |mut comm| {
         let name = comm.rank().0;
         if name > 0 {
             let impatient = Config { timeout: Duration::from_millis(100 * u64::from(name)), ..config() };
@@ -125,20 +125,21 @@ fn wait_until(holds: impl Fn() -> bool) {
     }
 }
 
-/// 200 times: during an all_reduce of 64 MiB a rank is gone; all others fail, and go on without it.
+/// In each of 200 steps a rank leaves during an all_reduce of 64 MiB; all others fail and continue without
+/// it.
 #[test]
 fn two_hundred_communicators_are_shrunk_when_a_rank_is_gone() {
     const COUNT: usize = 16 << 20;
     const RANKS: u32 = 5;
     for round in 0..50u32 {
-        // How many were through with the communicator of each step: a failure fails those that are not.
+        // Number of ranks that are done with the communicator of each step; a failure affects the others.
         let through: Vec<AtomicU32> = (0..RANKS).map(|_| AtomicU32::new(0)).collect();
-        on_ranks(RANKS, &config(), |mut comm| {
+        on_each_rank(RANKS, &config(), |mut comm| {
             let name = comm.rank().0;
             let mut members: Vec<u32> = (0..RANKS).collect();
-            // Not written, so that memory is there when it is used.
+            // The memory is zeroed, so its pages are mapped on first use.
             let (input, mut output) = (vec![0.0f32; COUNT], vec![0.0f32; COUNT]);
-            // Which one goes depends on the round, and is the first one at times.
+            // The leaving rank depends on the round, and is sometimes the first one.
             for step in 0..RANKS - 1 {
                 let gone = Rank((round * 7 + step * 3) % comm.size());
                 through[step as usize].fetch_add(1, Relaxed);
@@ -160,7 +161,7 @@ fn two_hundred_communicators_are_shrunk_when_a_rank_is_gone() {
 #[test]
 fn threads_grow_into_ranks_of_processes() {
     let id_config = Config { slab_bytes: Some(16 << 20), ..config() };
-    on_ranks(2, &config(), |mut comm| {
+    on_each_rank(2, &config(), |mut comm| {
         let name = comm.rank().0;
         let id = (name == 1).then(|| comm.grow_id().expect("a rendezvous"));
         thread::scope(|scope| {
@@ -179,7 +180,7 @@ fn threads_grow_into_ranks_of_processes() {
 
 #[test]
 fn arguments_that_make_no_sense_are_refused_without_waiting() {
-    on_ranks(2, &config(), |mut comm| {
+    on_each_rank(2, &config(), |mut comm| {
         let refused = |error: Option<Error>, what: &str| {
             let error = error.expect("refused");
             assert!(

@@ -1,6 +1,6 @@
-//! Hosts that vanish: two network namespaces with a cable between them, which is cut.
+//! Hosts that become unreachable: two network namespaces with a cable, which is cut.
 //!
-//! Data moves over shared memory here, so that what ranks learn of each other comes from the rendezvous alone.
+//! Data moves over shared memory here, so ranks learn of each other only through the rendezvous.
 
 use super::job::{self, secret};
 use super::roles::now;
@@ -12,7 +12,7 @@ use std::{
 };
 use support::{Process, missing};
 
-/// Two hosts with a cable; gone with this.
+/// Two hosts with a cable. Dropping it removes them.
 struct Hosts([Child; 2]);
 
 fn is_run(program: &str, args: &[&str]) -> bool {
@@ -26,7 +26,7 @@ fn is_run(program: &str, args: &[&str]) -> bool {
 }
 
 impl Hosts {
-    /// None where this process may not make any.
+    /// Returns `None` if this process may not create namespaces.
     fn new() -> Option<Hosts> {
         if !is_run("unshare", &["--net", "true"]) || !is_run("ip", &["-V"]) {
             return None;
@@ -66,7 +66,7 @@ impl Hosts {
         assert!(is_run("nsenter", &all.iter().map(String::as_str).collect::<Vec<_>>()), "{args:?}");
     }
 
-    /// A rank on one of them. Rank 0 is to be on the first.
+    /// Starts a rank on one of the hosts; rank 0 must be on the first.
     fn rank(&self, at: usize, rank: u32, size: u32, secret: &str, role: &str) -> Process {
         self.rank_with(at, rank, size, secret, role, &[])
     }
@@ -105,7 +105,7 @@ impl Drop for Hosts {
     }
 }
 
-/// What a rank says of the end of the job, and how long after `since` it says it.
+/// Returns the milliseconds from `since` to a rank's error, and the error.
 fn error_of(rank: &mut Process, since: u128) -> (u128, String) {
     let error = rank.next_after("@error ");
     let (at, text) = error.split_once(' ').expect("the time first");
@@ -121,7 +121,7 @@ fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_s
     let mut waiting = [0, 1].map(|rank| hosts.rank(0, rank, 3, &secret, "barrier"));
     let computing = hosts.rank(1, 2, 3, &secret, "compute");
     computing.next_after("@going");
-    // Long enough that nothing is under way any more between the hosts but what keeps connections.
+    // After this time only keep-alive messages travel between the hosts.
     sleep(Duration::from_millis(1300));
     hosts.ip(0, &["link", "set", "cable", "down"]);
     let cut = now();
@@ -143,7 +143,7 @@ fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
     hosts.ip(0, &["link", "set", "cable", "down"]);
     let cut = now();
     let (late, text) = error_of(&mut waiting, cut);
-    // The last answer came up to a second before the cut.
+    // The last answer arrived up to a second before the cut.
     assert!(late > 2500, "after {late} ms: {text}");
     assert!(text.contains("its host has not answered for 4s"), "{text}");
 }
@@ -182,7 +182,7 @@ fn a_process_that_is_stopped_is_not_dead_over_tcp_either() {
     kill_process(stopped, Signal::STOP).expect("it runs");
     sleep(Duration::from_secs(4));
     kill_process(stopped, Signal::CONT).expect("it is stopped");
-    // It says so each second as long as all goes well.
+    // The rank prints a line each second while it is connected.
     for _ in 0..3 {
         ranks[1].next_after("@going");
     }

@@ -1,4 +1,4 @@
-//! What the ranks of these tests do.
+//! The roles of ranks in these tests.
 
 use std::{
     io::Write,
@@ -6,7 +6,7 @@ use std::{
 };
 use tbccl::{Communicator, Config, ReduceOp, Result, UniqueId};
 
-/// Not a test: the role of this process, if it has one.
+/// Plays the role of this process, if it has one; not a test.
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
@@ -21,22 +21,22 @@ fn play() {
     };
     print(&format!("\n@joined {} of {}\n", comm.rank(), comm.size()));
     match role.as_str() {
-        "split" => super::acts::split(comm),
-        "ladder" => super::acts::ladder(comm, 5, 2, super::acts::LARGE),
-        "grow" => super::acts::grow(comm),
+        "split" => super::scenarios::split(comm),
+        "ladder" => super::scenarios::ladder(comm, 5, 2, super::scenarios::LARGE),
+        "grow" => super::scenarios::grow(comm),
         "barrier" => until_it_fails(&mut comm),
         "compute" => compute(&mut comm),
         _ => sum(&mut comm),
     }
 }
 
-/// In one write, so that ranks do not mix.
+/// Prints in one write, so that lines of ranks do not mix.
 fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
 }
 
-/// Milliseconds since the epoch: a clock that processes share.
+/// Returns milliseconds since the epoch, a clock that processes share.
 pub(crate) fn now() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis()
 }
@@ -47,7 +47,7 @@ fn sum(comm: &mut Communicator) {
     print(&format!("\n@sum {}\n", ranks[0]));
 }
 
-/// Rank 0 makes an id and leaves it in a file; the others wait for it.
+/// Rank 0 creates an id and writes it to a file, for which the others wait.
 fn by_unique_id() -> Result<Communicator> {
     let var = |name: &str| std::env::var(name).expect("set by the test");
     let (rank, size): (u32, u32) =
@@ -69,7 +69,7 @@ fn by_unique_id() -> Result<Communicator> {
     Communicator::from_unique_id(&id, rank, size, &Config::from_env()?)
 }
 
-/// Barriers until one fails, with a say at each second; the time and the error then.
+/// Repeats barriers until one fails, and prints a line each second; then prints the time and the error.
 fn until_it_fails(comm: &mut Communicator) {
     let mut said = None;
     loop {
@@ -84,7 +84,7 @@ fn until_it_fails(comm: &mut Communicator) {
     }
 }
 
-/// One barrier, and then no call for a long time.
+/// Makes one barrier, and then no call for a long time.
 fn compute(comm: &mut Communicator) {
     comm.barrier().expect("all take part");
     print("\n@going\n");

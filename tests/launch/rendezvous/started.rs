@@ -1,10 +1,10 @@
-//! The ways in which ranks are started.
+//! Ways to start ranks.
 
 use super::job::{self, free_port, secret};
 use rustix::process::Signal;
 use support::Process;
 
-/// The sum of the ranks of so many, as each says it.
+/// Asserts that every rank prints the sum over all ranks.
 fn all_sum(ranks: Vec<Process>) {
     let size = ranks.len();
     for rank in ranks {
@@ -24,7 +24,7 @@ fn ranks_of_mpi_hydra_and_slurm_meet_where_rank_0_opens() {
         ("TBCCL_RANK", "TBCCL_SIZE"),
     ] {
         let (secret, root) = (secret(), format!("127.0.0.1:{}", free_port()));
-        // Rank 0 comes last: the others wait for it.
+        // Rank 0 starts last; the others wait for it.
         let ranks = [2u32, 1, 0].map(|rank| {
             let rank = rank.to_string();
             let env =
@@ -64,7 +64,7 @@ fn ranks_meet_by_unique_id() {
     all_sum(ranks.into());
 }
 
-/// Three ranks in a role: started as by MPI, and by unique id.
+/// Starts two jobs of three ranks in a role: as MPI does, and by unique id.
 fn by_other_means(role: &str, folder: &tempfile::TempDir) -> [Vec<Process>; 2] {
     let file = folder.path().join("id");
     let (secret, root) = (secret(), format!("127.0.0.1:{}", free_port()));
@@ -110,7 +110,7 @@ fn ranks_that_no_launcher_of_ours_has_started_go_on_without_one_that_is_killed()
     }
 }
 
-/// A stand-alone rendezvous, and the variables that it says ranks need.
+/// Starts a stand-alone rendezvous; returns it with the variables that it prints for ranks.
 fn rendezvous(args: &[&str]) -> (Process, String, String) {
     let server = job::start(&[&["rendezvous"], args].concat());
     let bootstrap = server.next_after("TBCCL_BOOTSTRAP=");
@@ -134,7 +134,7 @@ fn a_rendezvous_of_its_own_ends_with_the_job() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("secret");
     let file = file.to_str().expect("a path");
-    // By all ways that it prints, and over TCP alone.
+    // With all addresses that it prints, and with TCP alone.
     for only_tcp in [false, true] {
         let (server, bootstrap, file) = rendezvous(&["--secret-file", file, "--listen", "127.0.0.1:0"]);
         let (_, tcp) = bootstrap.split_once(',').expect("a socket of this host, and one of the network");

@@ -28,8 +28,8 @@ impl FabricJob {
         FabricJob::start_with(wiring, link, role, env, |_| ())
     }
 
-    /// Starts as [`FabricJob::start`], after `prepare` has been called with the folder `home`. Variables refer to it as
-    /// `$HOME_OF_TEST`.
+    /// Starts as [`FabricJob::start`], after `prepare` has been called with the folder `home`. Variables
+    /// refer to it as `$HOME_OF_TEST`.
     #[must_use]
     pub fn start_with(
         wiring: &Wiring,

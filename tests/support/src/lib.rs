@@ -8,8 +8,8 @@
 //! | `programs` | the programs of the build under test |
 //! | `requirement` | tests that need something which a machine may lack |
 //!
-//! Every wait is bounded by [`TIMEOUT`]. Processes get default signal handlers, so that tests pass in any environment,
-//! in the background of a shell as well, where SIGINT is ignored.
+//! Every wait is bounded by [`TIMEOUT`]. Processes get default signal handlers, so that tests pass in any
+//! environment, in the background of a shell as well, where SIGINT is ignored.
 
 mod fabric;
 mod message;

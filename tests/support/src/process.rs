@@ -1,7 +1,8 @@
 //! A process under test, with a mark by which everything that it leaves behind is found.
 //!
 //! # Safety
-//! The only unsafe operation runs between fork and exec: it calls `signal`, which is async-signal-safe, and nothing else.
+//! The only unsafe operation runs between fork and exec: it calls `signal`, which is async-signal-safe, and
+//! nothing else.
 
 use crate::{
     TIMEOUT,
@@ -21,14 +22,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Signals that a shell may have told its background processes to ignore, and that launchers pass on.
+/// Signals that a shell may have set to ignored for background processes, and that launchers forward.
 const SIGNALS: [i32; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
-/// Gives the process of a command default signal handlers, whatever this process ignores.
+/// Gives the process of a command default signal handlers, even for signals that this process ignores.
 pub fn with_default_signals(command: &mut Command) {
     let reset = || {
         for signal in SIGNALS {
-            // SAFETY: `signal` is async-signal-safe, and the default handler is valid for each of these signals.
+            // SAFETY: `signal` is async-signal-safe, and the default handler is valid for each of these
+            // signals.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
         Ok(())
@@ -89,7 +91,7 @@ impl Mark {
     }
 }
 
-/// A running process. It is killed with its test at the latest.
+/// A running process, which is killed at the latest when its test ends.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -98,7 +100,7 @@ pub struct Process {
     temporary: tempfile::TempDir,
     /// Lines of stdout with their ends.
     lines: Receiver<Vec<u8>>,
-    /// Lines that were passed over while another one was awaited.
+    /// Lines that were skipped while another one was awaited.
     earlier: Vec<Vec<u8>>,
     stderr: RefCell<Option<JoinHandle<String>>>,
 }
@@ -154,7 +156,8 @@ impl Finished {
 }
 
 impl Process {
-    /// Starts a command with default signal handlers, a mark, a temporary folder of its own, and its output piped here.
+    /// Starts a command with default signal handlers, a mark, a temporary folder of its own, and its output
+    /// piped here.
     ///
     /// # Panics
     /// If it does not start.
@@ -252,8 +255,8 @@ impl Process {
         }
     }
 
-    /// Waits until each of `ranks` ranks has printed a message with this word, and returns the rest of them by rank. Other
-    /// lines are kept for [`Process::finish`].
+    /// Waits until each of `ranks` ranks has printed a message with this word, and returns the rest of them
+    /// by rank. Other lines are kept for [`Process::finish`].
     ///
     /// # Panics
     /// As for [`Process::next_line`], and on a message `@error`.
@@ -315,7 +318,8 @@ impl Process {
         }
     }
 
-    /// Waits for the end, and asserts that nothing is left: no process, no file in its temporary folder or in /dev/shm.
+    /// Waits for the end, and asserts that nothing is left: no process, no file in its temporary folder or in
+    /// /dev/shm.
     ///
     /// # Panics
     /// If something is left, or it does not end within [`TIMEOUT`].

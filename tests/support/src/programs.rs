@@ -59,8 +59,9 @@ pub fn tbccl() -> Command {
 
 /// Returns a command for `tbccl` with the software device built beside it.
 ///
-/// Cargo builds the device only for the package that it belongs to, so it is built here, once. All packages are built
-/// together, so that crates below them have the features that they have in tests of all packages, and are not built again.
+/// Cargo builds the device only for the package that it belongs to, so it is built here, once. All packages
+/// are built together, so that crates below them have the features that they have in tests of all packages,
+/// and are not built again.
 ///
 /// # Panics
 /// If the device cannot be built.

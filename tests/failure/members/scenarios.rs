@@ -1,7 +1,7 @@
-//! What ranks do with communicators that are made from others, whichever way they were started.
+//! Scenarios with derived communicators, independent of how the ranks were started.
 //!
-//! Each process has a name, its rank in the first communicator, by which it is told whether a communicator has the right
-//! members in the right order. What goes wrong is a panic, which ends the rank with a status that is not 0.
+//! Each process has a name, its rank in the first communicator, which identifies it in derived communicators.
+//! A violation is a panic, which ends the rank with an exit status other than 0.
 
 use std::{
     io::Write,
@@ -9,16 +9,16 @@ use std::{
 };
 use tbccl::{Communicator, Config, Error, Rank, ReduceOp, Result, UniqueId};
 
-/// The elements of an all_reduce of 64 MiB.
+/// Elements of an all_reduce of 64 MiB.
 pub(crate) const LARGE: usize = 16 << 20;
 
-/// Milliseconds since the epoch: a clock that processes share.
+/// Returns milliseconds since the epoch, a clock that processes share.
 pub(crate) fn milliseconds() -> u128 {
     SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_millis()
 }
 
-/// In one write, so that ranks do not mix.
-pub(crate) fn say(word: &str, name: u32, rest: &str) {
+/// Prints a message in one write, so that lines of ranks do not mix.
+pub(crate) fn print_message(word: &str, name: u32, rest: &str) {
     let _ = std::io::stdout().write_all(format!("\n@{word} {name} {rest}\n").as_bytes());
     let _ = std::io::stdout().flush();
 }
@@ -27,7 +27,7 @@ pub(crate) fn config() -> Config {
     Config::from_env().expect("good options")
 }
 
-/// The communicator has these members in this order, and works.
+/// Asserts that the communicator has these members in this order, and works.
 pub(crate) fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
     assert_eq!(comm.size() as usize, members.len(), "{name}: {members:?}");
     assert_eq!(members[comm.rank().index()], name, "{members:?}");
@@ -40,16 +40,16 @@ pub(crate) fn check(comm: &mut Communicator, name: u32, members: &[u32]) {
     comm.barrier().expect("all take part");
 }
 
-/// Splits in several ways, of each other, and in any order of closing.
+/// Splits communicators in several ways, and closes them in different orders.
 pub(crate) fn split(mut comm: Communicator) {
     let (name, size) = (comm.rank().0, comm.size());
     let everyone: Vec<u32> = (0..size).collect();
     let reversed: Vec<u32> = (0..size).rev().collect();
-    // All in one, in another order.
+    // One group in reverse order.
     let mut turned = made(comm.split(Some(7), -(name as i32), &config()));
     check(&mut turned, name, &reversed);
     check(&mut comm, name, &everyone);
-    // By parity; those with the same key keep their order; and some in none.
+    // Two groups by parity, where equal keys keep the order; some ranks join no group.
     let same: Vec<u32> = everyone.iter().copied().filter(|other| other % 2 == name % 2).collect();
     let mut half = made(comm.split(Some(name % 2), 5, &config()));
     check(&mut half, name, &same);
@@ -58,7 +58,7 @@ pub(crate) fn split(mut comm: Communicator) {
     if let Some(mut part) = part {
         check(&mut part, name, &everyone[1..]);
     }
-    // Of a communicator that is closed meanwhile, and of one that was made from another.
+    // Split a communicator derived from a closed one, and one derived from another.
     drop(comm);
     check(&mut turned, name, &reversed);
     let mut again = made(turned.split(Some(0), name as i32, &config()));
@@ -66,7 +66,7 @@ pub(crate) fn split(mut comm: Communicator) {
     check(&mut again, name, &everyone);
     let mut alone = made(half.split(Some(name), 0, &config()));
     check(&mut alone, name, &[name]);
-    // Whoever is odd closes in another order than the rest.
+    // Odd ranks close in another order than even ones.
     if name % 2 == 0 {
         drop(half);
         check(&mut again, name, &everyone);
@@ -77,14 +77,14 @@ pub(crate) fn split(mut comm: Communicator) {
         drop(half);
     }
     drop(alone);
-    say("split", name, "");
+    print_message("split", name, "");
 }
 
 fn made(split: Result<Option<Communicator>>) -> Communicator {
     split.expect("all take part").expect("a colour was given")
 }
 
-/// Shrinks a communicator in which nothing is wrong, and one that has been shrunk.
+/// Shrinks a communicator without failures, and one that has been shrunk.
 pub(crate) fn shrink_healthy(mut comm: Communicator) {
     let (name, size) = (comm.rank().0, comm.size());
     let everyone: Vec<u32> = (0..size).collect();
@@ -100,10 +100,10 @@ pub(crate) fn shrink_healthy(mut comm: Communicator) {
         }
     }
     check(&mut comm, name, &everyone);
-    say("shrunk", name, "");
+    print_message("shrunk", name, "");
 }
 
-/// Numbers that nobody has thought of.
+/// Returns a pseudo-random number of a seed and a round.
 pub(crate) fn random(seed: u64, round: u32) -> u64 {
     let mut x = seed.wrapping_add(u64::from(round).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -111,7 +111,8 @@ pub(crate) fn random(seed: u64, round: u32) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Rank after rank is killed in the middle of an all_reduce of so many elements, and the rest shrinks, until `last` are left.
+/// Kills one rank after another during an all_reduce of `count` elements; the others shrink the communicator
+/// until `last` are left.
 pub(crate) fn ladder(mut comm: Communicator, seed: u64, last: usize, count: usize) {
     let name = comm.rank().0;
     let mut members: Vec<u32> = (0..comm.size()).collect();
@@ -124,18 +125,18 @@ pub(crate) fn ladder(mut comm: Communicator, seed: u64, last: usize, count: usiz
         let chance = random(seed, round);
         let victim = Rank((chance % members.len() as u64) as u32);
         if comm.rank() == victim {
-            // Nobody is to be in an earlier call when it dies.
+            // No rank may still be in an earlier call when the victim dies.
             comm.all_reduce(&input, &mut output, ReduceOp::Sum).expect("all take part");
             kill_soon(Duration::from_micros((chance >> 32) % 60_000), name, round);
         }
         let error = reduce_until_it_fails(&mut comm, &input, &mut output);
-        say("error", name, &format!("{round} {} {error}", milliseconds()));
+        print_message("error", name, &format!("{round} {} {error}", milliseconds()));
         assert!(matches!(&error, Error::PeerDied { peer, .. } if peer.rank == victim), "{victim}: {error}");
         let shrunk = comm.shrink(&[victim], &config()).unwrap_or_else(|error| panic!("{name}: {error}"));
         comm = shrunk;
         members.remove(victim.index());
     }
-    say("through", name, &members.len().to_string());
+    print_message("through", name, &members.len().to_string());
 }
 
 fn reduce_until_it_fails(comm: &mut Communicator, input: &[f32], output: &mut [f32]) -> Error {
@@ -148,16 +149,17 @@ fn reduce_until_it_fails(comm: &mut Communicator, input: &[f32], output: &mut [f
     }
 }
 
-/// Has this process killed, and says when.
+/// Kills this process after a delay, and prints the time.
 fn kill_soon(after: Duration, name: u32, round: u32) {
     std::thread::spawn(move || {
         std::thread::sleep(after);
-        say("dying", name, &format!("{round} {}", milliseconds()));
+        print_message("dying", name, &format!("{round} {}", milliseconds()));
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     });
 }
 
-/// Two ranks die, of which the rest first hear of one: who leaves out too few is told who else is missing.
+/// Kills two ranks, of which the others first learn of one. A shrink that leaves out too few ranks names the
+/// missing one.
 pub(crate) fn two_die(mut comm: Communicator) {
     let (name, size) = (comm.rank().0, comm.size());
     let dead = [Rank(0), Rank(size - 2)];
@@ -172,7 +174,7 @@ pub(crate) fn two_die(mut comm: Communicator) {
         match comm.shrink(&left_out, &config()) {
             Ok(shrunk) => break shrunk,
             Err(Error::Absent { ranks, why }) => {
-                say("absent", name, &why);
+                print_message("absent", name, &why);
                 assert!(
                     !ranks.is_empty() && ranks.iter().all(|rank| dead.contains(rank)),
                     "{ranks:?}: {why}"
@@ -184,13 +186,13 @@ pub(crate) fn two_die(mut comm: Communicator) {
     };
     let rest: Vec<u32> = (0..size).filter(|other| !dead.contains(&Rank(*other))).collect();
     check(&mut shrunk, name, &rest);
-    say("through", name, &began.elapsed().as_millis().to_string());
+    print_message("through", name, &began.elapsed().as_millis().to_string());
 }
 
-/// Takes in as many new ranks as there are, which are threads here, and closes the old communicator meanwhile.
+/// Grows a communicator by as many new ranks, which are threads, and closes the old one meanwhile.
 pub(crate) fn grow(mut comm: Communicator) {
     let (name, size) = (comm.rank().0, comm.size());
-    // Any rank makes the id; here the last one does.
+    // Any rank may create the id; here the last one does.
     let ours = (name + 1 == size).then(|| comm.grow_id().expect("a rendezvous"));
     let everyone: Vec<u32> = (0..2 * size).collect();
     let newcomer = |id: UniqueId, new: u32| {
@@ -208,5 +210,5 @@ pub(crate) fn grow(mut comm: Communicator) {
         drop(comm);
         check(&mut grown, name, &everyone);
     });
-    say("grown", name, "");
+    print_message("grown", name, "");
 }

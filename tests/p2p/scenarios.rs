@@ -1,16 +1,16 @@
-//! What ranks do with p2p, wherever they run. Every byte is checked.
+//! Scenarios with p2p, independent of where ranks run. Every byte is checked.
 
 use crate::parcel::{Parcel, recv, recv_slice, send, send_slice};
 use std::time::{Duration, Instant};
 use tbccl::{Communicator, Config, Delivery, Error, P2p, Rank, ReduceOp};
 
-/// P2p beside a communicator.
+/// Creates the p2p of a communicator.
 pub(crate) fn p2p_of(comm: &mut Communicator, config: &Config) -> P2p {
     let split = comm.split(Some(0), 0, config).expect("all come").expect("we have a colour");
     P2p::new(split).expect("it is new")
 }
 
-/// The bytes of a message.
+/// Returns the bytes of a message.
 pub(crate) fn bytes_of(from: u32, to: u32, len: usize) -> Vec<u8> {
     let seed = (from * 31 + to * 7).wrapping_add(len as u32).wrapping_mul(97);
     (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
@@ -24,11 +24,12 @@ fn check(parcel: Parcel, (from, to): (u32, u32), tag: i32, len: usize) {
     assert!(bytes[len..].iter().all(|byte| *byte == 0xee), "written beyond {len} bytes");
 }
 
-/// Every length that is the last or the first of its kind.
+/// Lengths at the limits of each protocol.
 const LENGTHS: [usize; 14] =
     [0, 1, 8, 35, 36, 37, 4039, 4040, 4041, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 65_536, 1 << 20];
 
-/// All ranks send to all, themselves too, before any receives; and the other way round; and every length once more.
+/// All ranks send to all, including themselves: before any receives, after all receives, and once more for
+/// each length.
 pub(crate) fn lengths(p2p: &P2p) {
     let (me, n) = (p2p.rank().0, p2p.size());
     let send_all = |len: usize| -> Vec<Parcel> {
@@ -51,7 +52,7 @@ pub(crate) fn lengths(p2p: &P2p) {
             assert_eq!(delivery, Delivery { from: Rank(me), tag: len as i32, bytes: len });
         }
     }
-    // All lengths at once, received from the longest to the shortest.
+    // All lengths are sent at once, and received from the longest to the shortest.
     let sent: Vec<Parcel> = LENGTHS.into_iter().flat_map(send_all).collect();
     for len in LENGTHS.into_iter().rev() {
         check_all(recv_all(len), len);
@@ -59,7 +60,7 @@ pub(crate) fn lengths(p2p: &P2p) {
     sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
 }
 
-/// Each rank passes something on to the next one, several times round, with both requests issued at once.
+/// Each rank forwards messages to the next one, several rounds, with both requests issued at once.
 pub(crate) fn ring(p2p: &P2p) {
     let (me, n) = (p2p.rank().0, p2p.size());
     let (next, last) = ((me + 1) % n, (me + n - 1) % n);
@@ -75,7 +76,7 @@ pub(crate) fn ring(p2p: &P2p) {
     }
 }
 
-/// Rank 0 takes what comes from anybody with any tag; the messages of each come in order.
+/// Rank 0 receives from any rank with any tag; the messages of each rank arrive in order.
 pub(crate) fn from_anyone(p2p: &P2p) {
     const EACH: u32 = 50;
     let (me, n) = (p2p.rank().0, p2p.size());
@@ -107,7 +108,7 @@ pub(crate) fn from_anyone(p2p: &P2p) {
     assert!(seen[1..].iter().all(|count| *count == EACH), "{seen:?}");
 }
 
-/// Large messages make progress while both ends are in a collective on another communicator.
+/// Large messages progress while both ranks are in a collective on another communicator.
 pub(crate) fn beside_a_collective(comm: &mut Communicator, p2p: &P2p) {
     let (me, n) = (p2p.rank().0, p2p.size());
     let (next, last) = ((me + 1) % n, (me + n - 1) % n);
@@ -120,7 +121,7 @@ pub(crate) fn beside_a_collective(comm: &mut Communicator, p2p: &P2p) {
         comm.barrier().expect("all are here");
         assert_eq!(sent.open().expect("sent").0.bytes, len);
     }
-    // Rank 0 sends, and looks at nothing before its receiver has the message and says so in a collective.
+    // Rank 0 sends, and makes no p2p call until its receiver has confirmed the message in a collective.
     if me == 0 {
         let sent = send(p2p, 1, 1, 3, bytes_of(0, 1, 1 << 20)).expect("taken");
         comm.barrier().expect("all are here");
@@ -134,8 +135,8 @@ pub(crate) fn beside_a_collective(comm: &mut Communicator, p2p: &P2p) {
     }
 }
 
-/// A message that is too long is its receive's error, whether it was there before the receive or not, and whichever way it
-/// travels; what comes behind it is delivered.
+/// A message longer than its receive is an error of the receive, in every order and by every protocol; later
+/// messages are delivered.
 pub(crate) fn too_long(p2p: &P2p) {
     let me = p2p.rank().0;
     if me > 1 {
@@ -177,13 +178,13 @@ pub(crate) fn too_long(p2p: &P2p) {
     assert!(p2p.failed().is_none());
 }
 
-/// Registered memory is copied by nobody, where the transport can do that.
+/// Registered memory is not copied if the transport supports that.
 pub(crate) fn in_place(p2p: &P2p, transport: &str, len: usize) {
     let me = p2p.rank().0;
     if me <= 1 {
         carried_in_place(p2p, transport, len);
     }
-    // Nobody goes on before both have looked at their counters: what comes of the next act is counted, too.
+    // The barrier separates the counters of this scenario from those of the next one.
     if me == 1 {
         for rank in (0..p2p.size()).filter(|rank| *rank != 1) {
             send_slice(p2p, rank, 5, &[0]).expect("sent");
@@ -213,7 +214,7 @@ fn carried_in_place(p2p: &P2p, transport: &str, len: usize) {
     }
 }
 
-/// What sizes a ping-pong takes, in nanoseconds of half a round: medians of rounds.
+/// Returns the median over the rounds of half a ping-pong, in nanoseconds.
 pub(crate) fn half_round(mut round: impl FnMut(), rounds: u32) -> f64 {
     let mut times: Vec<f64> = (0..rounds)
         .map(|_| {
