@@ -1,4 +1,4 @@
-//! How the extension module is linked: what it needs of Python it finds in the interpreter that loads it.
+//! Linker options of the extension module, whose Python symbols the loading interpreter resolves.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

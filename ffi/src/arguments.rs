@@ -192,8 +192,7 @@ impl Arguments {
 
 #[cold]
 fn known_codec(number: tbcclCodec_t) -> Outcome<Codec> {
-    Codec::from_code(number)
-        .ok_or_else(|| Failure::argument(format!("codec is {number}, which no codec has")))
+    Codec::from_code(number).ok_or_else(|| Failure::argument(format!("codec is {number}, which is no codec")))
 }
 
 /// Reads the lengths of all ranks' blocks.

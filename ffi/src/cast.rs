@@ -148,7 +148,7 @@ pub(crate) unsafe trait Versioned: Copy {
 fn check<T: Versioned>(what: &str, head: Head) -> Outcome<usize> {
     if head.magic != T::MAGIC || head.size < T::MIN_SIZE {
         let how = T::INITIALIZER;
-        return Err(Failure::argument(format!("{what} was not initialised: begin with {how}")));
+        return Err(Failure::argument(format!("{what} was not initialized: begin with {how}")));
     }
     if head.size > size_of::<T>() {
         return Err(Failure::argument(format!(
@@ -257,7 +257,7 @@ mod tests {
         let given = Growing { size: 24, magic: 77, version: 1, old: 10, new: 20 };
         // SAFETY: these structures state their size, or a smaller one.
         let read = |given: &Growing| unsafe { read_versioned("config", given) };
-        let seen = read(&given).expect("initialised").expect("given");
+        let seen = read(&given).expect("initialized").expect("given");
         assert_eq!((seen.old, seen.new), (10, 2));
         for bad in [
             Growing { magic: 0, ..given },
@@ -270,7 +270,7 @@ mod tests {
         let mut to = given;
         // SAFETY: as above.
         unsafe { write_versioned("info", &raw mut to, &Growing { old: 5, new: 6, ..Growing::UNSET }) }
-            .expect("initialised");
+            .expect("initialized");
         assert_eq!(
             to,
             Growing { old: 5, ..given },

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn tbcclCommInitAll(
             return Err(Failure::argument("comms is NULL"));
         }
         let ranks = u32::try_from(ndev)
-            .map_err(|_| Failure::argument(format!("ndev is {ndev}; there must be a rank at least")))?;
+            .map_err(|_| Failure::argument(format!("ndev is {ndev}; it must be at least 1")))?;
         notice_forks();
         let made = Communicator::local(ranks, &config_with([])?)?;
         let handles = made.into_iter().map(|made| give(Comm::new(made))).collect::<Outcome<Vec<_>>>()?;

@@ -132,6 +132,6 @@ pub unsafe extern "C" fn tbcclGetLastErrorInfo(info: *mut tbcclErrorInfo_t) -> t
 
 fn write_last(info: *mut tbcclErrorInfo_t) -> Outcome {
     let last = with_last(|last| last.map(|(failure, _)| tbcclErrorInfo_t::of(failure.cause()))).flatten();
-    // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.
+    // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialized structure.
     unsafe { write_versioned("info", info, &last.unwrap_or(tbcclErrorInfo_t::UNSET)) }
 }

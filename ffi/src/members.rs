@@ -64,7 +64,9 @@ pub unsafe extern "C" fn tbcclCommShrink(
     group::call(|| {
         let found = comm_handle::find(comm)?;
         if !matches!(shrinkFlags, TBCCL_SHRINK_DEFAULT | TBCCL_SHRINK_ABORT) {
-            return Err(Failure::argument(format!("shrinkFlags is {shrinkFlags}, which means nothing")));
+            return Err(Failure::argument(format!(
+                "shrinkFlags is {shrinkFlags}, which is no TBCCL_SHRINK flag"
+            )));
         }
         let count = usize::try_from(excludeRanksCount).map_err(|_| {
             Failure::argument(format!("excludeRanksCount is {excludeRanksCount}; it can't be negative"))
@@ -134,7 +136,7 @@ pub unsafe extern "C" fn tbcclCommGrow(
         }
         let found = comm_handle::find(comm)?;
         if rank != -1 {
-            return Err(Failure::argument(format!("rank is {rank}; it is -1 for ranks that are there")));
+            return Err(Failure::argument(format!("rank is {rank}; existing ranks pass -1")));
         }
         make(newcomm, "newcomm", move || {
             Ok(Some(found.shared.with(|comm| comm.grow(id.as_ref(), size, &config))??))

@@ -78,12 +78,13 @@ pub unsafe extern "C" fn tbcclMemAlloc(
         let align = if size >= LARGE { LARGE } else { PAGE };
         let whole = size.checked_next_multiple_of(PAGE);
         let layout = whole.and_then(|size| Layout::from_size_align(size, align).ok());
-        let layout =
-            layout.ok_or_else(|| Failure::argument(format!("there can't be {size} bytes of memory")))?;
+        let layout = layout.ok_or_else(|| {
+            Failure::argument(format!("size is {size}, which is more than memory can hold"))
+        })?;
         // SAFETY: the layout has a size above 0.
         let memory = unsafe { alloc_zeroed(layout) };
         if memory.is_null() {
-            return Err(Failure::system(format!("{size} bytes of memory are not to be had")));
+            return Err(Failure::system(format!("can't allocate {size} bytes of memory")));
         }
         given().insert(memory.addr(), Allocation::Own(layout));
         place.write(memory.cast());

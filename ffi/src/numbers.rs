@@ -12,7 +12,7 @@ pub(crate) fn datatype(number: tbcclDataType_t) -> Outcome<DType> {
 
 #[cold]
 fn no_datatype(number: tbcclDataType_t) -> Failure {
-    Failure::argument(format!("datatype is {number}, which no element type has"))
+    Failure::argument(format!("datatype is {number}, which is no element type"))
 }
 
 /// Returns a rank of the communicator. `what` names the argument.

@@ -58,7 +58,7 @@ fn scale_of(number: tbcclRedOp_t, dtype: DType, found: CommRef<'_>) -> Outcome<S
 
 fn find_made(number: tbcclRedOp_t, found: CommRef<'_>) -> Outcome<Held<CustomOp>> {
     let made = CUSTOM_OPS.get_op(number).ok_or_else(|| {
-        Failure::argument(format!("op is {number}, which no operation has, or it was destroyed"))
+        Failure::argument(format!("op is {number}, which is no operation, or was destroyed"))
     })?;
     if made.comm != found.first() {
         return Err(Failure::argument("op was made for another communicator"));
@@ -82,7 +82,9 @@ pub unsafe extern "C" fn tbcclRedOpCreatePreMulSum(
         let found = find(comm)?;
         let dtype = self::datatype(datatype)?;
         if !matches!(residence, 0 | 1) {
-            return Err(Failure::argument(format!("residence is {residence}, which means nothing")));
+            return Err(Failure::argument(format!(
+                "residence is {residence}, which is no tbcclScalarResidence_t"
+            )));
         }
         // SAFETY: as `tbccl.h` says, it is null or an element.
         let element = unsafe { cast::bytes("scalar", scalar.cast_const().cast(), dtype.size())? };

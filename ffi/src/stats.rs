@@ -120,7 +120,7 @@ impl From<Stats> for tbcclStats_t {
 pub unsafe extern "C" fn tbcclCommStats(comm: tbcclComm_t, stats: *mut tbcclStats_t) -> tbcclResult_t {
     boundary(|| {
         let told = find(comm)?.shared.stats();
-        // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.
+        // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialized structure.
         unsafe { write_versioned("stats", stats, &told.into()) }
     })
 }
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn tbcclCommLinkStats(
         let peer = member("peer", peer, found.at())?;
         let told = found.shared.stats().peers.into_iter().find(|(of, _)| *of == peer);
         let counters = told.map(|(_, counters)| counters).unwrap_or_default();
-        // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialised structure.
+        // SAFETY: as `tbccl.h` says, the pointer is null or points to an initialized structure.
         unsafe { write_versioned("stats", stats, &counters.into()) }
     })
 }

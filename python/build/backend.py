@@ -1,10 +1,11 @@
-"""The build backend: maturin's, after what the wheel carries beside the extension module has been built.
+"""The build backend (PEP 517): builds the wheel's other binaries, then calls maturin.
 
-`pip install .` calls this (PEP 517). Cargo builds the program `tbccl`, the C library and the MPI-shaped library, in the same
-target folder and profile as the extension module; they are put into the package's folder, where maturin takes them. The
-environment variable TBCCL_WHEEL_PROFILE is the profile of cargo, `release` if it is not set; `dev` is for tests.
+`pip install .` calls this module. Cargo builds the program `tbccl`, the C library and the MPI library, in the
+same target folder and profile as the extension module. This module copies them into the package's folder,
+where maturin picks them up. The environment variable TBCCL_WHEEL_PROFILE selects cargo's profile: `release`
+by default, `dev` for tests.
 
-Nothing here decides how anything is compiled: Cargo.toml does.
+Cargo.toml, not this module, decides how the code is compiled.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ PROFILE = os.environ.get("TBCCL_WHEEL_PROFILE", "release")
 MAC = sys.platform == "darwin"
 
 
-def _built() -> Path:
-    """Where cargo leaves what it builds."""
+def _build_dir() -> Path:
+    """Returns cargo's output folder of the profile."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     return ROOT / target / {"dev": "debug"}.get(PROFILE, PROFILE)
 
 
-def _put(source: Path, target: Path, mode: int) -> None:
+def _install(source: Path, target: Path, mode: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Beside it and then into place: programs that run keep what they have.
+    # Replaced atomically: running programs keep the old file.
     new = target.with_name(target.name + ".new")
     shutil.copyfile(source, new)
     strip = shutil.which("strip")
@@ -41,31 +42,32 @@ def _put(source: Path, target: Path, mode: int) -> None:
     new.replace(target)
 
 
-def _put_all() -> None:
-    built, suffix = _built(), "dylib" if MAC else "so"
+def _install_all() -> None:
+    build_dir, suffix = _build_dir(), "dylib" if MAC else "so"
     for folder in ("bin", "lib", "include"):
         shutil.rmtree(PACKAGE / folder, ignore_errors=True)
-    _put(built / "tbccl", PACKAGE / "bin" / "tbccl", 0o755)
-    _put(built / f"libtbccl_c.{suffix}", PACKAGE / "lib" / ("libtbccl.0.dylib" if MAC else "libtbccl.so.0"), 0o755)
+    _install(build_dir / "tbccl", PACKAGE / "bin" / "tbccl", 0o755)
+    library = "libtbccl.0.dylib" if MAC else "libtbccl.so.0"
+    _install(build_dir / f"libtbccl_c.{suffix}", PACKAGE / "lib" / library, 0o755)
     if not MAC:
-        # Wheels have no links. To the linker a file with such a line is the library.
+        # Wheels cannot contain symbolic links; the linker reads this file as a script that names the library.
         (PACKAGE / "lib" / "libtbccl.so").write_text("INPUT(libtbccl.so.0)\n")
-    _put(built / f"libtbccl_mpi.{suffix}", PACKAGE / "lib" / f"libtbccl_mpi.{suffix}", 0o755)
-    _put(ROOT / "ffi" / "tbccl.h", PACKAGE / "include" / "tbccl.h", 0o644)
+    _install(build_dir / f"libtbccl_mpi.{suffix}", PACKAGE / "lib" / f"libtbccl_mpi.{suffix}", 0o755)
+    _install(ROOT / "ffi" / "tbccl.h", PACKAGE / "include" / "tbccl.h", 0o644)
 
 
 def _build_extras() -> None:
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--profile", PROFILE]
-    # As one command with the extension module, so that crates are built once and for all.
+    # One command together with the extension module, so that shared crates are built once.
     for package in ("tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim", "tbccl-python"):
         cargo += ["-p", package]
     subprocess.run(cargo, cwd=ROOT, check=True)
-    _put_all()
+    _install_all()
 
 
-def _settings(given: dict | None) -> dict:
-    settings = dict(given or {})
-    # With --strip cargo would not take the extension module that it has built for tests.
+def _settings(config: dict | None) -> dict:
+    settings = dict(config or {})
+    # With --strip cargo would rebuild the extension module instead of reusing the one built for tests.
     strip = "" if PROFILE == "dev" else " --strip"
     settings.setdefault("build-args", f"--profile {PROFILE}{strip}")
     return settings

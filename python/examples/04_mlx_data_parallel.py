@@ -1,8 +1,8 @@
-"""Data parallel training with MLX: each rank has a part of every batch, and gradients are averaged.
+"""Data parallel training with MLX: each rank trains on a part of every batch, and gradients are averaged.
 
     tbccl run -n 4 -- python 04_mlx_data_parallel.py
 
-The weights are those that a single process would have: `python 04_mlx_data_parallel.py` is one. With `--save FILE` rank 0
+The weights equal those of a single process, `python 04_mlx_data_parallel.py`. With `--save FILE` rank 0
 writes them.
 """
 
@@ -32,11 +32,11 @@ class Classifier(nn.Module):
 
 
 def batch(step):
-    """The whole batch of a step: points around the centre of their class. The same on all ranks."""
-    centres = mx.random.normal((CLASSES, FEATURES), key=mx.random.key(0))
+    """Returns the whole batch of a step, the same on all ranks: points around the center of their class."""
+    centers = mx.random.normal((CLASSES, FEATURES), key=mx.random.key(0))
     labels = mx.random.randint(0, CLASSES, (BATCH,), key=mx.random.key(2 * step + 1))
     noise = mx.random.normal((BATCH, FEATURES), key=mx.random.key(2 * step + 2))
-    return centres[labels] + 0.5 * noise, labels
+    return centers[labels] + 0.5 * noise, labels
 
 
 def loss_of(model, x, labels):
@@ -44,17 +44,18 @@ def loss_of(model, x, labels):
 
 
 def train(world, steps):
-    mx.random.seed(1)  # the same weights everywhere
+    mx.random.seed(1)  # The same weights on all ranks.
     model = Classifier()
-    optimiser = optim.Adam(learning_rate=1e-3)
+    optimizer = optim.Adam(learning_rate=1e-3)
     loss_and_grad = nn.value_and_grad(model, loss_of)
-    ours = slice(world.rank() * BATCH // world.size(), (world.rank() + 1) * BATCH // world.size())
+    rank, ranks = world.rank(), world.size()
+    local_batch = slice(rank * BATCH // ranks, (rank + 1) * BATCH // ranks)
     for step in range(steps):
         x, labels = batch(step)
-        loss, grads = loss_and_grad(model, x[ours], labels[ours])
-        optimiser.update(model, nn.average_gradients(grads, group=world))
+        loss, gradients = loss_and_grad(model, x[local_batch], labels[local_batch])
+        optimizer.update(model, nn.average_gradients(gradients, group=world))
         loss = mx.distributed.all_sum(loss, group=world) / world.size()
-        mx.eval(model.parameters(), optimiser.state, loss)
+        mx.eval(model.parameters(), optimizer.state, loss)
         if world.rank() == 0 and (step % 5 == 0 or step == steps - 1):
             print(f"step {step:3}  loss {loss.item():.6f}", flush=True)
     return model
@@ -63,12 +64,12 @@ def train(world, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--save", metavar="FILE", help="write the weights there (.npz)")
+    parser.add_argument("--save", metavar="FILE", help="file for the weights (.npz)")
     args = parser.parse_args()
 
-    world = tbccl.mlx.init(strict=False)  # without a launcher this is the only rank
+    world = tbccl.mlx.init(strict=False)  # Without a launcher, a group of one rank.
     if BATCH % world.size():
-        raise SystemExit(f"a batch of {BATCH} can't be shared equally by {world.size()} ranks")
+        raise SystemExit(f"a batch of {BATCH} can't be divided among {world.size()} ranks")
     model = train(world, args.steps)
     if args.save and world.rank() == 0:
         mx.savez(args.save, **dict(tree_flatten(model.parameters())))

@@ -1,10 +1,11 @@
-"""Tensor parallel training with MLX: every rank has a part of each layer.
+"""Tensor parallel training with MLX: each rank has a part of each layer.
 
     tbccl run -n 4 -- python 05_mlx_tensor_parallel.py --model transformer
 
-The first matrix of a pair is cut by rows (`all-to-sharded`), the second by columns (`sharded-to-all`), so that one sum over
-all ranks is all that a pair needs. Attention is cut by heads in the same way. The weights are those that a single process
-would have: `python 05_mlx_tensor_parallel.py` is one. With `--save FILE` rank 0 writes them, put together from all parts.
+The first matrix of a pair is sharded by rows (`all-to-sharded`), the second by columns (`sharded-to-all`), so
+that a pair needs one sum over all ranks. Attention is sharded by heads in the same way. The weights equal
+those of a single process, `python 05_mlx_tensor_parallel.py`. With `--save FILE` rank 0 writes the gathered
+weights.
 """
 
 import argparse
@@ -21,14 +22,14 @@ WIDTH, HEADS, WORDS, LENGTH, BATCH = 64, 4, 48, 12, 8
 
 
 class Perceptron(nn.Module):
-    """What a transformer has between its attentions, and a model of its own."""
+    """The feed-forward part of a transformer block; `Regression` uses it too."""
 
     def __init__(self):
         super().__init__()
         self.up = nn.Linear(WIDTH, 4 * WIDTH)
         self.down = nn.Linear(4 * WIDTH, WIDTH)
 
-    def spread(self, group):
+    def shard(self, group):
         self.up = shard_linear(self.up, "all-to-sharded", group=group)
         self.down = shard_linear(self.down, "sharded-to-all", group=group)
 
@@ -45,7 +46,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(WIDTH, WIDTH, bias=False)
         self.out = nn.Linear(WIDTH, WIDTH, bias=False)
 
-    def spread(self, group):
+    def shard(self, group):
         self.heads = HEADS // group.size()
         self.query = shard_linear(self.query, "all-to-sharded", group=group)
         self.key = shard_linear(self.key, "all-to-sharded", group=group)
@@ -58,10 +59,10 @@ class Attention(nn.Module):
 
         mask = nn.MultiHeadAttention.create_additive_causal_mask(x.shape[1])
         scale = (WIDTH // HEADS) ** -0.5
-        seen = mx.fast.scaled_dot_product_attention(
+        attended = mx.fast.scaled_dot_product_attention(
             by_head(self.query(x)), by_head(self.key(x)), by_head(self.value(x)), scale=scale, mask=mask
         )
-        return self.out(seen.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
+        return self.out(attended.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
 
 
 class Block(nn.Module):
@@ -71,9 +72,9 @@ class Block(nn.Module):
         self.attention = Attention()
         self.perceptron = Perceptron()
 
-    def spread(self, group):
-        self.attention.spread(group)
-        self.perceptron.spread(group)
+    def shard(self, group):
+        self.attention.shard(group)
+        self.perceptron.shard(group)
 
     def __call__(self, x):
         x = x + self.attention(self.norms[0](x))
@@ -81,7 +82,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Guesses the next word of texts of random words that repeat themselves."""
+    """A transformer that predicts the next word in repeated sequences of random words."""
 
     def __init__(self):
         super().__init__()
@@ -89,9 +90,9 @@ class Transformer(nn.Module):
         self.blocks = [Block(), Block()]
         self.norm = nn.RMSNorm(WIDTH)
 
-    def spread(self, group):
+    def shard(self, group):
         for block in self.blocks:
-            block.spread(group)
+            block.shard(group)
 
     def __call__(self, words):
         x = self.embedding(words)
@@ -111,15 +112,15 @@ class Transformer(nn.Module):
 
 
 class Regression(nn.Module):
-    """Two perceptrons that learn a random function."""
+    """A model of two perceptrons that learns a random function."""
 
     def __init__(self):
         super().__init__()
         self.blocks = [Perceptron(), Perceptron()]
 
-    def spread(self, group):
+    def shard(self, group):
         for block in self.blocks:
-            block.spread(group)
+            block.shard(group)
 
     def __call__(self, x):
         for block in self.blocks:
@@ -138,47 +139,48 @@ class Regression(nn.Module):
 
 
 def train(model, world, steps):
-    optimiser = optim.SGD(learning_rate=0.1, momentum=0.9)
+    optimizer = optim.SGD(learning_rate=0.1, momentum=0.9)
     loss_and_grad = nn.value_and_grad(model, type(model).loss)
     for step in range(steps):
-        loss, grads = loss_and_grad(model, *type(model).batch(step))
-        optimiser.update(model, grads)
-        mx.eval(model.parameters(), optimiser.state, loss)
+        loss, gradients = loss_and_grad(model, *type(model).batch(step))
+        optimizer.update(model, gradients)
+        mx.eval(model.parameters(), optimizer.state, loss)
         if world.rank() == 0 and (step % 5 == 0 or step == steps - 1):
             print(f"step {step:3}  loss {loss.item():.6f}", flush=True)
 
 
-def put_together(part, whole, world):
-    """A matrix of which each rank has some rows or some columns."""
-    if part.shape == whole.shape:
-        return part
-    axis = next(axis for axis, (ours, all_) in enumerate(zip(part.shape, whole.shape)) if ours != all_)
-    together = mx.distributed.all_gather(mx.contiguous(part.swapaxes(0, axis)), group=world)
-    return together.swapaxes(0, axis)
+def gather_shards(shard, full, world):
+    """Gathers a parameter of which each rank has some rows or columns."""
+    if shard.shape == full.shape:
+        return shard
+    lengths = enumerate(zip(shard.shape, full.shape))
+    axis = next(axis for axis, (shard_length, full_length) in lengths if shard_length != full_length)
+    gathered = mx.distributed.all_gather(mx.contiguous(shard.swapaxes(0, axis)), group=world)
+    return gathered.swapaxes(0, axis)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=["mlp", "transformer"], default="mlp")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--save", metavar="FILE", help="write the weights there (.npz)")
+    parser.add_argument("--save", metavar="FILE", help="file for the weights (.npz)")
     args = parser.parse_args()
 
-    world = tbccl.mlx.init(strict=False)  # without a launcher this is the only rank
+    world = tbccl.mlx.init(strict=False)  # Without a launcher, a group of one rank.
     if HEADS % world.size():
-        raise SystemExit(f"{HEADS} heads can't be shared equally by {world.size()} ranks")
-    mx.random.seed(1)  # the same weights everywhere
+        raise SystemExit(f"{HEADS} heads can't be divided among {world.size()} ranks")
+    mx.random.seed(1)  # The same weights on all ranks.
     model = {"mlp": Regression, "transformer": Transformer}[args.model]()
-    wholes = dict(tree_flatten(model.parameters()))
+    full_parameters = dict(tree_flatten(model.parameters()))
     if world.size() > 1:
-        model.spread(world)
+        model.shard(world)
     train(model, world, args.steps)
     if args.save:
         parts = dict(tree_flatten(model.parameters()))
-        together = {name: put_together(parts[name], whole, world) for name, whole in wholes.items()}
-        mx.eval(together)
+        gathered = {name: gather_shards(parts[name], full, world) for name, full in full_parameters.items()}
+        mx.eval(gathered)
         if world.rank() == 0:
-            mx.savez(args.save, **together)
+            mx.savez(args.save, **gathered)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a program for torchrun needs: nothing but the name of the backend.
+"""A program for torchrun, which needs only the name of the backend.
 
     torchrun --nproc-per-node 4 07_torchrun.py
 
-Where tbccl was installed by pip, torch knows the backend without `import tbccl.torch`. The ranks meet through the store that
-torchrun's agent has, also on several machines (`--nnodes`, `--rdzv-endpoint`).
+If tbccl was installed by pip, torch knows the backend without `import tbccl.torch`. The ranks rendezvous
+through the store of torchrun's agent, also on several machines (`--nnodes`, `--rdzv-endpoint`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def main() -> None:
     dist.all_reduce(tensor)
     assert tensor.tolist() == [size * (size - 1) / 2] * 4
 
-    # Something from everyone.
-    everyone: list[object] = [None] * size
-    dist.all_gather_object(everyone, f"rank {rank} is process {os.getpid()}")
+    # An object of each rank.
+    gathered: list[object] = [None] * size
+    dist.all_gather_object(gathered, f"rank {rank} is process {os.getpid()}")
 
     # A message around the ring.
     received = torch.empty(1, dtype=torch.int64)
@@ -42,7 +42,7 @@ def main() -> None:
 
     if rank == 0:
         print(f"{size} ranks, of torchrun's run {os.environ.get('TORCHELASTIC_RUN_ID', 'none')}:")
-        print("\n".join(map(str, everyone)), flush=True)
+        print("\n".join(map(str, gathered)), flush=True)
     dist.destroy_process_group()
 
 

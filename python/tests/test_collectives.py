@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import SHM, TCP, Transport, wait_for, fabric_command, program, run, start
+from conftest import SHM, TCP, Transport, fabric_command, program, run, start, wait_for
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import SHM, TCP, Transport, wait_for, program, start
+from conftest import SHM, TCP, Transport, program, start, wait_for
 
 
 def count_survivors(transport: Transport, ranks: int, failure: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SHM, wait_for, environment, fabric_command, program, run, start
+from conftest import ROOT, SHM, environment, fabric_command, program, run, start, wait_for
 
 import tbccl
 from tbccl import _native

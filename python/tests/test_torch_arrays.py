@@ -1,4 +1,4 @@
-"""Tensors of torch where arrays are taken."""
+"""PyTorch tensors as arguments of collectives."""
 
 from __future__ import annotations
 

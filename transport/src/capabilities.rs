@@ -3,16 +3,16 @@
 /// Capabilities and limits of a link, fixed when the link is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The name of the driver: `local`, `shm`.
+    /// Name of the driver, for example `local` or `shm`.
     pub driver: &'static str,
-    /// The largest payload that travels in the same cache line as its flag, in bytes.
+    /// Maximum payload that travels in the same cache line as its flag, in bytes.
     pub inline_bytes: usize,
-    /// The largest piece that staging moves at a time, in bytes.
+    /// Maximum bytes that staging moves at a time.
     pub piece_bytes: usize,
-    /// The peer's registered memory is mapped here and can be read in place.
+    /// Whether the peer's registered memory is mapped here and can be read in place.
     pub direct: bool,
-    /// Any memory of the peer can be read by a system call of the receiver.
+    /// Whether any memory of the peer can be read by a system call of the receiver.
     pub pull: bool,
-    /// The link has a use for announcements, see [`crate::Link::announce`].
+    /// Whether the link uses announcements; see [`crate::Link::announce`].
     pub announced: bool,
 }

@@ -2,23 +2,23 @@
 
 use std::ops::{AddAssign, Sub};
 
-/// Totals since the link was made. `copied_bytes` of 0 is what "zero-copy" means.
+/// Totals since the link was opened. A transfer is zero-copy if `copied_bytes` stays 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages handed over for sending.
+    /// Messages whose sending was posted or completed.
     pub sent_messages: u64,
     /// Messages received completely.
     pub received_messages: u64,
     /// Payload bytes received, over any path.
     pub moved_bytes: u64,
-    /// Payload bytes that this side copied on top of moving them: into a cell or a staging area when sending,
-    /// out of one when receiving without reducing.
+    /// Payload bytes that this end copied in addition to moving them: into a cell or a staging area when
+    /// sending, out of one when receiving without a reduction.
     pub copied_bytes: u64,
-    /// Messages, and pieces of messages, that had been lost or damaged on the way and were sent again.
+    /// Messages, and pieces of messages, that were sent again after a loss or damage.
     pub retransmissions: u64,
-    /// How often connections were made new because something was lost or had failed.
+    /// Connections that were made anew after a loss or a failure.
     pub reconnections: u64,
-    /// How often a device took less work than it had said it would; it was given less from then on.
+    /// Times at which a device accepted less work than it had reported; it gets less work from then on.
     pub refused: u64,
 }
 
@@ -60,16 +60,16 @@ pub struct PollCounters {
     /// Histogram of the polls that found completions. Entry `i` counts the polls that found `i + 1`
     /// completions; the last entry also counts those that found more.
     pub batches: [u64; PollCounters::BATCHES],
-    /// The most completions that were seen to be due at a time.
+    /// Maximum number of completions known to be due at a time.
     pub depth_high_water: u64,
-    /// Asynchronous events of the device: ports, queues, cables.
+    /// Asynchronous events of the device: port state changes, queue failures.
     pub async_events: u64,
-    /// How often a sleeping rank was woken by its device.
+    /// Times at which the device woke a sleeping rank.
     pub wake_ups: u64,
 }
 
 impl PollCounters {
-    /// Places of the histogram of batches.
+    /// Entries of the histogram of batches.
     pub const BATCHES: usize = 16;
 
     /// Counts a poll that found `found` completions.
@@ -84,7 +84,7 @@ impl PollCounters {
 }
 
 impl AddAssign for PollCounters {
-    /// The sum, but for the high-water mark, which is that of the fuller queue.
+    /// Adds all counters except the high-water mark, which becomes the maximum of both.
     fn add_assign(&mut self, other: PollCounters) {
         self.polls += other.polls;
         self.empty_polls += other.empty_polls;

@@ -1,12 +1,12 @@
-//! Why a link, or the memory under it, failed.
+//! Errors of links, and of the memory under them.
 
 use thiserror::Error;
 
-/// Why a link, or the memory under it, failed.
+/// Reason why a link, or the memory under it, failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The next message is not the one that was expected: the two ranks are not in the same operation.
+    /// The next message is not the expected one: the two ranks are not in the same operation.
     #[error(
         "the next message belongs to another operation (digest {found:#018x}, expected {expected:#018x})"
     )]
@@ -24,13 +24,13 @@ pub enum TransportError {
         /// The length that the message has, in bytes.
         found: u64,
     },
-    /// A header that no sender of this version writes: the shared memory was overwritten.
+    /// A header that no sender of this version writes: other code overwrote the shared memory.
     #[error("a message header is not valid ({0}); something else wrote to the shared memory")]
     Corrupt(&'static str),
-    /// The peer's memory could not be read: it died, or forbids it.
+    /// The peer's memory could not be read: the process died, or the system forbids it.
     #[error("the memory of process {pid} could not be read: {source}")]
     Unreadable {
-        /// The peer's process.
+        /// Identifier of the peer's process.
         pid: u32,
         /// The system's error.
         source: std::io::Error,
@@ -47,20 +47,21 @@ pub enum TransportError {
     },
     /// The library's slab has no free range of this size.
     #[error(
-        "no {wanted} contiguous bytes are free in the slab of {total} bytes ({free} are free in all); free buffers, or make the slab larger with TBCCL_SLAB_BYTES"
+        "no {wanted} contiguous bytes are free in the slab of {total} bytes ({free} are free in all); free \
+         buffers, or make the slab larger with TBCCL_SLAB_BYTES"
     )]
     SlabFull {
-        /// Bytes asked for.
+        /// Bytes requested.
         wanted: u64,
-        /// Bytes free, in pieces.
+        /// Free bytes in all ranges together.
         free: u64,
-        /// Bytes of the whole slab.
+        /// Bytes of the slab.
         total: u64,
     },
-    /// A verbs library or a device refused something.
+    /// A verbs library or a device rejected a call.
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),
-    /// A cable to a peer could not be put to use.
+    /// A cable to a peer could not be used.
     #[error("{rail}: {error}")]
     Rail {
         /// The devices and ranks at both ends.
@@ -68,9 +69,10 @@ pub enum TransportError {
         /// The device's error.
         error: crate::verbs::VerbsError,
     },
-    /// No cable to a peer works any more.
+    /// No cable to a peer works anymore.
     #[error(
-        "no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl devices`"
+        "no cable to rank {peer} works any more ({causes}); check the cables and the ports, see `tbccl \
+         devices`"
     )]
     NoRail {
         /// The peer.
@@ -86,7 +88,7 @@ pub enum TransportError {
         /// The reason and the remedy.
         what: String,
     },
-    /// A connection to a peer was there, and has failed.
+    /// An established connection to a peer has failed.
     #[error("the connection to rank {peer} is lost: {what}")]
     Lost {
         /// The peer.
@@ -94,24 +96,25 @@ pub enum TransportError {
         /// The reason.
         what: String,
     },
-    /// The peer's process closed the connection. The peer has ended or has no more use for the connection;
+    /// The peer's process closed the connection. The peer has ended or does not need the connection anymore;
     /// this error does not tell which.
     #[error("the connection to rank {peer} is lost: its process has closed it")]
     Closed {
         /// The peer.
         peer: u32,
     },
-    /// A peer sent what no peer of this version sends.
+    /// A peer violated the protocol of this version.
     #[error("rank {peer} sent {what}; do all ranks run the same version of tbccl?")]
     Protocol {
         /// The peer.
         peer: u32,
-        /// Description of the message.
+        /// Description of the invalid data, as the object of "sent".
         what: &'static str,
     },
     /// A rank's description of its devices can't be used.
     #[error(
-        "rank {peer}'s description of its devices can't be used: {what}; do all ranks run the same version of tbccl?"
+        "rank {peer}'s description of its devices can't be used: {what}; do all ranks run the same version \
+         of tbccl?"
     )]
     DeviceDescription {
         /// The rank.
@@ -119,15 +122,16 @@ pub enum TransportError {
         /// The reason.
         what: String,
     },
-    /// Memory was to be registered, some of which is.
+    /// Part of the memory to be registered is registered already.
     #[error(
-        "rank {rank}: some of this memory is registered already; drop its registration before it is registered anew"
+        "rank {rank}: some of this memory is registered already; drop its registration before it is \
+         registered anew"
     )]
     AlreadyRegistered {
         /// The rank.
         rank: u32,
     },
-    /// The devices of a rank don't reach those of its peers.
+    /// The rank's devices or addresses can't reach its peers, or can't be used.
     #[error("rank {rank}: {what}")]
     Wiring {
         /// The rank.
@@ -152,7 +156,7 @@ impl TransportError {
         }
     }
 
-    /// The device, or the cable with the devices at both ends, where it is about one.
+    /// Returns the device, or the cable with the devices at both ends, if the error is about one.
     #[must_use]
     pub fn device(&self) -> Option<String> {
         match self {

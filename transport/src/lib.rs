@@ -15,8 +15,8 @@
 //! the length and the digest that the sender gave, or returns an error. Every link counts the bytes it moved
 //! and the bytes it copied.
 //!
-//! This crate knows nothing of collectives, schedules or element types. Liveness, timeouts and the meaning of
-//! messages belong to the runtime.
+//! This crate knows nothing of collectives, schedules or element types. Deadlines of calls, liveness of ranks
+//! and the meaning of messages belong to the runtime.
 
 mod capabilities;
 mod counters;

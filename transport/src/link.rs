@@ -155,7 +155,7 @@ pub trait Sink {
     /// Receives the message's bytes from `offset` on. `data` is valid during the call only.
     fn write(&mut self, offset: usize, data: Span<'_>);
 
-    /// Returns the memory that the message is to be copied to, if copying is all there is to do.
+    /// Returns the memory that the message is to be copied to, if the message is only to be copied.
     ///
     /// A link that can place bytes there itself does so and does not call [`Sink::write`] for them.
     fn destination(&mut self) -> Option<SpanMut<'_>>;
@@ -224,9 +224,9 @@ pub trait Link: Send + std::fmt::Debug {
 
     /// Announces a receive ahead of time, so that the link can tell the peer about its memory.
     ///
-    /// Receives are announced in order. `destination` is memory that the link may write the message to from now
-    /// on; `None` means that a sink takes the bytes. A link that writes to `destination` between polls does so
-    /// only where it knows that the memory is registered.
+    /// Receives are announced in order. `destination` is memory that the link may write the message to from
+    /// now on; `None` means that a sink takes the bytes. A link that writes to `destination` between polls
+    /// does so only where it knows that the memory is registered.
     ///
     /// Returns false when the link has no use for the announcement at the moment. The message may then be
     /// announced later or not at all, but no later message may be announced before it.

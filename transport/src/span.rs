@@ -10,7 +10,7 @@
 
 use std::{marker::PhantomData, ptr};
 
-/// Bytes that may be read during `'a`; others may write them meanwhile, as the schedule orders it.
+/// Bytes that may be read during `'a`; others may write them meanwhile, in the order of the schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     start: *const u8,
@@ -18,7 +18,8 @@ pub struct Span<'a> {
     lives: PhantomData<&'a ()>,
 }
 
-/// Bytes that may be read and written during `'a`; others may read them meanwhile, as the schedule orders it.
+/// Bytes that may be read and written during `'a`; others may read them meanwhile, in the order of the
+/// schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct SpanMut<'a> {
     start: *mut u8,
@@ -33,28 +34,28 @@ unsafe impl Send for Span<'_> {}
 unsafe impl Send for SpanMut<'_> {}
 
 impl<'a> Span<'a> {
-    /// The `len` bytes from `start` on.
+    /// Returns the span of `len` bytes from `start` on.
     ///
     /// # Safety
-    /// They must stay readable during `'a` (`start` may be anything when `len` is 0).
+    /// The bytes must stay readable during `'a` (`start` may be anything when `len` is 0).
     #[must_use]
     pub unsafe fn new(start: *const u8, len: usize) -> Span<'a> {
         Span { start, len, lives: PhantomData }
     }
 
-    /// No bytes.
+    /// Returns an empty span.
     #[must_use]
     pub fn empty() -> Span<'a> {
         Span { start: ptr::dangling(), len: 0, lives: PhantomData }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn as_ptr(self) -> *const u8 {
         self.start
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(self) -> usize {
         self.len
@@ -66,7 +67,10 @@ impl<'a> Span<'a> {
         self.len == 0
     }
 
-    /// The `len` bytes from `offset` on. Panics when they are not all inside.
+    /// Returns the `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If these bytes are not all inside the span.
     #[must_use]
     #[inline]
     pub fn sub(self, offset: usize, len: usize) -> Span<'a> {
@@ -76,29 +80,29 @@ impl<'a> Span<'a> {
 }
 
 impl<'a> SpanMut<'a> {
-    /// The `len` bytes from `start` on.
+    /// Returns the span of `len` bytes from `start` on.
     ///
     /// # Safety
-    /// They must stay readable and writable during `'a` (`start` may be anything when `len` is 0), and no
-    /// reference to any of them may be used during `'a`.
+    /// The bytes must stay readable and writable during `'a` (`start` may be anything when `len` is 0), and
+    /// no reference to any of them may be used during `'a`.
     #[must_use]
     pub unsafe fn new(start: *mut u8, len: usize) -> SpanMut<'a> {
         SpanMut { start, len, lives: PhantomData }
     }
 
-    /// No bytes.
+    /// Returns an empty span.
     #[must_use]
     pub fn empty() -> SpanMut<'a> {
         SpanMut { start: ptr::dangling_mut(), len: 0, lives: PhantomData }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn as_mut_ptr(self) -> *mut u8 {
         self.start
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(self) -> usize {
         self.len
@@ -110,13 +114,16 @@ impl<'a> SpanMut<'a> {
         self.len == 0
     }
 
-    /// The same bytes, for reading.
+    /// Returns the same bytes, for reading.
     #[must_use]
     pub fn as_span(self) -> Span<'a> {
         Span { start: self.start, len: self.len, lives: PhantomData }
     }
 
-    /// The `len` bytes from `offset` on. Panics when they are not all inside.
+    /// Returns the `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If these bytes are not all inside the span.
     #[must_use]
     #[inline]
     pub fn sub(self, offset: usize, len: usize) -> SpanMut<'a> {
@@ -124,7 +131,10 @@ impl<'a> SpanMut<'a> {
         SpanMut { start: self.start.wrapping_add(offset), len, lives: PhantomData }
     }
 
-    /// Copies `src` here. Panics when the lengths differ.
+    /// Copies `src` to this span.
+    ///
+    /// # Panics
+    /// If the lengths differ.
     #[inline]
     pub fn copy_from(self, src: Span<'_>) {
         assert_eq!(self.len, src.len, "copy between spans of different lengths");

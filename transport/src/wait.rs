@@ -10,27 +10,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Sleeps until something comes.
+/// Way to sleep until a message may have arrived.
 pub trait Sleeper: std::fmt::Debug + Send + Sync {
-    /// Sleeps until there may be something to do, or for so long.
+    /// Sleeps until a link may make progress, for at most `max`.
     fn sleep(&self, max: Duration);
 }
 
-/// How long to spin and to yield.
+/// Duration of the phases of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPolicy {
-    /// Fruitless polls to spin through before yielding; 0 when cores are shared.
+    /// Empty polls to spin through before yielding; 0 when ranks share cores.
     pub spin_polls: u32,
     /// Time between polls while spinning, after the first hundred; zero for none.
     pub poll_interval: Duration,
-    /// Time to go on yielding before sleeping.
+    /// Time of yielding before the first sleep.
     pub yield_for: Duration,
-    /// The longest sleep.
+    /// Maximum time of one sleep.
     pub max_sleep: Duration,
 }
 
 impl WaitPolicy {
-    /// The policy for `ranks` ranks that share `cores` cores.
+    /// Returns the policy for `ranks` ranks that share `cores` cores.
     #[must_use]
     pub fn for_host(ranks: u32, cores: u32) -> WaitPolicy {
         // Many sleepers on one core would disturb the ranks that work, so each of them wakes less often.
@@ -44,41 +44,41 @@ impl WaitPolicy {
     }
 }
 
-/// One wait, from its first fruitless poll on.
+/// State of one wait, from its first empty poll on.
 #[derive(Debug)]
 pub struct Waiter<'s> {
     policy: WaitPolicy,
     sleeper: Option<&'s dyn Sleeper>,
-    /// Fruitless polls since the last fruitful one.
+    /// Empty polls since the last poll that made progress.
     polls: u32,
-    /// When yielding began.
+    /// Time at which yielding began.
     yielding_since: Option<Instant>,
-    /// When [`Waiter::idle`] last asked for a look around.
+    /// Time at which [`Waiter::idle`] last returned true.
     last_check: Option<Instant>,
-    /// The next sleep.
+    /// Length of the next sleep.
     sleep: Duration,
 }
 
 impl<'s> Waiter<'s> {
-    /// How often a long wait asks for a look around.
+    /// Time between two calls of [`Waiter::idle`] that return true.
     const CHECK_INTERVAL: Duration = Duration::from_millis(5);
-    /// Polls before the processor is told that this is a spin.
+    /// Polls before the processor gets the hint that this is a spin loop.
     const EAGER_POLLS: u32 = 100;
     const FIRST_SLEEP: Duration = Duration::from_micros(20);
 
-    /// A waiter that has not waited yet.
+    /// Returns a waiter that has not waited yet.
     #[must_use]
     pub fn new(policy: WaitPolicy, sleeper: Option<&'s dyn Sleeper>) -> Waiter<'s> {
         Waiter { policy, sleeper, polls: 0, yielding_since: None, last_check: None, sleep: Self::FIRST_SLEEP }
     }
 
-    /// How long this wait has lasted, spinning apart.
+    /// Returns how long this wait has lasted, without the time of spinning.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.yielding_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// After a fruitful poll.
+    /// Ends the wait, after a poll that made progress.
     #[inline]
     pub fn reset(&mut self) {
         if self.polls != 0 {
@@ -94,7 +94,7 @@ impl<'s> Waiter<'s> {
     pub fn idle(&mut self) -> bool {
         self.polls = self.polls.saturating_add(1);
         if self.polls <= self.policy.spin_polls {
-            // The hint costs from 25 to 140 ns where it has been measured, more than a line takes to arrive.
+            // The hint was measured to cost 25 to 140 ns, more than a cache line takes to arrive.
             if self.polls > Self::EAGER_POLLS {
                 self.pause();
             }

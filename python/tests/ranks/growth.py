@@ -72,7 +72,7 @@ def main() -> None:
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - before
         resident_grown = resident() - resident_before
-        # A few objects may be in flight at either measurement; a leak per call would be megabytes.
+        # A few objects may be in flight at either measurement; 200 bytes leaked per call would be megabytes.
         assert grown < 100_000, f"Python's memory has grown by {grown} bytes"
         assert resident_grown < 16 << 20, f"the process has grown by {resident_grown} bytes"
 

@@ -1,8 +1,8 @@
-"""Many asynchronous calls of all kinds leave nothing behind.
+"""Many asynchronous calls of all kinds leak no memory.
 
     tbccl run -n 2 -- python python/tests/torch/endurance.py [CALLS]
 
-After some calls to warm up, Python's and the system's accounts of memory are compared with those at the end.
+Compares the memory that Python traces and the process's resident memory after a warm-up and at the end.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import torch.distributed as dist
 
 import tbccl.torch  # noqa: F401
 
-#: Python objects of one call that were kept would be a multiple of this.
-MOST_TRACED_BYTES = 200_000
-#: Tensors that were kept would be a multiple of this; the allocator of the C library keeps some of its own.
-MOST_RESIDENT_BYTES = 24 << 20
+#: A leak of one object per call would exceed this many bytes several times.
+MAX_TRACED_BYTES = 200_000
+#: A leak of one tensor per call would exceed this several times; the C library's allocator retains some.
+MAX_RESIDENT_BYTES = 24 << 20
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in use."""
+    """Returns the resident memory of this process; 0 outside Linux."""
     if sys.platform != "linux":
         return 0
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def in_use() -> tuple[int, int]:
-    """Bytes of Python's objects, and of this process, once nothing is in flight."""
+def memory_in_use() -> tuple[int, int]:
+    """Returns the bytes of Python's objects and of the process, with no call in flight."""
     dist.barrier()
     gc.collect()
     return tracemalloc.get_traced_memory()[0], resident_bytes()
 
 
 def call(number: int) -> None:
-    """One call after the other of each kind; some works are forgotten, some have futures."""
+    """Issues a call whose kind depends on `number`; some works are dropped, some have futures."""
     rank, size = dist.get_rank(), dist.get_world_size()
     length = 1 + number * 97 % 20_000
     tensor = torch.ones(length)
@@ -52,9 +52,8 @@ def call(number: int) -> None:
     elif kind == 3:
         dist.reduce_scatter_tensor(torch.empty(length), torch.ones(length * size), async_op=True).wait()
     elif kind == 4:
-        dist.broadcast(tensor.expand(2, length).t(), 0, async_op=True).wait() if rank == 0 else dist.broadcast(
-            torch.empty(2, length).t(), 0, async_op=True
-        ).wait()
+        matrix = tensor.expand(2, length) if rank == 0 else torch.empty(2, length)
+        dist.broadcast(matrix.t(), 0, async_op=True).wait()
     elif kind == 5:
         received = torch.empty(length)
         works = [dist.irecv(received, (rank - 1) % size), dist.isend(tensor, (rank + 1) % size)]
@@ -76,16 +75,18 @@ def main() -> None:
     tracemalloc.start()
     for number in range(calls // 5):
         call(number)
-    traced, resident = in_use()
+    traced, resident = memory_in_use()
     for number in range(calls - calls // 5):
         call(number)
-    traced_later, resident_later = in_use()
-    grown, larger = traced_later - traced, resident_later - resident
+    traced_later, resident_later = memory_in_use()
+    traced_growth, resident_growth = traced_later - traced, resident_later - resident
     group = dist.group.WORLD
-    assert len(group._in_flight) <= 16 and len(group._messages) <= 32, (len(group._in_flight), len(group._messages))
-    print(f"rank {dist.get_rank()}: {calls} calls, traced {grown} bytes more, resident {larger} bytes more", flush=True)
-    assert grown < MOST_TRACED_BYTES, grown
-    assert larger < MOST_RESIDENT_BYTES, larger
+    retained = len(group._in_flight), len(group._messages)
+    assert retained[0] <= 16 and retained[1] <= 32, retained
+    growth = f"traced {traced_growth} bytes more, resident {resident_growth} bytes more"
+    print(f"rank {dist.get_rank()}: {calls} calls, {growth}", flush=True)
+    assert traced_growth < MAX_TRACED_BYTES, traced_growth
+    assert resident_growth < MAX_RESIDENT_BYTES, resident_growth
     dist.destroy_process_group()
 
 

@@ -1,11 +1,12 @@
-"""What the others get when a rank dies.
+"""Errors that ranks get when another rank dies.
 
-    tbccl run -n 4 --keep-going -- python python/tests/torch/failures.py FOLDER WAY
-    python python/tests/torch/failures.py FOLDER WAY:RANKS:DEAD:TRANSPORT ...
+    tbccl run -n 4 --keep-going -- python python/tests/torch/failures.py FOLDER FAILURE
+    python python/tests/torch/failures.py FOLDER FAILURE:RANKS:DEAD:TRANSPORT ...
 
-The rank that dies leaves the time of its death in FOLDER; each of the others prints `@told RANK WAY SECONDS MESSAGE`: how long
-after it had an exception that names the dead rank. Every later call must fail as well. Without a launcher, one job after
-the other is forked from this process, which has imported torch once for all.
+The dying rank writes the time of its death to FOLDER. Each other rank prints `@error RANK FAILURE SECONDS
+MESSAGE`, where SECONDS is the time from the death to the exception, which must name the dead rank. Every
+later call must fail too. Without a launcher this process, which has imported torch, forks the jobs one after
+the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import tbccl.torch
 
 
 def die(folder: str) -> None:
-    """Ends this process as a crash would."""
+    """Kills this process, after writing the time to `folder`."""
     with open(os.path.join(folder, "time"), "w") as file:
         file.write(str(time.time()))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -82,38 +83,38 @@ def in_a_group(folder: str, dead: int) -> None:
     if dist.get_rank(group) >= 0:
         for _ in range(100_000):
             dist.all_reduce(torch.ones(1), group=group)
-    # What the others call once they have heard.
+    # Ranks outside the group get their error here.
     dist.all_reduce(torch.ones(1))
 
 
-#: No job takes as long.
-SECONDS = 60
+#: Longer than any job takes.
+TIMEOUT_SECONDS = 60
 
-WAYS: dict[str, Callable[[str, int], None]] = {
-    way.__name__: way
-    for way in (in_ddp, in_a_blocking_call, with_calls_in_flight, in_a_future, in_a_message, in_a_group)
+FAILURES: dict[str, Callable[[str, int], None]] = {
+    failure.__name__: failure
+    for failure in (in_ddp, in_a_blocking_call, with_calls_in_flight, in_a_future, in_a_message, in_a_group)
 }
 
 
-def as_rank(way: str, folder: str, dead: int) -> None:
-    """Plays a rank of a group that exists, until another one dies."""
+def run_rank(failure: str, folder: str, dead: int) -> None:
+    """Runs one rank of an initialized group until another rank dies."""
     try:
-        WAYS[way](folder, dead)
+        FAILURES[failure](folder, dead)
     except RuntimeError as error:
-        heard = time.time()
-        waited = heard - float(Path(folder, "time").read_text())
+        error_time = time.time()
+        delay = error_time - float(Path(folder, "time").read_text())
         text = " ".join([str(error), *getattr(error, "__notes__", [])]).replace("\n", " ")
-        print(f"@told {dist.get_rank()} {way} {waited:.3f} {text}", flush=True)
+        print(f"@error {dist.get_rank()} {failure} {delay:.3f} {text}", flush=True)
     try:
         dist.all_reduce(torch.ones(1))
     except tbccl.Error:
-        print(f"@later {dist.get_rank()} {way}", flush=True)
-    # What has failed can be ended.
+        print(f"@later {dist.get_rank()} {failure}", flush=True)
+    # A failed group can be destroyed.
     dist.destroy_process_group()
 
 
-def forked(folder: str, way: str, ranks: int, dead: int, transport: str) -> None:
-    """Has children of this process be the ranks of a job."""
+def run_forked(folder: str, failure: str, ranks: int, dead: int, transport: str) -> None:
+    """Forks the ranks of a job from this process, and waits for them."""
     os.makedirs(folder)
     os.environ["TBCCL_TRANSPORT"] = transport
     children = []
@@ -122,21 +123,21 @@ def forked(folder: str, way: str, ranks: int, dead: int, transport: str) -> None
         if child == 0:
             store = dist.FileStore(os.path.join(folder, "store"), ranks)
             dist.init_process_group("tbccl", store=store, rank=rank, world_size=ranks)
-            as_rank(way, folder, dead)
+            run_rank(failure, folder, dead)
             os._exit(0)
         children.append(child)
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     for rank, child in enumerate(children):
-        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        while (wait_result := os.waitpid(child, os.WNOHANG))[0] == 0:
             if time.monotonic() > deadline:
-                print(f"@hangs {rank} {way}", flush=True)
+                print(f"@hangs {rank} {failure}", flush=True)
                 for other in children[rank:]:
                     os.kill(other, signal.SIGKILL)
-                deadline += SECONDS
+                deadline += TIMEOUT_SECONDS
             time.sleep(0.02)
         expected = signal.SIGKILL if rank == dead else 0
-        if ended[1] != expected:
-            print(f"@ended {rank} {way} {ended[1]}", flush=True)
+        if wait_result[1] != expected:
+            print(f"@ended {rank} {failure} {wait_result[1]}", flush=True)
 
 
 def main() -> None:
@@ -144,11 +145,11 @@ def main() -> None:
     folder = sys.argv[1]
     if "RANK" in os.environ:
         dist.init_process_group("tbccl")
-        as_rank(sys.argv[2], folder, dist.get_world_size() - 1)
+        run_rank(sys.argv[2], folder, dist.get_world_size() - 1)
         return
     for number, job in enumerate(sys.argv[2:]):
-        way, ranks, dead, transport = job.split(":")
-        forked(os.path.join(folder, str(number)), way, int(ranks), int(dead), transport)
+        failure, ranks, dead, transport = job.split(":")
+        run_forked(os.path.join(folder, str(number)), failure, int(ranks), int(dead), transport)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starts the programs beside this file as jobs, and ends them."""
+"""Helpers that run the programs beside this file as jobs, in bounded time."""
 
 from __future__ import annotations
 
@@ -22,95 +22,109 @@ ROOT = HERE.parents[2]
 EXAMPLES = ROOT / "python" / "examples"
 
 #: Longer than any job takes on a busy machine.
-PATIENCE = 240
+TIMEOUT_SECONDS = 240
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A job that has ended."""
+class JobResult:
+    """Exit status and output of a finished job."""
 
     status: int
-    said: str
+    output: str
 
-    def went_well(self) -> str:
-        """What it said. Fails if it did not end well."""
-        assert self.status == 0, f"exit status {self.status}\n{self.said[-6000:]}"
-        return self.said
+    def expect_success(self) -> str:
+        """Returns the output, after checking that the exit status is 0."""
+        assert self.status == 0, f"exit status {self.status}\n{self.output[-6000:]}"
+        return self.output
 
     def lines(self, word: str) -> list[list[str]]:
-        """What ranks said under a word, as `@word RANK REST`."""
-        told = [line[line.index(f"@{word} ") :] for line in self.said.splitlines() if f"@{word} " in line]
-        return [line.split(" ", 3)[1:] for line in told]
+        """Returns the ranks' lines `@word RANK REST`, each split into at most three fields."""
+        lines = [line[line.index(f"@{word} ") :] for line in self.output.splitlines() if f"@{word} " in line]
+        return [line.split(" ", 3)[1:] for line in lines]
 
 
 def tbccl() -> str:
-    """The command `tbccl`: the one that is installed beside this Python, or in PATH."""
+    """Returns the path of the command `tbccl`: beside this Python, or in PATH."""
     beside = Path(sys.executable).parent / "tbccl"
     found = os.environ.get("COMMAND_OF_TBCCL") or (str(beside) if beside.exists() else shutil.which("tbccl"))
     if found is None:
-        pytest.fail("there is no command tbccl in PATH; set COMMAND_OF_TBCCL to where it is")
+        pytest.fail("the command tbccl is not in PATH; set COMMAND_OF_TBCCL to its path")
     return found
 
 
 @functools.cache
-def warm() -> tuple[str, ...]:
-    """A command like `python`, for programs that find torch imported: see `warm.py`."""
-    folder = tempfile.mkdtemp(prefix="tbccl-warm-")
-    place = os.path.join(folder, "door")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.bind(place)
-        door.listen(64)
+def forkserver() -> tuple[str, ...]:
+    """Returns a command like `python` that starts programs with torch already imported."""
+    folder = tempfile.mkdtemp(prefix="tbccl-forkserver-")
+    socket_path = os.path.join(folder, "socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(socket_path)
+        listener.listen(64)
         server = subprocess.Popen(
-            [sys.executable, str(HERE / "warm.py"), "serve", str(door.fileno())],
-            # See `run`; what a server decides about its buffers holds for its children.
+            [sys.executable, str(HERE / "forkserver.py"), "serve", str(listener.fileno())],
+            # Children inherit the server's buffering; `run` says why output is buffered.
             env={**{k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}, "OMP_NUM_THREADS": "1"},
-            pass_fds=[door.fileno()],
+            pass_fds=[listener.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
 
     def end() -> None:
         server.stdin.close()
-        server.wait(PATIENCE)
+        server.wait(TIMEOUT_SECONDS)
         shutil.rmtree(folder)
 
     atexit.register(end)
-    return sys.executable, "-I", "-S", str(HERE / "warm.py"), place
+    return sys.executable, "-I", "-S", str(HERE / "forkserver.py"), socket_path
 
 
-def run(command: Sequence[str], patience: float = PATIENCE, **variables: str) -> Ended:
-    """Runs a command to its end; after `patience` seconds it and all that it has started are killed."""
+def run(command: Sequence[str], timeout: float = TIMEOUT_SECONDS, **variables: str) -> JobResult:
+    """Runs a command to its end; kills its process group after `timeout` seconds."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    for launchers in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        if launchers not in variables:
-            environment.pop(launchers, None)
-    # Without buffers a line and its end are written one after the other, and lines of processes that share an output mix.
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        if name not in variables:
+            environment.pop(name, None)
+    # Unbuffered output writes a line and its newline separately, so that lines of several processes mix.
     environment.pop("PYTHONUNBUFFERED", None)
     process = subprocess.Popen(
-        list(command), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        list(command),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=patience)
+        output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        pytest.fail(f"{' '.join(command)} was not done within {patience} s\n{said[-6000:]}")
-    return Ended(process.returncode, said)
+        output, _ = process.communicate()
+        pytest.fail(f"{' '.join(command)} was not done within {timeout} s\n{output[-6000:]}")
+    return JobResult(process.returncode, output)
 
 
-def job(program: Path | str, *arguments: str, ranks: int = 2, transport: str = "shm", cold: bool = False) -> Ended:
-    """Runs a program of this folder, or any, on so many ranks, over a transport; `verbs` is a software fabric. Cold ranks
-    are started by the launcher itself."""
-    python = (sys.executable,) if cold else warm()
+def job(
+    program: Path | str,
+    *arguments: str,
+    ranks: int = 2,
+    transport: str = "shm",
+    without_forkserver: bool = False,
+) -> JobResult:
+    """Runs a program on `ranks` ranks over a transport; `verbs` selects a software fabric.
+
+    A relative path is relative to this folder. Ranks start through the fork server unless
+    `without_forkserver` is set.
+    """
+    python = (sys.executable,) if without_forkserver else forkserver()
     program = [*python, str(HERE / program), *arguments]
-    limit = ["--timeout", str(PATIENCE - 20)]
+    limit = ["--timeout", str(TIMEOUT_SECONDS - 20)]
     if transport == "verbs":
         return run([*fabric(ranks), *limit, "--", *program])
     return run([tbccl(), "run", "-n", str(ranks), "--transport", transport, *limit, "--", *program])
 
 
 def fabric(ranks: int) -> list[str]:
-    """The command that starts ranks on a software fabric, each on a machine of its own."""
+    """Returns the command that starts ranks on a software fabric, each on a node of its own."""
     if sys.platform != "linux":
         pytest.skip("the software RDMA device is for Linux")
     built = ROOT / "target" / "debug" / "tbccl"

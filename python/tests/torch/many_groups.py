@@ -1,8 +1,8 @@
-"""More groups than RDMA devices have connections for: those that get none go another way, and work.
+"""More groups than RDMA devices have queue pairs for: the remaining groups fall back to TCP.
 
     tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh4.toml -- python python/tests/torch/many_groups.py
 
-Rank 0 is in all groups, so that its devices have none left first: the others of a group learn it from rank 0.
+Rank 0 is in all groups, so its devices run out first: the other members of a group learn it from rank 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
             members = [0, 1 + number % (size - 1)]
             groups.append((members, dist.new_group(members)))
         groups.append(([*range(size)], dist.new_group()))
-    # All live at the same time.
+    # All groups exist at the same time.
     for members, group in groups:
         if rank in members:
             total = torch.full((1000,), float(rank))

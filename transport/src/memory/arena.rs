@@ -24,11 +24,11 @@ use std::{ops::Range, sync::Arc};
 /// Offsets of an arena's parts; equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaLayout {
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// Lanes between each pair of ranks.
+    /// Number of lanes between each pair of ranks.
     pub lanes: u8,
-    /// The shape of each ring.
+    /// Layout of each ring.
     pub ring: RingLayout,
     /// Bytes of the slab.
     pub slab_bytes: usize,
@@ -46,7 +46,7 @@ impl ArenaLayout {
         Self::board_bytes() + rings.next_multiple_of(Self::PAGE)
     }
 
-    /// Bytes of the whole arena.
+    /// Returns the size of the whole arena in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.slab_start() + self.slab_bytes
@@ -60,7 +60,7 @@ impl ArenaLayout {
     }
 }
 
-/// One rank's memory, mapped here: our own or a peer's.
+/// One rank's memory, mapped in this process: this rank's or a peer's.
 #[derive(Clone, Debug)]
 pub struct Arena {
     layout: ArenaLayout,
@@ -68,18 +68,18 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// A new arena for ranks that are threads of this process.
+    /// Creates an arena for ranks that are threads of this process.
     ///
     /// # Errors
-    /// When the memory is not to be had.
+    /// [`TransportError::Memory`] when the system refuses the memory.
     pub fn private(layout: ArenaLayout) -> Result<Arena, TransportError> {
         Ok(Arena { layout, mapping: Arc::new(Mapping::private(layout.bytes())?) })
     }
 
-    /// A new arena for this process's rank; peers map it from the descriptor.
+    /// Creates the arena of this process's rank; peers map it from the descriptor.
     ///
     /// # Errors
-    /// When the memory is not to be had.
+    /// [`TransportError::Memory`] when the system refuses the memory.
     pub fn shared(layout: ArenaLayout) -> Result<(Arena, OwnedFd), TransportError> {
         let (mapping, fd) = Mapping::shared(layout.bytes())?;
         Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
@@ -87,8 +87,8 @@ impl Arena {
 
     /// Creates a shared arena whose slab can be registered with a device.
     ///
-    /// The slab crosses an address that is a multiple of `boundary` only if it is longer than `boundary`; in that
-    /// case it begins at such an address.
+    /// The slab crosses an address that is a multiple of `boundary` only if it is longer than `boundary`; in
+    /// that case it begins at such an address.
     ///
     /// # Errors
     /// [`TransportError::Memory`] when the system refuses the memory.
@@ -97,10 +97,10 @@ impl Arena {
         Ok((Arena { layout, mapping: Arc::new(mapping) }, fd))
     }
 
-    /// The arena of another process, by the descriptor it handed over.
+    /// Maps the arena of another process from its descriptor.
     ///
     /// # Errors
-    /// When it cannot be mapped.
+    /// [`TransportError::Memory`] when it can't be mapped.
     pub fn of_peer(layout: ArenaLayout, fd: impl AsFd) -> Result<Arena, TransportError> {
         Ok(Arena { layout, mapping: Arc::new(Mapping::from_descriptor(fd, layout.bytes())?) })
     }
@@ -111,7 +111,7 @@ impl Arena {
         &self.layout
     }
 
-    /// The words through which this arena's rank tells its peers about itself.
+    /// Returns the board, which this arena's rank writes and its peers read.
     #[must_use]
     pub fn board(&self) -> Board {
         Board::new(Arc::clone(&self.mapping))
@@ -121,25 +121,25 @@ impl Arena {
         &self.mapping
     }
 
-    /// The address of the ring that `source` sends to on `lane`.
+    /// Returns the address of the ring that `source` sends to on `lane`.
     pub(crate) fn ring(&self, source: u32, lane: u8) -> *mut u8 {
         self.mapping.as_ptr().wrapping_add(self.layout.ring_start(source, lane))
     }
 
-    /// The address of the slab.
+    /// Returns the address of the slab.
     pub(crate) fn slab(&self) -> *mut u8 {
         self.mapping.as_ptr().wrapping_add(self.layout.slab_start())
     }
 
-    /// The offset of the slab in the shared object.
+    /// Returns the offset of the slab in the shared object.
     pub(crate) fn slab_start(&self) -> usize {
         self.layout.slab_start()
     }
 
-    /// `len` bytes of the slab from `offset` on.
+    /// Returns `len` bytes of the slab from `offset` on.
     ///
     /// # Errors
-    /// [`TransportError::Corrupt`] when they are not all inside.
+    /// [`TransportError::Corrupt`] when these bytes are not all inside the slab.
     pub(crate) fn slab_span(&self, offset: u64, len: usize) -> Result<Span<'_>, TransportError> {
         let size = self.layout.slab_bytes;
         if offset > size as u64 || len > size - offset as usize {
@@ -149,7 +149,7 @@ impl Arena {
         Ok(unsafe { Span::new(self.slab().add(offset as usize), len) })
     }
 
-    /// The offset in the slab of memory that lies in it completely: registered memory.
+    /// Returns the offset in the slab of memory that lies completely in it, which makes it registered memory.
     #[must_use]
     #[inline]
     pub fn locate(&self, start: *const u8, len: usize) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! The board of a rank: words of shared memory that the rank writes and its peers read.
 //!
 //! The runtime defines the meaning of the words. They are atomics, so every access from every process is
-//! defined, whatever the other processes do.
+//! defined, no matter what the other processes do.
 //!
 //! # Safety
 //! The board is the first [`Board::BYTES`] of a mapping, which it keeps alive. The mapping is page-aligned
@@ -18,15 +18,15 @@ pub struct Board {
 }
 
 impl Board {
-    /// How many words there are.
+    /// Number of words.
     pub const WORDS: usize = 2048;
-    /// Bytes they take up.
+    /// Size of the board in bytes.
     pub const BYTES: usize = Board::WORDS * 8;
 
-    /// A board that only this process sees.
+    /// Creates a board that only this process sees.
     ///
     /// # Errors
-    /// When the memory is not to be had.
+    /// [`TransportError::Memory`] when the system refuses the memory.
     pub fn private() -> Result<Board, TransportError> {
         Ok(Board::new(Arc::new(Mapping::private(Board::BYTES)?)))
     }
@@ -36,7 +36,7 @@ impl Board {
         Board { mapping }
     }
 
-    /// The words; zero when the arena is new. Eight of them share a cache line, starting with word 0.
+    /// Returns the words; zero when the arena is new. Each 8 words, from word 0 on, share a cache line.
     #[must_use]
     #[inline]
     pub fn words(&self) -> &[AtomicU64; Board::WORDS] {

@@ -21,13 +21,13 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: the pages belong to the process, not to a thread; access to their bytes is synchronised by users.
+// SAFETY: the pages belong to the process, not to a thread; users synchronize access to their bytes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `Mapping` itself is immutable.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// New pages that only this process sees.
+    /// Maps new pages that only this process sees.
     ///
     /// # Errors
     /// [`TransportError::Memory`] when the system refuses the address range.
@@ -42,12 +42,12 @@ impl Mapping {
 
     /// Maps private pages that a device can register as one region.
     ///
-    /// The pages cross an address that is a multiple of `boundary` only if they are longer than `boundary`; in that
-    /// case they begin at such an address. `boundary` is a multiple of a page.
+    /// The pages cross an address that is a multiple of `boundary` only if they are longer than `boundary`;
+    /// in that case they begin at such an address. `boundary` is a multiple of a page.
     ///
     /// # Errors
-    /// [`TransportError::Memory`] when the system refuses the address range, which is `boundary` bytes longer for
-    /// a moment.
+    /// [`TransportError::Memory`] when the system refuses the address range, which is `boundary` bytes longer
+    /// for a moment.
     pub fn private_for_device(len: usize, boundary: u64) -> Result<Mapping, TransportError> {
         Mapping::map_at_boundary(len, 0, boundary)
     }
@@ -77,7 +77,7 @@ impl Mapping {
         Ok((place, fd))
     }
 
-    /// New pages that only this process sees, of which those from `from` on lie between lines.
+    /// Maps private pages of which those from `from` on are placed as by [`Mapping::private_for_device`].
     fn map_at_boundary(len: usize, from: usize, boundary: u64) -> Result<Mapping, TransportError> {
         let page = rustix::param::page_size();
         let (len, boundary) = (len.next_multiple_of(page), boundary as usize);
@@ -92,7 +92,7 @@ impl Mapping {
         Ok(reserved.trimmed(skipped, len))
     }
 
-    /// The `len` bytes from `skipped` on; the others go back to the system. All are whole pages.
+    /// Keeps the `len` bytes from `skipped` on and unmaps the others. All are whole pages.
     fn trimmed(self, skipped: usize, len: usize) -> Mapping {
         let whole = std::mem::ManuallyDrop::new(self);
         let kept = whole.as_ptr().wrapping_add(skipped);
@@ -106,17 +106,17 @@ impl Mapping {
         Mapping { start: NonNull::new(kept).expect("within a mapping"), len }
     }
 
-    /// New pages that processes that are handed the descriptor see too.
+    /// Maps new pages that other processes can map from the descriptor.
     ///
     /// # Errors
-    /// [`TransportError::Memory`] when the system refuses, with what to do about it.
+    /// [`TransportError::Memory`] when the system refuses; the error names the remedy.
     pub fn shared(len: usize) -> Result<(Mapping, OwnedFd), TransportError> {
         let fd = new_object(len)?;
         let mapping = Mapping::from_descriptor(fd.as_fd(), len)?;
         Ok((mapping, fd))
     }
 
-    /// Pages that another process made.
+    /// Maps pages that another process has created.
     ///
     /// # Errors
     /// [`TransportError::Memory`] when the object is shorter than `len` or cannot be mapped.
@@ -146,19 +146,19 @@ impl Mapping {
         Ok(Mapping { start, len })
     }
 
-    /// The address of the first byte; aligned to a page.
+    /// Returns the address of the first byte, aligned to a page.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Never: a mapping has at least one byte.
+    /// Returns false: a mapping has at least one byte.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -203,7 +203,7 @@ fn new_object(len: usize) -> Result<OwnedFd, TransportError> {
     Ok(fd)
 }
 
-/// `ftruncate` beyond the file-size limit raises SIGXFSZ, which would end the process without a word.
+/// Checks the file size limit: `ftruncate` beyond it raises SIGXFSZ, which would end the process silently.
 fn check_file_size_limit(len: usize) -> Result<(), TransportError> {
     match rustix::process::getrlimit(rustix::process::Resource::Fsize).current {
         Some(limit) if limit < len as u64 => Err(TransportError::Memory {
@@ -220,8 +220,8 @@ fn anonymous_shared_object() -> io::Result<OwnedFd> {
     fs::memfd_create("tbccl", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING)
 }
 
-/// Fixes the object's length: a process that has it mapped may touch all of it, whatever other processes do
-/// with the descriptor.
+/// Fixes the object's length: a process that has it mapped may access all of it, no matter what other
+/// processes do with the descriptor.
 #[cfg(target_os = "linux")]
 fn seal(fd: &OwnedFd) -> io::Result<()> {
     fs::fcntl_add_seals(fd, fs::SealFlags::SHRINK | fs::SealFlags::GROW | fs::SealFlags::SEAL)
@@ -268,7 +268,7 @@ mod line_tests {
                     || (len as u64 > boundary && first.is_multiple_of(boundary))
             );
             assert!(mapping.len() >= len);
-            // SAFETY: the mapping is `len` bytes long at least, and nobody else has it.
+            // SAFETY: the mapping is at least `len` bytes long, and no other code uses it.
             unsafe {
                 mapping.as_ptr().write(1);
                 mapping.as_ptr().add(len - 1).write(1);
@@ -291,7 +291,7 @@ mod line_tests {
                     || (len as u64 > boundary && first.is_multiple_of(boundary))
             );
             assert_eq!(ours.len(), from + len);
-            // SAFETY: both mappings are that long, and nobody else has them.
+            // SAFETY: both mappings are that long, and no other code uses them.
             unsafe {
                 ours.as_ptr().add(from + len - 1).write(7);
                 ours.as_ptr().write(8);

@@ -2,7 +2,7 @@
 //!
 //! - [`Mapping`]: a range of pages.
 //! - [`Arena`]: one rank's mapping, divided into a [`Board`], rings and a slab; the rank's peers map it too.
-//! - [`Slab`]: an allocator of [`Registered`] memory, which links move without copies. It hands out ranges of
+//! - [`Slab`]: an allocator of [`Registered`] memory, which links move without copies. It allocates ranges of
 //!   an arena's last part, or of any mapping that a driver has registered with its device.
 //! - [`Span`] and [`SpanMut`]: bytes of any memory.
 

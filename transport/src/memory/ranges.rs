@@ -1,25 +1,27 @@
-//! Which parts of a slab are free, and which were in use before. Numbers only: nothing here touches memory.
+//! Sets of offsets: the free parts of a slab, and the parts that were in use before.
+//!
+//! This module computes with numbers only and accesses no memory.
 
 use std::{collections::BTreeMap, ops::Range};
 
-/// A set of offsets, as ranges: start -> length. Disjoint, not adjacent.
+/// A set of offsets, as disjoint ranges that are not adjacent: start to length.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// All offsets below `len`.
+    /// Returns the set of all offsets below `len`.
     pub(super) fn up_to(len: u64) -> Ranges {
         let mut ranges = Ranges::default();
         ranges.insert(0, len);
         ranges
     }
 
-    /// How many offsets there are.
+    /// Returns the number of offsets in the set.
     pub(super) fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// Adds a range that has no offset in common with the set, and joins it with its neighbours.
+    /// Adds a range that is disjoint from the set, and merges it with its neighbors.
     pub(super) fn insert(&mut self, mut start: u64, mut len: u64) {
         if let Some((&before, &before_len)) = self.0.range(..start).next_back()
             && before + before_len == start
@@ -50,7 +52,7 @@ impl Ranges {
         Some(at)
     }
 
-    /// Makes the range part of the set; returns what of it was before.
+    /// Adds a range to the set. Returns the parts of it that were in the set before.
     pub(super) fn cover(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.0.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let touched = self.0.range(first..range.end).map(|(start, len)| *start..start + len);

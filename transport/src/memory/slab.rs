@@ -24,32 +24,32 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The allocator of a range of a mapping.
+/// Allocator of a range of a mapping. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Slab(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     mapping: Arc<Mapping>,
-    /// The address of the slab.
+    /// Address of the slab.
     start: *mut u8,
     /// Offset of the slab in the shared object.
     #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "pages are reserved on Linux only"))]
     object_start: u64,
-    /// The shared object, where there is one.
+    /// The shared object, if there is one.
     object: Option<OwnedFd>,
     total: u64,
-    /// Addresses that are multiples of this lie within no buffer that can do without.
+    /// Boundary in bytes. Only buffers longer than it contain an address that is a multiple of it.
     boundary: Option<u64>,
     blocks: Mutex<Blocks>,
 }
 
-/// Offsets in the slab, in whole blocks.
+/// Sets of offsets in the slab, in whole blocks.
 #[derive(Debug)]
 struct Blocks {
     free: Ranges,
-    /// Ranges ever handed out, where the slab keeps the pages of freed buffers; `None` where it gives them
-    /// back.
+    /// Ranges that were ever allocated, if the slab keeps the pages of freed buffers; `None` if it returns
+    /// them to the system.
     used: Option<Ranges>,
 }
 
@@ -58,7 +58,7 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// Bytes of registered memory, zero when new; returned to the slab when dropped.
+/// A buffer of registered memory, zero when new. Dropping it returns the memory to the slab.
 #[derive(Debug)]
 pub struct Registered {
     slab: Arc<Shared>,
@@ -67,7 +67,7 @@ pub struct Registered {
 }
 
 impl Slab {
-    /// Ranges are multiples of this many bytes.
+    /// Granularity of allocations in bytes.
     pub const BLOCK_BYTES: u64 = 64 * 1024;
 
     /// Creates the allocator of this rank's arena.
@@ -91,8 +91,8 @@ impl Slab {
     /// Creates the allocator of a part of a mapping that is registered with a device.
     ///
     /// `range` is in bytes from the mapping's start. No buffer crosses an address that is a multiple of
-    /// `boundary`, except that a buffer longer than `boundary` begins at such an address. Pages that were never part
-    /// of a buffer stay untouched.
+    /// `boundary`, except that a buffer longer than `boundary` begins at such an address. Pages that were
+    /// never part of a buffer stay untouched.
     ///
     /// # Panics
     /// If `range` is not inside the mapping or does not begin at a page.
@@ -149,12 +149,12 @@ impl Slab {
         Arc::ptr_eq(&self.0.mapping, arena.mapping())
     }
 
-    /// The mapping that it is a part of, where it begins, and its bytes.
+    /// Returns the slab's mapping, start address and length in bytes.
     pub(crate) fn extent(&self) -> (&Arc<Mapping>, *mut u8, usize) {
         (&self.0.mapping, self.0.start, self.0.total as usize)
     }
 
-    /// The offset in the slab of memory that lies in it completely: registered memory.
+    /// Returns the offset in the slab of memory that lies completely in it, which makes it registered memory.
     #[must_use]
     #[inline]
     pub fn locate(&self, start: *const u8, len: usize) -> Option<u64> {
@@ -164,7 +164,7 @@ impl Slab {
         (at >= from && at <= to && len <= to - at).then(|| (at - from) as u64)
     }
 
-    /// A buffer of `len` bytes, aligned to [`Slab::BLOCK_BYTES`], zeroed.
+    /// Allocates a buffer of `len` zeroed bytes, aligned to [`Slab::BLOCK_BYTES`].
     ///
     /// # Errors
     /// [`TransportError::SlabFull`], or [`TransportError::Memory`] when the system has no memory left.
@@ -180,7 +180,7 @@ impl Slab {
         Ok(buffer)
     }
 
-    /// Bytes not handed out.
+    /// Returns the number of free bytes.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.0.free_bytes()
@@ -196,14 +196,14 @@ impl Shared {
         self.lock().free.total()
     }
 
-    /// Takes `wanted` bytes from the first free range that has them, and makes them zero.
+    /// Takes `wanted` bytes from the first free range that has room for them, and zeroes reused pages.
     fn take(&self, wanted: u64) -> Option<u64> {
         let mut blocks = self.lock();
         let offset = blocks.free.take(wanted, |at| self.next_start(at, wanted))?;
         let stale = blocks.used.as_mut().map(|used| used.cover(&(offset..offset + wanted)));
         drop(blocks);
         for range in stale.into_iter().flatten() {
-            // SAFETY: the range is part of what was just taken from the free list; nobody else has it.
+            // SAFETY: the range is part of the bytes just taken from the free list; no other code uses it.
             unsafe {
                 self.start.add(range.start as usize).write_bytes(0, (range.end - range.start) as usize);
             }
@@ -252,7 +252,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the pages back to the system; they read as zero afterwards.
+    /// Returns the pages to the system; they read as zero afterwards.
     fn release(&self, offset: u64, len: u64) {
         if self.has_kept_pages() {
             return;
@@ -264,7 +264,8 @@ impl Shared {
                 return;
             }
         }
-        // SAFETY: the range is `len` bytes of the slab that its owner has just given up; nobody else has it.
+        // SAFETY: the range is `len` bytes of the slab that its owner has just given up; no other code uses
+        // it.
         unsafe {
             let start = self.start.add(offset as usize);
             #[cfg(target_os = "linux")]
@@ -279,7 +280,7 @@ impl Shared {
 }
 
 impl Registered {
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -291,40 +292,40 @@ impl Registered {
         self.len == 0
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         debug_assert!(self.offset as usize + self.len <= self.slab.mapping.len());
         self.slab.start.wrapping_add(self.offset as usize)
     }
 
-    /// The bytes, for reading.
+    /// Returns the bytes for reading.
     #[must_use]
     pub fn span(&self) -> Span<'_> {
         // SAFETY: the range belongs to this buffer and stays mapped while it lives.
         unsafe { Span::new(self.as_ptr(), self.len) }
     }
 
-    /// The bytes, for reading and writing.
+    /// Returns the bytes for reading and writing.
     #[must_use]
     pub fn span_mut(&mut self) -> SpanMut<'_> {
-        // SAFETY: as for `span`; the exclusive borrow keeps references away.
+        // SAFETY: as for `span`; the exclusive borrow rules out references.
         unsafe { SpanMut::new(self.as_ptr(), self.len) }
     }
 
-    /// The bytes as a slice.
+    /// Returns the bytes as a slice.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the range belongs to this buffer, is initialised (pages start zeroed), and only its owner
+        // SAFETY: the range belongs to this buffer, is initialized (pages start zeroed), and only its owner
         // writes to it: peers read registered memory and never write it.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
-    /// The bytes as a slice.
+    /// Returns the bytes as a mutable slice.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as for `as_slice`, and the borrow is exclusive. Peers read only while an operation is under
-        // way, which holds this borrow.
+        // SAFETY: as for `as_slice`, and the borrow is exclusive. Peers read only while an operation is in
+        // progress, which holds this borrow.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
 }
@@ -398,7 +399,7 @@ mod tests {
     const LINE: u64 = 4 << 30;
     const GIB: usize = 1 << 30;
 
-    /// Pages of the process that take up memory.
+    /// Returns the resident memory of the process in bytes.
     fn resident_bytes() -> u64 {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
@@ -445,7 +446,7 @@ mod tests {
         first.as_mut_slice().fill(7);
         let (place, kept) = (first.as_ptr(), first.as_ptr() as usize);
         drop(first);
-        // SAFETY: the mapping is alive, and nobody has the range now.
+        // SAFETY: the mapping is alive, and no buffer has the range now.
         assert_eq!(unsafe { place.read() }, 7, "the page is the one that was written");
         let again = slab.allocate(400_000).expect("room");
         assert_eq!(again.as_ptr() as usize, kept);
@@ -464,7 +465,7 @@ mod tests {
         first.as_mut_slice().fill(7);
         let place = first.as_ptr();
         drop(first);
-        // SAFETY: the mapping is alive, and nobody has the range now.
+        // SAFETY: the mapping is alive, and no buffer has the range now.
         assert_eq!(unsafe { place.read() }, 7, "the device would still see this page");
         let latter = Slab::replacing(&former, &arena, object());
         drop(former);

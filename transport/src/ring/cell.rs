@@ -15,11 +15,11 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// A cell as it lies in memory.
+/// A cell in memory.
 #[repr(C, align(64))]
 pub(super) struct Cell([AtomicU64; 8]);
 
-/// Bytes of payload that fit beside the stamp.
+/// Maximum payload bytes of an inline message.
 pub(crate) const INLINE_BYTES: usize = 48;
 
 const KIND_INLINE: u64 = 1;
@@ -30,13 +30,14 @@ const KIND_PULL: u64 = 4;
 /// Content of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content {
-    /// A whole message.
+    /// A whole message in the cell.
     Inline { payload: [u64; INLINE_BYTES / 8], len: usize },
-    /// The next piece of a message of `total` bytes; `position` counts staging bytes since the ring was made.
+    /// The next piece of a message of `total` bytes; `position` counts staging bytes since the ring was
+    /// created.
     Staged { total: usize, position: u64, len: usize },
-    /// A whole message, in the sender's slab.
+    /// A whole message in the sender's slab.
     Direct { total: usize, offset: u64 },
-    /// A whole message, in the sender's address space.
+    /// A whole message in the sender's address space.
     Pull { total: usize, address: u64 },
 }
 
@@ -48,7 +49,7 @@ impl Cell {
         (index as u32).wrapping_add(1)
     }
 
-    /// Fills the cell and announces it. `index` counts cells since the ring was made.
+    /// Fills the cell and publishes it. `index` counts cells since the ring was created.
     #[inline]
     pub(super) fn publish(&self, index: u64, digest: u64, content: &Content) {
         let (kind, inline_len) = match content {
@@ -79,20 +80,20 @@ impl Cell {
         self.0[0].store(u64::from(Self::stamp(index)) | kind << 32 | inline_len << 40, Release);
     }
 
-    /// The head word, if the cell has been announced.
+    /// Returns the head word, if the cell has been published.
     #[inline]
     pub(super) fn head(&self, index: u64) -> Option<u64> {
         let head = self.0[0].load(Acquire);
         (head as u32 == Self::stamp(index)).then_some(head)
     }
 
-    /// The digest of an announced cell.
+    /// Returns the digest of a published cell.
     #[inline]
     pub(super) fn digest(&self) -> u64 {
         self.0[1].load(Relaxed)
     }
 
-    /// Returns the content of an announced cell.
+    /// Returns the content of a published cell.
     #[inline]
     pub(super) fn content(&self, head: u64) -> Result<Content, TransportError> {
         let word = |i: usize| self.0[i].load(Relaxed);
@@ -121,8 +122,8 @@ impl Cell {
 /// The receiver's cache line: its consumption counters.
 #[repr(C, align(64))]
 pub(super) struct ConsumerLine {
-    /// Cells consumed since the ring was made.
+    /// Cells consumed since the ring was created.
     pub(super) cells: AtomicU64,
-    /// Staging bytes consumed since the ring was made.
+    /// Staging bytes consumed since the ring was created.
     pub(super) staging: AtomicU64,
 }

@@ -1,27 +1,30 @@
-//! The shape of a ring.
+//! Layout of a ring.
 
-/// The shape of a ring. Equal on all ranks of a job.
+/// Layout of a ring; equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
-    /// Cells; a power of two.
+    /// Number of cells; a power of two.
     pub cells: usize,
     /// Bytes of the staging area; a multiple of 4 pieces.
     pub staging_bytes: usize,
-    /// The largest piece that is staged at a time, in bytes; a multiple of a cache line.
+    /// Maximum bytes staged at a time; a multiple of a cache line.
     pub piece_bytes: usize,
 }
 
 impl RingLayout {
-    /// Bytes of a cache line, a cell, and the unit of the staging area.
+    /// Bytes of a cache line, which is also the size of a cell and the unit of the staging area.
     pub const LINE: usize = 64;
 
-    /// Bytes of a whole ring.
+    /// Returns the size of a whole ring in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         (Self::LINE + self.cells * Self::LINE + self.staging_bytes).next_multiple_of(4096)
     }
 
-    /// Panics unless the invariants of the fields hold.
+    /// Checks the layout.
+    ///
+    /// # Panics
+    /// If an invariant of the fields is violated.
     pub(crate) fn check(&self) {
         assert!(self.cells.is_power_of_two() && self.cells >= 8, "cells: {}", self.cells);
         assert!(
@@ -38,8 +41,8 @@ impl RingLayout {
 }
 
 impl Default for RingLayout {
-    /// 256 KiB of staging in pieces of 32 KiB: a staged piece is still in a second-level cache of 1 MiB when
-    /// the receiver reads it.
+    /// Returns 256 KiB of staging in pieces of 32 KiB: a staged piece is still in a second-level cache of 1
+    /// MiB when the receiver reads it.
     fn default() -> RingLayout {
         RingLayout { cells: 256, staging_bytes: 256 * 1024, piece_bytes: 32 * 1024 }
     }

@@ -1,9 +1,9 @@
 //! The receiving end of a ring.
 //!
 //! # Safety
-//! The rules of the sender apply. Staging bytes are read only between the load of the stamp that announces
-//! them and the store of the counter that returns them. Reads stay inside the staging area, whatever the cell
-//! contains.
+//! The rules of the sender apply. Staging bytes are read only between the load of the stamp that publishes
+//! them and the store of the counter that returns them. Reads stay inside the staging area, no matter what
+//! the cell contains.
 
 use super::{
     RingLayout,
@@ -17,24 +17,24 @@ use std::sync::atomic::Ordering::Release;
 pub(crate) struct RingReceiver {
     base: *mut u8,
     layout: RingLayout,
-    /// Cells consumed since the ring was made.
+    /// Cells consumed since the ring was created.
     cells: u64,
-    /// Staging bytes consumed since the ring was made.
+    /// Staging bytes consumed since the ring was created.
     staging: u64,
     /// Values of `cells` and `staging` last published to the sender.
     published_cells: u64,
     published_staging: u64,
 }
 
-// SAFETY: as for `RingSender`: shared memory, and one thread at a time.
+// SAFETY: as for `RingSender`: the memory is shared, and one thread at a time uses the end.
 unsafe impl Send for RingReceiver {}
 
-/// When the sender is to learn of a consumption.
+/// When to publish a consumption to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Publish {
     /// At once, because the sender waits for it.
     Now,
-    /// With the next batch of credits: once a quarter of the ring is due.
+    /// With the next batch of credits, after a quarter of the ring.
     Lazily,
 }
 
@@ -49,10 +49,12 @@ impl RingReceiver {
         RingReceiver { base, layout, cells: 0, staging: 0, published_cells: 0, published_staging: 0 }
     }
 
-    /// As [`RingReceiver::new`], for a ring on which `cells` cells have been sent and consumed.
+    /// Creates the receiving end of a ring on which `cells` cells have been sent and consumed.
+    ///
+    /// The contract of [`RingReceiver::new`] applies.
     #[cfg(test)]
     pub(super) unsafe fn starting_at(cells: u64, base: *mut u8, layout: RingLayout) -> RingReceiver {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `new`.
         let new = unsafe { RingReceiver::new(base, layout) };
         new.line().cells.store(cells, Release);
         RingReceiver { cells, published_cells: cells, ..new }
@@ -69,25 +71,27 @@ impl RingReceiver {
         unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
     }
 
-    /// The head word of the next cell, if it has been announced.
+    /// Returns the head word of the next cell, if it has been published.
     #[inline]
     pub(crate) fn head(&self) -> Option<u64> {
         self.cell().head(self.cells)
     }
 
-    /// The digest of the next cell, which has been announced.
+    /// Returns the digest of the next cell, which must have been published.
     #[inline]
     pub(crate) fn digest(&self) -> u64 {
         self.cell().digest()
     }
 
-    /// Returns the content of the next cell, which must have been announced.
+    /// Returns the content of the next cell, which must have been published.
     #[inline]
     pub(crate) fn content(&self, head: u64) -> Result<Content, TransportError> {
         self.cell().content(head)
     }
 
-    /// The bytes of a staged piece. It is where the one before it ended, or at the start of the next lap.
+    /// Returns the bytes of a staged piece.
+    ///
+    /// The piece begins at the end of the previous one, or at the start of the next lap of the staging area.
     pub(crate) fn piece(&self, position: u64, len: usize) -> Result<Span<'_>, TransportError> {
         let area = self.layout.staging_bytes;
         let offset = (position % area as u64) as usize;
@@ -101,7 +105,7 @@ impl RingReceiver {
         Ok(unsafe { Span::new(self.base.add(RingLayout::LINE * (1 + self.layout.cells) + offset), len) })
     }
 
-    /// Is done with the next cell, and with the staging area up to `staging` if given.
+    /// Consumes the next cell, and the staging area up to `staging` if it is given.
     #[inline]
     pub(crate) fn consume(&mut self, staging: Option<u64>, publish: Publish) {
         self.cells += 1;

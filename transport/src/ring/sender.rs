@@ -17,11 +17,11 @@ use std::{ptr, sync::atomic::Ordering::Acquire};
 pub(crate) struct RingSender {
     base: *mut u8,
     layout: RingLayout,
-    /// Cells published since the ring was made.
+    /// Cells published since the ring was created.
     cells: u64,
-    /// Staging bytes handed out since the ring was made, with those skipped at the end of a lap.
+    /// Staging bytes used since the ring was created, including those skipped at the end of a lap.
     staging: u64,
-    /// Consumption counters as last read from the receiver's line.
+    /// Consumption counters as last read from the receiver's consumer line.
     consumed_cells: u64,
     consumed_staging: u64,
 }
@@ -41,10 +41,12 @@ impl RingSender {
         RingSender { base, layout, cells: 0, staging: 0, consumed_cells: 0, consumed_staging: 0 }
     }
 
-    /// As [`RingSender::new`], for a ring on which `cells` cells have been sent and consumed.
+    /// Creates the sending end of a ring on which `cells` cells have been sent and consumed.
+    ///
+    /// The contract of [`RingSender::new`] applies.
     #[cfg(test)]
     pub(super) unsafe fn starting_at(cells: u64, base: *mut u8, layout: RingLayout) -> RingSender {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the contract of `new`.
         let new = unsafe { RingSender::new(base, layout) };
         RingSender { cells, consumed_cells: cells, ..new }
     }
@@ -60,7 +62,7 @@ impl RingSender {
         unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
     }
 
-    /// Reads how much has been consumed: never less than before, and never more than was sent.
+    /// Reads the consumption counters, and checks that they neither decreased nor exceed what was sent.
     #[inline]
     fn refresh(&mut self) -> Result<(), TransportError> {
         let cells = self.line().cells.load(Acquire);
@@ -94,7 +96,8 @@ impl RingSender {
         index
     }
 
-    /// Sends a whole message of at most [`INLINE_BYTES`] within a cell. False when there is no credit.
+    /// Sends a whole message of at most [`INLINE_BYTES`] within a cell. Returns false when there is no
+    /// credit.
     #[inline]
     pub(crate) fn send_inline(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
         let len = src.len();
@@ -109,7 +112,7 @@ impl RingSender {
         Ok(true)
     }
 
-    /// Stages the next piece of a message of `total` bytes. False when there is no credit.
+    /// Stages the next piece of a message of `total` bytes. Returns false when there is no credit.
     pub(crate) fn send_piece(
         &mut self,
         digest: u64,
@@ -129,8 +132,9 @@ impl RingSender {
         if after - self.consumed_staging > area || !self.has_cell()? {
             return Ok(false);
         }
-        // SAFETY: `[position, position + room)` modulo the area is inside of the staging area (a piece never wraps)
-        // and free (the receiver has consumed all up to `after - area`); `piece` holds `len` readable bytes.
+        // SAFETY: `[position, position + room)` modulo the area is inside of the staging area, since a piece
+        // never wraps. It is free, since the receiver has consumed everything up to `after - area`. `piece`
+        // holds `len` readable bytes.
         unsafe {
             let start =
                 self.base.add(RingLayout::LINE * (1 + self.layout.cells) + (position % area) as usize);
@@ -141,7 +145,8 @@ impl RingSender {
         Ok(true)
     }
 
-    /// Announces a whole message in our slab. `None` when there is no credit, else the cell to wait for.
+    /// Publishes a whole message in this rank's slab. Returns the cell to wait for, or `None` when there is
+    /// no credit.
     pub(crate) fn send_direct(
         &mut self,
         digest: u64,
@@ -151,7 +156,7 @@ impl RingSender {
         Ok(self.has_cell()?.then(|| self.publish(digest, &Content::Direct { total, offset })))
     }
 
-    /// Announces a whole message in this process's address space. Returns the cell to wait for, or `None`
+    /// Publishes a whole message in this process's address space. Returns the cell to wait for, or `None`
     /// when there is no credit.
     pub(crate) fn send_pull(
         &mut self,

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const LAYOUT: RingLayout = RingLayout { cells: 8, staging_bytes: 4 * 128, piece_bytes: 128 };
 
-/// Zeroed cache lines, as many as a ring has.
+/// Zeroed cache lines of a whole ring.
 struct Memory(Box<[Line]>);
 
 #[derive(Clone, Copy)]
@@ -21,22 +21,22 @@ impl Memory {
         Memory(vec![Line([0; 8]); LAYOUT.bytes() / RingLayout::LINE].into())
     }
 
-    /// Both ends, on a ring that has passed `cells` cells.
+    /// Returns both ends of a ring on which `cells` cells were sent and consumed.
     fn ends(&mut self, cells: u64) -> (RingSender, RingReceiver) {
         let base = self.0.as_mut_ptr().cast();
-        // SAFETY: the lines are as long as the ring, aligned, zeroed, and outlive the ends in these tests.
+        // SAFETY: the lines are as long as the ring, aligned and zeroed, and outlive the ends in these tests.
         unsafe {
             (RingSender::starting_at(cells, base, LAYOUT), RingReceiver::starting_at(cells, base, LAYOUT))
         }
     }
 
     fn consumer_line(&mut self) -> &ConsumerLine {
-        // SAFETY: a ring begins with the line, which is made of atomics.
+        // SAFETY: a ring begins with the consumer line, which is made of atomics.
         unsafe { &*self.0.as_mut_ptr().cast() }
     }
 }
 
-/// Takes the next message's digest and bytes, if there is one.
+/// Receives the next message's digest and bytes, if there is one.
 fn take(receiver: &mut RingReceiver) -> Option<(u64, Vec<u8>)> {
     let head = receiver.head()?;
     let digest = receiver.digest();
@@ -48,7 +48,7 @@ fn take(receiver: &mut RingReceiver) -> Option<(u64, Vec<u8>)> {
         }
         Content::Staged { position, len, .. } => {
             let piece = receiver.piece(position, len).expect("valid");
-            // SAFETY: the span holds `len` bytes, which the sender leaves alone until they are consumed.
+            // SAFETY: the span holds `len` bytes, which the sender does not write until they are consumed.
             let bytes = unsafe { std::slice::from_raw_parts(piece.as_ptr(), len) }.to_vec();
             receiver.consume(Some(position + len.next_multiple_of(RingLayout::LINE) as u64), Publish::Lazily);
             Some((digest, bytes))
@@ -87,7 +87,7 @@ fn stamps_may_wrap_around_on_a_full_ring() {
 
 #[test]
 fn pieces_never_wrap_and_never_overwrite_what_is_not_consumed() {
-    // Lengths that end laps at every line, with and without bytes skipped.
+    // Lengths for which laps end at every line, with and without skipped bytes.
     for stride in 1..=LAYOUT.piece_bytes {
         let mut memory = Memory::new();
         let (mut sender, mut receiver) = memory.ends(0);

@@ -12,12 +12,14 @@ pub enum SecureError {
     UnknownProtocol,
     /// The other end uses another version of the handshake.
     #[error(
-        "it speaks version {0} of tbccl's handshake and we speak version {VERSION}; run the same version of tbccl everywhere"
+        "it speaks version {0} of tbccl's handshake and we speak version {VERSION}; run the same version of \
+         tbccl everywhere"
     )]
     Version(u8),
     /// The other end asks for a connection of another or an unknown purpose.
     #[error(
-        "it asks for a connection of purpose {found} where purpose {} is expected; is this the right port?", *expected as u8
+        "it asks for a connection of purpose {found} where purpose {} is expected; is this the right port?",
+        *expected as u8
     )]
     Purpose {
         /// The byte that the other end sent.
@@ -30,7 +32,8 @@ pub enum SecureError {
     Malformed(&'static str),
     /// A handshake message was not made with the job's secret.
     #[error(
-        "it has another secret than this job (TBCCL_SECRET, TBCCL_SECRET_FILE), or its message was changed in transit"
+        "it has another secret than this job (TBCCL_SECRET, TBCCL_SECRET_FILE), or its message was changed \
+         in transit"
     )]
     Secret,
     /// A record was not sealed by the peer, or not at this position in the sequence.

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! initiator                                                responder
-//!     | -- 1: psk, e ------------------------------------------> |  knows: made with the secret, perhaps a replay
+//!     | -- 1: psk, e ------------------------------------------> |  made with the secret, perhaps a replay
 //!     | <------------------------- 2: e, ee, responder's hello -- |
-//!     | -- 3: sealed with the session's key: initiator's hello -> |  knows: the initiator is live
+//!     | -- 3: sealed with the session's key: initiator's hello -> |  the initiator is live
 //! ```
 //!
-//! Each message has a plaintext header (magic, version, purpose, number, length). The prologue binds the
-//! fields that are equal for both ends. The header only serves to give clear errors.
+//! The notes at the right say what the responder knows after the message. Each message has a plaintext header
+//! (magic, version, purpose, number, length). The prologue binds the fields that are equal for both ends. The
+//! header only serves to give clear errors.
 //!
 //! A [`Handshake`] is a state machine without I/O: the caller passes in received bytes and writes the
 //! outgoing ones. Nothing here waits.

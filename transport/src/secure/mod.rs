@@ -10,9 +10,9 @@
 //! that follows. A caller that needs no encryption goes on with the plain socket; the peer is authenticated
 //! then, but an attacker who can change packets on the wire can change that traffic.
 //!
-//! The module reads no socket and no clock, except [`handshake_over_stream`], which runs a handshake over a blocking
-//! stream with a deadline. Admission, rate limits and the handling of failed connections belong to the
-//! callers.
+//! The module reads no socket and no clock, except [`handshake_over_stream`], which runs a handshake over a
+//! blocking stream with a deadline. Admission, rate limits and the handling of failed connections belong to
+//! the callers.
 //!
 //! Invariants: a received length is checked before it is used. A handshake never requests more bytes than
 //! belong to it, and never panics. A secret is wiped when it is dropped, and no formatting shows it.

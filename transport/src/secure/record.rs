@@ -1,7 +1,7 @@
 //! Encryption of the records that follow a handshake, in place.
 //!
-//! A record has up to [`MAX_RECORD_BYTES`] bytes, a header that is authenticated and not encrypted, and a [`Tag`]. Both
-//! ends count the records, so that a record that was dropped, repeated or moved does not open.
+//! A record has up to [`MAX_RECORD_BYTES`] bytes, a header that is authenticated and not encrypted, and a
+//! [`Tag`]. Both ends count the records, so that a record that was dropped, repeated or moved does not open.
 //!
 //! No nonce is used twice with a key, because that would void all guarantees of AES-GCM. A nonce is the
 //! number of a record. A [`Sealer`] increments the number before it seals, can't be cloned, and is the only
@@ -10,8 +10,8 @@
 //!
 //! Limit of one key: after 2^b blocks of AES, an attacker can distinguish the stream from a random one with a
 //! probability of about 2^(2b-129) (Luykx and Paterson, Limits on Authenticated Encryption Use in TLS, 2016).
-//! With records of [`MAX_RECORD_BYTES`] bytes that is 2^-57 until the key changes; with those of the TCP driver, of 64
-//! KiB, 2^-65.
+//! With records of [`MAX_RECORD_BYTES`] bytes that is 2^-57 until the key changes; with those of the TCP
+//! driver, of 64 KiB, 2^-65.
 
 use super::{
     SecureError,

@@ -22,7 +22,7 @@ mod frame {
     pub(super) const BYTES: u32 = 4096;
     /// TN3205: 4095 frames.
     pub(super) const MAX_MESSAGE_BYTES: u32 = 4095 * BYTES;
-    /// Limit of the device, whatever it reports (mlx issue 3162).
+    /// Limit of the device, regardless of what it reports (mlx issue 3162).
     pub(super) const MAX_REGIONS: u32 = 100;
     pub(super) const MAX_QUEUE_PAIRS: u32 = 10;
     /// The device keeps addresses in 32 bits.
@@ -83,7 +83,7 @@ impl DeviceCapabilities {
         let one_sided = has_remote_keys(domain)?;
         let max_inline = if one_sided { probe_inline(context, domain, service) } else { 0 };
         let reported = Reported::of(context);
-        let frame_limited = |number: u32, most: u32| if one_sided { number } else { number.min(most) };
+        let frame_limited = |number: u32, max: u32| if one_sided { number } else { number.min(max) };
         Ok(DeviceCapabilities {
             service,
             unreliable: service == QpType::UC || try_queue_pair(context, domain, QpType::UC, 0).is_ok(),

@@ -83,7 +83,7 @@ struct Inner {
     _channel: Option<Channel>,
 }
 
-// SAFETY: verbs promise that completion queues may be used by any thread, several at a time.
+// SAFETY: verbs allow any thread to use a completion queue, several at a time.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -151,33 +151,33 @@ impl CompletionQueue {
         self.poll_up_to(POLL_BATCH, out)
     }
 
-    /// Removes up to `most` completions from the queue and returns them.
+    /// Removes up to `max` completions from the queue and returns them.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the queue has failed.
     #[inline]
     pub fn poll_up_to<'a>(
         &self,
-        most: usize,
+        max: usize,
         out: &'a mut [Completion; POLL_BATCH],
     ) -> Result<&'a [Completion], VerbsError> {
         let mut found = [const { MaybeUninit::<Wc>::uninit() }; POLL_BATCH];
-        let most = most.min(POLL_BATCH);
+        let max = max.min(POLL_BATCH);
         let raw = self.0.raw.as_ptr();
         // SAFETY: the queue is alive and with it its device; `Context::open` checked that the device's table
         // has the operation.
         let poll = unsafe { (*(*raw).context).ops.poll_cq };
         let Some(poll) = poll else { return Err(self.refused(Action::Poll, Errno::ENOSYS)) };
-        // SAFETY: the queue lives, and there is room for `most` completions.
-        let count = unsafe { poll(raw, most as c_int, found.as_mut_ptr().cast()) };
+        // SAFETY: the queue is alive, and there is room for `max` completions.
+        let count = unsafe { poll(raw, max as c_int, found.as_mut_ptr().cast()) };
         let Ok(count) = usize::try_from(count) else {
             return Err(self.refused(Action::Poll, Errno::of_result(count)));
         };
-        for (to, from) in out.iter_mut().zip(&found[..count.min(most)]) {
+        for (to, from) in out.iter_mut().zip(&found[..count.min(max)]) {
             // SAFETY: the library has written the first `count`.
             *to = Completion::from(unsafe { from.assume_init_ref() });
         }
-        Ok(&out[..count.min(most)])
+        Ok(&out[..count.min(max)])
     }
 
     /// Requests an event for the next completion.
@@ -188,10 +188,10 @@ impl CompletionQueue {
     /// [`VerbsError::Refused`] where the device has no completion events, or the queue no channel.
     pub fn arm(&self) -> Result<(), VerbsError> {
         let raw = self.0.raw.as_ptr();
-        // SAFETY: the queue lives, and with it its device.
+        // SAFETY: the queue is alive, and with it its device.
         let arm = unsafe { (*(*raw).context).ops.req_notify_cq };
         let Some(arm) = arm else { return Err(self.refused(Action::Arm, Errno::EOPNOTSUPP)) };
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is alive.
         check(unsafe { arm(raw, 0) }).map_err(|errno| self.refused(Action::Arm, errno))
     }
 
@@ -222,7 +222,7 @@ struct ChannelInner {
     context: Context,
 }
 
-// SAFETY: verbs promise that channels may be used by any thread, several at a time.
+// SAFETY: verbs allow any thread to use a channel, several at a time.
 unsafe impl Send for ChannelInner {}
 // SAFETY: as above.
 unsafe impl Sync for ChannelInner {}
@@ -261,11 +261,12 @@ impl Channel {
         let mut taken = 0;
         loop {
             let (mut cq, mut about) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel lives, does not block, and there is room for the answer.
+            // SAFETY: the channel is alive and does not block, and there is room for the answer.
             if unsafe { get(self.raw(), &raw mut cq, &raw mut about) } != 0 {
                 return taken;
             }
-            // SAFETY: fetched above and acknowledged once; the queue can't end before that.
+            // SAFETY: the event was fetched above and is acknowledged once; the queue can't be destroyed
+            // before.
             unsafe { acknowledge(cq, 1) };
             taken += 1;
         }

@@ -119,7 +119,7 @@ impl Context {
     /// `None` where a device has none, or where the descriptor could not be made non-blocking.
     #[must_use]
     pub fn async_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: open as long as the device, which outlives the borrow.
+        // SAFETY: the descriptor is open as long as the device, which outlives the borrow.
         self.0.async_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
@@ -138,7 +138,7 @@ impl Context {
         // zeroes.
         let (port, object) = unsafe { (event.element.port_num, event.element.qp.addr()) };
         let fetched = AsyncEvent::of(event.event_type, port, object);
-        // SAFETY: fetched above, acknowledged once.
+        // SAFETY: the event was fetched above and is acknowledged once.
         unsafe { acknowledge(&raw mut event) };
         Some(fetched)
     }
@@ -225,12 +225,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: open, and the last owner goes: all that was made from it owned a `Context`.
+        // SAFETY: the device is open, and no object made from it is left, since each one owns a `Context`.
         unsafe { (self.library.functions().ibv_close_device)(self.raw.as_ptr()) };
     }
 }
 
-/// Lets reads from a descriptor return at once.
+/// Makes a descriptor nonblocking.
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let set = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
     set.map_err(|error| Errno(error.raw_os_error()))

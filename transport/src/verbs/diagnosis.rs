@@ -12,11 +12,11 @@ use super::{Action, Errno, Gid, Refusal};
 use std::fmt;
 use verbs_sys::{PortState, QpType};
 
-/// Why something was refused.
+/// Cause of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// There is no cable, or nobody at its other end.
+    /// There is no cable, or no active port at its other end.
     PortDown,
     /// The port is part of a network bridge, which has its addresses.
     Bridge,
@@ -24,39 +24,39 @@ pub enum Cause {
     NoIpv4,
     /// The port has no address at all.
     NoAddress,
-    /// Our address is no longer where it was in the port's table.
+    /// The local address moved within the port's table.
     AddressMoved,
-    /// The cable leads to another machine or port than the one that was named.
+    /// The cable leads to another machine or port than the given one.
     WrongCable,
-    /// All queue pairs of the device are taken.
+    /// All queue pairs of the device are in use.
     QueuePairs,
-    /// All regions of the device are taken.
+    /// All regions of the device are in use.
     Regions,
     /// The system lets this process lock no more memory, or the device has no more regions.
     LockedMemory,
-    /// Domains that nobody uses any more were never given back.
-    Stale,
-    /// The device has no queue pairs of this kind.
+    /// Unused protection domains were never deallocated.
+    LeakedDomains,
+    /// The device has no queue pairs of this type.
     Service(QpType),
     /// The device has no completion events.
     Events,
-    /// More is wanted of a queue or a region than the device has.
-    TooMuch,
+    /// The request exceeds a limit of the device for queues or regions.
+    LimitExceeded,
     /// The memory is not mapped.
     Unmapped,
     /// The process may not use the device.
     Permission,
-    /// The device or its driver is gone.
-    Gone,
-    /// There is no driver for any device.
+    /// The device or its driver was removed.
+    DeviceRemoved,
+    /// The system has no RDMA driver.
     NoDriver,
-    /// A queue has lost completions: it was too small.
+    /// A completion queue was too small and lost completions.
     Overrun,
     /// RDMA has not been enabled on this Mac.
     NotEnabled,
-    /// RDMA is enabled, but this Mac's ports can't do it.
+    /// RDMA is enabled, but this Mac's ports don't support it.
     Thunderbolt4,
-    /// None of these.
+    /// None of the known causes.
     Unknown,
 }
 
@@ -76,15 +76,15 @@ impl Cause {
             Cause::QueuePairs => "all queue pairs of the device are taken",
             Cause::Regions => "all memory regions of the device are taken",
             Cause::LockedMemory => "no more memory can be locked for the device",
-            Cause::Stale => "the device has no protection domain left",
+            Cause::LeakedDomains => "the device has no protection domain left",
             Cause::Service(QpType::RC) => "the device has no reliable connections",
             Cause::Service(QpType::UC) => "the device has no unreliable connections",
             Cause::Service(_) => "the device has no queue pairs of this kind",
             Cause::Events => "the device has no completion events",
-            Cause::TooMuch => "the device does not grant what was asked for",
+            Cause::LimitExceeded => "the device does not grant what was asked for",
             Cause::Unmapped => "the memory is not mapped",
             Cause::Permission => "this user may not use the device",
-            Cause::Gone => "the device or its driver is gone",
+            Cause::DeviceRemoved => "the device or its driver is gone",
             Cause::NoDriver => "no driver for RDMA devices is loaded",
             Cause::Overrun => "the completion queue has overflowed",
             Cause::NotEnabled => "RDMA is not enabled on this Mac",
@@ -101,50 +101,51 @@ impl Cause {
                 "plug in the cable, and see that the other machine is awake and has RDMA enabled"
             }
             Cause::Bridge => {
-                "take the port out of the bridge: on macOS delete `Thunderbolt Bridge` in the network settings, or run \
-                 `sudo ifconfig bridge0 down`"
+                "take the port out of the bridge: on macOS delete `Thunderbolt Bridge` in the network \
+                 settings, or run `sudo ifconfig bridge0 down`"
             }
             Cause::NoIpv4 => {
-                "wait until one is assigned, which can take minutes after a restart, or assign one: on macOS \
-                 `sudo ifconfig enN inet 169.254.0.1 netmask 255.255.0.0 alias`, on Linux \
-                 `sudo ip addr add 169.254.0.1/16 dev NAME`"
+                "wait until one is assigned, which can take minutes after a restart, or assign one: on \
+                 macOS `sudo ifconfig enN inet 169.254.0.1 netmask 255.255.0.0 alias`, on Linux `sudo ip \
+                 addr add 169.254.0.1/16 dev NAME`"
             }
             Cause::NoAddress => "see that the port's network interface is up",
             Cause::AddressMoved => "connect again: addresses are looked up anew",
             Cause::WrongCable => {
-                "compare the cables with the device matrix (`tbccl devices` on both machines): names of devices can \
-                 change with a restart"
+                "compare the cables with the device matrix (`tbccl devices` on both machines): names of \
+                 devices can change with a restart"
             }
             Cause::QueuePairs => {
-                "end other programs that use it, and use fewer ranks on this machine; programs that were killed may hold \
-                 theirs until the machine restarts"
+                "end other programs that use it, and use fewer ranks on this machine; programs that were \
+                 killed may hold theirs until the machine restarts"
             }
             Cause::Regions => {
-                "use fewer and larger buffers, and end other programs that use it; programs that were killed may hold \
-                 theirs until the machine restarts"
+                "use fewer and larger buffers, and end other programs that use it; programs that were \
+                 killed may hold theirs until the machine restarts"
             }
             Cause::LockedMemory => {
                 "raise the limit on locked memory (`ulimit -l unlimited`), or register less"
             }
-            Cause::Stale => {
-                "end other programs that use it; if there are none, programs that were killed have left theirs behind: \
-                 restart the machine"
+            Cause::LeakedDomains => {
+                "end other programs that use it; if there are none, programs that were killed have left \
+                 theirs behind: restart the machine"
             }
             Cause::Service(_) => "use another service; `tbccl devices` says which there are",
             Cause::Events => "poll instead",
-            Cause::TooMuch => "ask for less; `tbccl devices` shows the limits",
+            Cause::LimitExceeded => "ask for less; `tbccl devices` shows the limits",
             Cause::Unmapped => "register memory of this process only",
             Cause::Permission => "see who may use the files in /dev/infiniband, or run as a user who may",
-            Cause::Gone => {
+            Cause::DeviceRemoved => {
                 "see the system's log; if the device is listed and can't be opened, restart the machine"
             }
             Cause::NoDriver => {
-                "load the driver of your adapter (`modprobe`), or set TBCCL_VERBS_LIB to a library that needs none"
+                "load the driver of your adapter (`modprobe`), or set TBCCL_VERBS_LIB to a library that \
+                 needs none"
             }
             Cause::Overrun => "this is a fault of tbccl; please report it",
             Cause::NotEnabled => {
-                "start the Mac in Recovery, choose Terminal from the menu Utilities, run `rdma_ctl enable`, and restart; \
-                 that can't be done from afar"
+                "start the Mac in Recovery, choose Terminal from the menu Utilities, run `rdma_ctl \
+                 enable`, and restart; that can't be done from afar"
             }
             Cause::Thunderbolt4 => {
                 "RDMA needs Thunderbolt 5 and macOS 26.2; use another transport on this machine"
@@ -173,14 +174,14 @@ impl Cause {
         let has_ipv4 = gids.iter().any(|(_, gid)| gid.is_ipv4_mapped());
         match gids {
             [] => Some(Cause::NoAddress),
-            // A port between two networks shows only the address that it makes of its hardware address.
+            // A bridged port shows only the address that it derives from its hardware address.
             [(0, only)] if is_thunderbolt && !has_ipv4 && only.is_link_local() => Some(Cause::Bridge),
             _ if is_thunderbolt && !has_ipv4 => Some(Cause::NoIpv4),
             _ => None,
         }
     }
 
-    /// Why a call was refused.
+    /// Returns the cause of a failed call.
     #[must_use]
     pub fn of(refusal: &Refusal) -> Cause {
         let is_down = matches!(refusal.state, Some(PortState::DOWN | PortState::NOP | PortState::INIT));
@@ -188,19 +189,19 @@ impl Cause {
             (_, Errno::EACCES | Errno::EPERM) if !matches!(refusal.action, Action::Register { .. }) => {
                 Cause::Permission
             }
-            (_, Errno::ENODEV | Errno::ENXIO | Errno::EIO) => Cause::Gone,
+            (_, Errno::ENODEV | Errno::ENXIO | Errno::EIO) => Cause::DeviceRemoved,
             (Action::ListDevices, _) => Cause::NoDriver,
             (Action::Domain | Action::Connect { .. } | Action::Send | Action::QueuePair { .. }, _)
                 if is_down =>
             {
                 Cause::PortDown
             }
-            (Action::Domain, _) => Cause::Stale,
+            (Action::Domain, _) => Cause::LeakedDomains,
             (Action::QueuePair { service }, errno) => of_queue_pair(*service, errno),
             (Action::Register { .. }, errno) => of_registration(refusal.is_thunderbolt, errno),
             (Action::Connect { gid_index, .. }, errno) => of_connection(refusal, *gid_index, errno),
             (Action::Channel | Action::Arm, _) => Cause::Events,
-            (Action::CompletionQueue { .. }, Errno::EINVAL | Errno::ENOMEM) => Cause::TooMuch,
+            (Action::CompletionQueue { .. }, Errno::EINVAL | Errno::ENOMEM) => Cause::LimitExceeded,
             (Action::Poll, _) => Cause::Overrun,
             _ => Cause::Unknown,
         }
@@ -209,9 +210,9 @@ impl Cause {
 
 fn of_queue_pair(service: QpType, errno: Errno) -> Cause {
     match errno {
-        // Apple's device says EBUSY, others ENOMEM.
+        // Apple's device returns EBUSY, others ENOMEM.
         Errno::EBUSY | Errno::ENOMEM | Errno::ENOSPC | Errno::EAGAIN => Cause::QueuePairs,
-        Errno::EINVAL => Cause::TooMuch,
+        Errno::EINVAL => Cause::LimitExceeded,
         errno if errno.is_unsupported() => Cause::Service(service),
         _ => Cause::Unknown,
     }
@@ -222,7 +223,7 @@ fn of_registration(is_thunderbolt: bool, errno: Errno) -> Cause {
         Errno::ENOMEM | Errno::ENOSPC if is_thunderbolt => Cause::Regions,
         Errno::ENOMEM | Errno::ENOSPC | Errno::EAGAIN | Errno::EPERM => Cause::LockedMemory,
         Errno::EFAULT => Cause::Unmapped,
-        Errno::EINVAL => Cause::TooMuch,
+        Errno::EINVAL => Cause::LimitExceeded,
         _ => Cause::Unknown,
     }
 }
@@ -235,7 +236,7 @@ fn of_connection(refusal: &Refusal, gid_index: u8, errno: Errno) -> Cause {
     }
 }
 
-/// Why our own address is no valid argument.
+/// Returns why the local address is an invalid argument.
 fn of_address(refusal: &Refusal, gid_index: u8) -> Cause {
     let gids = &refusal.gids;
     if let Some(cause) = Cause::of_addresses(gids, refusal.is_thunderbolt) {
@@ -276,7 +277,7 @@ mod tests {
         Gid(text.parse::<Ipv6Addr>().expect("an address").octets())
     }
 
-    /// On an active port of Apple's device with all its addresses.
+    /// A failed call on an active port of Apple's device with all its addresses.
     fn refusal(action: Action, errno: Errno) -> Refusal {
         let gids = vec![(0, gid("fe80::1")), (1, gid("::ffff:169.254.1.1")), (2, gid("fe80::2"))];
         let device = "rdma_en2".to_owned();
@@ -294,15 +295,15 @@ mod tests {
             (pair(QpType::UC), Errno::EBUSY, Cause::QueuePairs),
             (pair(QpType::UC), Errno::ENOMEM, Cause::QueuePairs),
             (pair(QpType::RC), Errno::EOPNOTSUPP, Cause::Service(QpType::RC)),
-            (pair(QpType::UC), Errno::EINVAL, Cause::TooMuch),
+            (pair(QpType::UC), Errno::EINVAL, Cause::LimitExceeded),
             (Action::Register { bytes: 1 }, Errno::ENOMEM, Cause::Regions),
             (Action::Register { bytes: 1 }, Errno::EFAULT, Cause::Unmapped),
-            (Action::Register { bytes: 1 }, Errno::EINVAL, Cause::TooMuch),
-            (Action::Domain, Errno::ENODATA, Cause::Stale),
-            (Action::Domain, Errno(0), Cause::Stale),
+            (Action::Register { bytes: 1 }, Errno::EINVAL, Cause::LimitExceeded),
+            (Action::Domain, Errno::ENODATA, Cause::LeakedDomains),
+            (Action::Domain, Errno(0), Cause::LeakedDomains),
             (Action::Channel, Errno::EOPNOTSUPP, Cause::Events),
             (Action::Arm, Errno::EINVAL, Cause::Events),
-            (Action::CompletionQueue { depth: 9 }, Errno::EINVAL, Cause::TooMuch),
+            (Action::CompletionQueue { depth: 9 }, Errno::EINVAL, Cause::LimitExceeded),
             (Action::Poll, Errno::EINVAL, Cause::Overrun),
         ] {
             assert_eq!(Cause::of(&refusal(action.clone(), errno)), cause, "{action:?} {errno}");
@@ -346,7 +347,7 @@ mod tests {
         };
         assert_eq!(with(&[], true), Cause::NoAddress);
         assert_eq!(with(&[(0, "fe80::1")], true), Cause::Bridge);
-        // Elsewhere a link-local address may do, if it is the one that was used.
+        // On other devices a link-local address can work, if it is the one that was used.
         let infiniband = Action::Connect { peer: gid("fe80::2"), gid_index: 0 };
         let gids = vec![(0, gid("fe80::1"))];
         let used = Refusal { gids, is_thunderbolt: false, ..refusal(infiniband, Errno::EINVAL) };
@@ -359,7 +360,7 @@ mod tests {
     #[test]
     fn devices_that_can_not_be_used_at_all() {
         assert_eq!(Cause::of(&refusal(Action::Open, Errno::EACCES)), Cause::Permission);
-        assert_eq!(Cause::of(&refusal(Action::Open, Errno::ENODEV)), Cause::Gone);
+        assert_eq!(Cause::of(&refusal(Action::Open, Errno::ENODEV)), Cause::DeviceRemoved);
         assert_eq!(Cause::of(&refusal(Action::ListDevices, Errno::ENOSYS)), Cause::NoDriver);
         assert_eq!(Cause::of(&refusal(Action::Initialize, Errno::EINVAL)), Cause::Unknown);
     }

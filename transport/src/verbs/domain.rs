@@ -31,7 +31,7 @@ struct Inner {
     context: Context,
 }
 
-// SAFETY: verbs promise that domains may be used by any thread, several at a time.
+// SAFETY: verbs allow any thread to use a domain, several at a time.
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
@@ -67,10 +67,10 @@ const ALL_RIGHTS: AccessFlags =
     AccessFlags::LOCAL_WRITE.with(AccessFlags::REMOTE_READ).with(AccessFlags::REMOTE_WRITE);
 
 impl Context {
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`]: there are too many, or the port is down.
+    /// [`VerbsError::Refused`] when there are too many, or the port is down.
     pub fn domain(&self) -> Result<Domain, VerbsError> {
         Domain::of(self)
     }
@@ -108,7 +108,7 @@ impl Domain {
         if self.context().is_thunderbolt() && !self.0.local_write_only.load(Relaxed) {
             match self.try_register(start, len, ALL_RIGHTS) {
                 Ok(region) => return Ok(region),
-                // These are not about rights.
+                // These errors are not about access rights.
                 Err(errno @ (Errno::ENOMEM | Errno::EFAULT | Errno::EBUSY | Errno::EAGAIN)) => {
                     return Err(refused(errno));
                 }
@@ -130,7 +130,7 @@ impl Domain {
         // unsafe.
         let raw = unsafe { register(self.raw(), start.cast(), len, flags.0 as c_int) };
         let raw = NonNull::new(raw).ok_or_else(Errno::last)?;
-        // SAFETY: just made.
+        // SAFETY: the region was created above.
         let (lkey, rkey) = unsafe { ((*raw.as_ptr()).lkey, (*raw.as_ptr()).rkey) };
         Ok(Region { raw, lkey, rkey, start, len, domain: self.clone() })
     }
@@ -161,7 +161,7 @@ pub struct Region {
     domain: Domain,
 }
 
-// SAFETY: the keys don't change, and verbs promise that any thread may deregister.
+// SAFETY: the keys don't change, and verbs allow any thread to deregister.
 unsafe impl Send for Region {}
 // SAFETY: as above; `start` is returned, never dereferenced.
 unsafe impl Sync for Region {}
@@ -200,8 +200,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: registered once, deregistered once. The callers of the post methods promised that no work
-        // on it is in progress.
+        // SAFETY: the region was registered once and is deregistered once. The callers of the post methods
+        // promised that no work on it is in progress.
         let _ = check(unsafe { (self.domain.context().functions().ibv_dereg_mr)(self.raw.as_ptr()) });
     }
 }

@@ -8,7 +8,7 @@
 
 use std::{ffi::c_int, fmt, io};
 
-/// The number of an error; 0 when the library did not give one.
+/// An error number; 0 when the library did not give one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Errno(pub i32);
 
@@ -20,7 +20,7 @@ macro_rules! names {
                 pub const $name: Errno = Errno(libc::$name);
             )*
 
-            /// The name, for numbers that verbs libraries give.
+            /// Returns the name of a number that verbs libraries return.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -33,9 +33,9 @@ macro_rules! names {
 }
 
 names! {
-    EPERM ENOENT EINTR EIO ENXIO EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENFILE EMFILE ENOTTY ENOSPC
-    EPIPE ERANGE ENOSYS EOPNOTSUPP EPROTONOSUPPORT EADDRNOTAVAIL ENETDOWN ENETUNREACH ECONNRESET ENOBUFS ETIMEDOUT
-    ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENODATA EOVERFLOW ESTALE
+    EPERM ENOENT EINTR EIO ENXIO EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST ENODEV EINVAL ENFILE EMFILE ENOTTY
+    ENOSPC EPIPE ERANGE ENOSYS EOPNOTSUPP EPROTONOSUPPORT EADDRNOTAVAIL ENETDOWN ENETUNREACH ECONNRESET
+    ENOBUFS ETIMEDOUT ECONNREFUSED EHOSTDOWN EHOSTUNREACH ENODATA EOVERFLOW ESTALE
 }
 
 impl Errno {
@@ -48,15 +48,15 @@ impl Errno {
             || matches!(self.0, libc::ENOTSUP | KERNEL_ENOTSUPP)
     }
 
-    /// Forgets what an earlier call of somebody else left, so that a library that sets nothing is found out.
+    /// Clears the number that an earlier call left, so that a library that sets none is detected.
     pub(super) fn clear() {
         #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]
-        // SAFETY: the address of this thread's errno.
+        // SAFETY: this is the address of this thread's errno.
         unsafe {
             *libc::__error() = 0;
         }
         #[cfg(not(any(target_os = "macos", target_os = "ios", target_os = "freebsd")))]
-        // SAFETY: the address of this thread's errno.
+        // SAFETY: this is the address of this thread's errno.
         unsafe {
             *libc::__errno_location() = 0;
         }
@@ -77,7 +77,7 @@ impl Errno {
     }
 }
 
-/// Zero, or an error.
+/// Converts the result of a library function: zero is success.
 pub(super) fn check(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::of_result(result)) }
 }

@@ -10,7 +10,8 @@ use verbs_sys::WcStatus;
 const NO_LIBRARY: &str = if cfg!(target_os = "macos") {
     "it is part of macOS 26.2 and later; or set TBCCL_VERBS_LIB to the path of another one"
 } else {
-    "install it (libibverbs1 on Debian and Ubuntu, rdma-core elsewhere), or set TBCCL_VERBS_LIB to the path of another one"
+    "install it (libibverbs1 on Debian and Ubuntu, rdma-core elsewhere), or set TBCCL_VERBS_LIB to the \
+     path of another one"
 };
 
 /// Why a library or a device could not be used.
@@ -27,8 +28,8 @@ pub enum VerbsError {
     },
     /// The library lacks a required function.
     #[error(
-        "{library} has no function {symbol}: it is no verbs library, or of a version that is too old; see that \
-         TBCCL_VERBS_LIB is not set to something else"
+        "{library} has no function {symbol}: it is no verbs library, or of a version that is too old; see \
+         that TBCCL_VERBS_LIB is not set to something else"
     )]
     Symbol {
         /// The library's name or path.
@@ -66,7 +67,11 @@ pub enum VerbsError {
     #[error(transparent)]
     Refused(Box<Refusal>),
     /// A work request completed with a failure status.
-    #[error("{device}/{PORT}, queue pair {queue_pair}: {status:?}: {}; {}", explain(*status).0, explain(*status).1)]
+    #[error(
+        "{device}/{PORT}, queue pair {queue_pair}: {status:?}: {}; {}",
+        explain(*status).0,
+        explain(*status).1
+    )]
     Work {
         /// The device.
         device: String,

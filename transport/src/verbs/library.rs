@@ -26,7 +26,7 @@ use verbs_sys::Device;
 /// Default name of the library.
 const DEFAULT_NAME: &str = if cfg!(target_os = "macos") { "librdma.dylib" } else { "libibverbs.so.1" };
 
-/// A verbs library. Clones are the same one.
+/// A verbs library. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Library(Arc<Inner>);
 
@@ -132,7 +132,7 @@ impl DeviceList<'_> {
 
 impl Drop for DeviceList<'_> {
     fn drop(&mut self) {
-        // SAFETY: a list that the library made, freed once.
+        // SAFETY: the library made the list, and it is freed once.
         unsafe { (self.library.functions().ibv_free_device_list)(self.list.as_ptr()) };
     }
 }

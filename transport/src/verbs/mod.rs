@@ -2,9 +2,9 @@
 //!
 //! [`Library`] -> [`Context`] -> [`Domain`], [`CompletionQueue`], [`Channel`] -> [`Region`], [`QueuePair`].
 //! Each object keeps the objects it was made from alive. They are therefore destroyed in the order that verbs
-//! require, in whatever order they are dropped: queue pair, then completion queue and domain, then channel,
-//! then context. Types do not enforce one order: that of regions and the work posted on them. Posting is
-//! therefore unsafe.
+//! require, independent of the order in which they are dropped: queue pair, then completion queue and domain,
+//! then channel, then context. Types do not enforce one order: that of regions and the work posted on them.
+//! Posting is therefore unsafe.
 //!
 //! Invariants: nothing here waits for a peer, and only [`find_gid`] sleeps, up to its timeout. Posting and
 //! polling call the library's operations table directly, without allocation and without a lock of this crate.

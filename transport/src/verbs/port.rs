@@ -38,7 +38,7 @@ mod tests {
     fn codes_are_multiplied_out() {
         let mut port = PortAttr::zeroed();
         assert_eq!(gigabits(&port), None);
-        // As Apple's device has it: 8X, 10.0 Gb/s.
+        // As Apple's device reports it: 8X, 10.0 Gb/s.
         (port.active_width, port.active_speed) = (4, 4);
         assert_eq!(gigabits(&port), Some(80.0));
         (port.active_width, port.active_speed) = (2, 64);

@@ -63,8 +63,8 @@ pub struct RemoteAddress {
 /// Timers of reliable connections.
 ///
 /// The acknowledgement timeout is 4.096 us << 17 = 0.54 s for each of 7 attempts, so that a peer that is slow
-/// for a moment is not given up. A port that goes down and a process that dies are detected by other means,
-/// and sooner. RNR retries are unlimited (7) and 10 us apart, since deadlines belong to the callers.
+/// for a moment is not given up. Other means detect a port that goes down or a process that dies, and
+/// earlier. RNR retries are unlimited (7) and 10 us apart, since deadlines belong to the callers.
 mod timers {
     pub(super) const TIMEOUT: u8 = 17;
     pub(super) const RETRIES: u8 = 7;
@@ -133,11 +133,11 @@ impl QueuePair {
             max_inline_data: spec.inline_bytes,
         };
         Errno::clear();
-        // SAFETY: domain and completion queues live.
+        // SAFETY: the domain and the completion queues are alive.
         let raw = unsafe { (context.functions().ibv_create_qp)(domain.raw(), &raw mut init) };
         let action = Action::QueuePair { service: spec.service };
         let raw = NonNull::new(raw).ok_or_else(|| context.refused(action, Errno::last()))?;
-        // SAFETY: just made.
+        // SAFETY: the queue pair was created above.
         let number = unsafe { (&raw const (*raw.as_ptr()).qp_num).read() };
         let mut created = QueuePair {
             raw,
@@ -156,7 +156,7 @@ impl QueuePair {
     fn query_capacities(&self) -> Option<QpCap> {
         let (mut attr, mut init) = (QpAttr::zeroed(), QpInitAttr::zeroed());
         let ask = self.context().functions().ibv_query_qp?;
-        // SAFETY: the queue pair lives, and there is room for the answers.
+        // SAFETY: the queue pair is alive, and there is room for the answers.
         check(unsafe { ask(self.raw.as_ptr(), &raw mut attr, Mask::CAP.0 as c_int, &raw mut init) }).ok()?;
         (init.cap.max_send_wr > 0 && init.cap.max_recv_wr > 0).then_some(init.cap)
     }
@@ -199,8 +199,8 @@ impl QueuePair {
 
     /// Connects the queue pair to its peer: from INIT to RTR and RTS.
     ///
-    /// On devices without [`late_registration`](super::DeviceCapabilities::late_registration) the queue pair can use
-    /// only the regions registered before this call.
+    /// On devices without [`late_registration`](super::DeviceCapabilities::late_registration) the queue pair
+    /// can use only the regions registered before this call.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the device rejects a transition.
@@ -311,8 +311,8 @@ impl QueuePair {
 
     /// Returns the number of outstanding RDMA reads. The crate posts none, but some devices require a number.
     fn outstanding_reads(&self) -> u8 {
-        let most = self.context().attributes().map_or(1, |attr| attr.max_qp_rd_atom);
-        u8::from(most > 0)
+        let max = self.context().attributes().map_or(1, |attr| attr.max_qp_rd_atom);
+        u8::from(max > 0)
     }
 
     /// Returns the address vector of the peer. Link-local addresses and Thunderbolt cables have no routers,
@@ -333,7 +333,7 @@ impl QueuePair {
         let mut attr = *attr;
         let modify = self.context().functions().ibv_modify_qp;
         Errno::clear();
-        // SAFETY: the queue pair lives.
+        // SAFETY: the queue pair is alive.
         let result = unsafe { modify(self.raw.as_ptr(), &raw mut attr, (mask | Mask::STATE).0 as c_int) };
         check(result).map_err(|errno| self.context().refused(action, errno))
     }
@@ -349,7 +349,7 @@ impl AsyncEvent {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made once, ended once.
+        // SAFETY: the queue pair was created once and is destroyed once.
         let _ = check(unsafe { (self.context().functions().ibv_destroy_qp)(self.raw.as_ptr()) });
     }
 }

@@ -13,7 +13,8 @@ pub const fn explain(status: WcStatus) -> (&'static str, &'static str) {
         ),
         WcStatus::LOC_PROT_ERR => (
             "a local key does not cover the memory",
-            "memory was freed or registered anew during the operation; keep buffers until their requests are done",
+            "memory was freed or registered anew during the operation; keep buffers until their requests \
+             are done",
         ),
         WcStatus::WR_FLUSH_ERR => {
             ("the queue pair had failed before", "the first error of this connection says why")
@@ -35,8 +36,8 @@ pub const fn explain(status: WcStatus) -> (&'static str, &'static str) {
         }
         WcStatus::RETRY_EXC_ERR => (
             "the peer does not answer",
-            "its process has ended, its machine sleeps, or the cable is unplugged; see the state of both ports \
-             (`tbccl devices`)",
+            "its process has ended, its machine sleeps, or the cable is unplugged; see the state of both \
+             ports (`tbccl devices`)",
         ),
         WcStatus::RNR_RETRY_EXC_ERR => (
             "the peer has posted no receive",
@@ -44,7 +45,8 @@ pub const fn explain(status: WcStatus) -> (&'static str, &'static str) {
         ),
         WcStatus::LOC_QP_OP_ERR => (
             "the queue pair can't carry it out",
-            "the device lacks an operation that it was believed to have; please report it with `tbccl devices --json`",
+            "the device lacks an operation that it was believed to have; please report it with `tbccl \
+             devices --json`",
         ),
         WcStatus::BAD_RESP_ERR | WcStatus::RESP_TIMEOUT_ERR => (
             "the peer's device answered wrongly or too late",

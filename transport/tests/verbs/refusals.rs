@@ -79,9 +79,8 @@ fn memory_that_is_not_there() {
         // SAFETY: nothing is posted; that it is not mapped is what the device has to find out.
         let error = unsafe { domain.register(nowhere, 4096, Access::Local) }.expect_err("not mapped");
         expect(&error, Cause::Unmapped, Errno::EFAULT);
-        assert!(
-            matches!(error, VerbsError::Refused(refusal) if refusal.action == Action::Register { bytes: 4096 })
-        );
+        let action = Action::Register { bytes: 4096 };
+        assert!(matches!(error, VerbsError::Refused(refusal) if refusal.action == action));
     });
 }
 
@@ -99,7 +98,7 @@ fn domains_that_are_not_given_back() {
         let context = library.open("rdma_en2").expect("a device");
         let most = context.attributes().expect("limits").max_pd;
         let made: Vec<_> = (0..most).map(|_| context.domain().expect("there are more")).collect();
-        expect(&context.domain().expect_err("none is left"), Cause::Stale, Errno::ENODATA);
+        expect(&context.domain().expect_err("none is left"), Cause::LeakedDomains, Errno::ENODATA);
         drop(made);
         context.domain().expect("they were given back");
     });
@@ -110,11 +109,11 @@ fn more_than_there_is() {
     on("refusals::more_than_there_is", IB, |library| {
         let context = library.open("ib0").expect("a device");
         let error = context.completion_queue(1 << 20, None).expect_err("too deep");
-        expect(&error, Cause::TooMuch, Errno::EINVAL);
+        expect(&error, Cause::LimitExceeded, Errno::EINVAL);
         let (domain, cq) =
             (context.domain().expect("a domain"), context.completion_queue(16, None).expect("a queue"));
         let deep = QueuePairSpec { inline_bytes: 4096, ..spec(QpType::RC) };
-        expect(&domain.queue_pair(&deep, &cq).expect_err("too much"), Cause::TooMuch, Errno::EINVAL);
+        expect(&domain.queue_pair(&deep, &cq).expect_err("too much"), Cause::LimitExceeded, Errno::EINVAL);
     });
 }
 

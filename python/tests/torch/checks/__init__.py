@@ -1,1 +1,1 @@
-"""Checks of the operations of torch.distributed: functions whose names begin with `check_`, for all ranks to carry out."""
+"""Checks of torch.distributed's operations: functions named `check_*`, which all ranks run."""

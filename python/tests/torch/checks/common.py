@@ -1,4 +1,4 @@
-"""What the checks of operations have in common: what every rank gives, what that comes to, and how results are compared."""
+"""Helpers of the checks: contributions of ranks, expected reductions, and comparisons."""
 
 from __future__ import annotations
 
@@ -9,31 +9,37 @@ import torch
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
-EIGHTS = (torch.float8_e4m3fn, torch.float8_e5m2)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 COMPLEX = (torch.complex64, torch.complex128)
-#: What can only be moved.
-MOVED_ALONE = (*EIGHTS, torch.uint16, torch.uint32, torch.uint64)
+#: Types that can be moved but not reduced.
+MOVE_ONLY = (*FLOAT8, torch.uint16, torch.uint32, torch.uint64)
 
-#: Which rank this is, and how many there are, as the launcher says.
+#: Rank of this process and number of ranks, from the launcher's environment.
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def given(of: int, shape: tuple[int, ...] = (7,), dtype: torch.dtype = torch.float32, salt: int = 0) -> torch.Tensor:
-    """What a rank gives: small whole numbers, so that sums are exact in every type and order."""
-    numbers = torch.Generator().manual_seed(1000 * salt + of)
-    whole = torch.randint(0, 4, shape, generator=numbers)
+def data_of(
+    of_rank: int, shape: tuple[int, ...] = (7,), dtype: torch.dtype = torch.float32, seed: int = 0
+) -> torch.Tensor:
+    """Returns a rank's contribution: small whole numbers, whose sum is exact in every type and order."""
+    generator = torch.Generator().manual_seed(1000 * seed + of_rank)
+    whole = torch.randint(0, 4, shape, generator=generator)
     if dtype.is_complex:
         return torch.complex(whole.double(), whole.flip(0).double() - 1).to(dtype)
     return whole.to(dtype)
 
 
-def total(op: str, shape: tuple[int, ...], dtype: torch.dtype, salt: int = 0, of: list[int] | None = None) -> torch.Tensor:
-    """What all ranks' tensors give together."""
-    every = [given(each, shape, dtype, salt) for each in (range(size) if of is None else of)]
-    wide = every[0].clone() if dtype.is_complex or not dtype.is_floating_point else every[0].double()
-    for other in every[1:]:
-        other = other.to(wide.dtype)
-        wide = {
+def total(
+    op: str, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0, members: list[int] | None = None
+) -> torch.Tensor:
+    """Returns the reduction of the contributions of all ranks, or of the members of a group."""
+    ranks = range(size) if members is None else members
+    contributions = [data_of(each, shape, dtype, seed) for each in ranks]
+    is_exact = dtype.is_complex or not dtype.is_floating_point
+    result = contributions[0].clone() if is_exact else contributions[0].double()
+    for other in contributions[1:]:
+        other = other.to(result.dtype)
+        result = {
             "SUM": lambda a, b: a + b,
             "AVG": lambda a, b: a + b,
             "PRODUCT": lambda a, b: a * b,
@@ -42,31 +48,32 @@ def total(op: str, shape: tuple[int, ...], dtype: torch.dtype, salt: int = 0, of
             "BAND": lambda a, b: a & b,
             "BOR": lambda a, b: a | b,
             "BXOR": lambda a, b: a ^ b,
-        }[op](wide, other)
+        }[op](result, other)
     if op == "AVG":
-        wide = wide / len(every)
-    return wide.to(dtype)
+        result = result / len(contributions)
+    return result.to(dtype)
 
 
-def same(got: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
-    """The same bits and the same shape."""
+def assert_equal(actual: torch.Tensor, expected: torch.Tensor, description: object = "") -> None:
+    """Asserts that two tensors have the same shape, type and bits."""
     bytes_of = lambda tensor: tensor.detach().contiguous().reshape(-1).view(torch.uint8)  # noqa: E731
-    is_same = got.shape == expected.shape and got.dtype == expected.dtype
-    assert is_same and torch.equal(bytes_of(got), bytes_of(expected)), f"{what}: {got} is not {expected}"
+    is_alike = actual.shape == expected.shape and actual.dtype == expected.dtype
+    is_equal = is_alike and torch.equal(bytes_of(actual), bytes_of(expected))
+    assert is_equal, f"{description}: {actual} is not {expected}"
 
 
-def raises(kind: type[BaseException], word: str, work: Callable[[], object]) -> None:
-    """`work` raises this, and says so."""
+def raises(error_type: type[BaseException], message: str, function: Callable[[], object]) -> None:
+    """Asserts that `function` raises an error of this type whose text contains `message`."""
     try:
-        work()
-    except kind as error:
-        assert word in str(error), f"{word!r} is not in {error}"
+        function()
+    except error_type as error:
+        assert message in str(error), f"{message!r} is not in {error}"
     else:
-        raise AssertionError(f"nothing was raised that says {word!r}")
+        raise AssertionError(f"no error was raised, expected {message!r}")
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements, not in one piece."""
-    wide = tensor.new_zeros(*tensor.shape, 2)
-    wide[..., 0] = tensor
-    return wide[..., 0]
+    """Returns a non-contiguous tensor with the same elements."""
+    result = tensor.new_zeros(*tensor.shape, 2)
+    result[..., 0] = tensor
+    return result[..., 0]

@@ -1,4 +1,4 @@
-"""Groups of some ranks, from several threads, with barriers that name who is missing, and with time limits."""
+"""Groups of some ranks, groups used by several threads, monitored barriers, and timeouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import tbccl
 
-from checks.common import given, raises, rank, same, size, total
+from checks.common import assert_equal, data_of, raises, rank, size, total
 
 
 def check_groups() -> None:
@@ -20,13 +20,13 @@ def check_groups() -> None:
     if rank in members:
         assert dist.get_world_size(group) == 2 and dist.get_rank(group) == members.index(rank)
         assert group.group_name and dist.get_backend(group) == "tbccl"
-        tensor = given(rank)
+        tensor = data_of(rank)
         dist.all_reduce(tensor, group=group)
-        same(tensor, total("SUM", (7,), torch.float32, of=members))
-        tensor = given(rank)
+        assert_equal(tensor, total("SUM", (7,), torch.float32, members=members))
+        tensor = data_of(rank)
         dist.broadcast(tensor, members[1], group=group)
-        same(tensor, given(members[1]))
-        # Messages of the group and of all are apart, though tags and ranks are the same.
+        assert_equal(tensor, data_of(members[1]))
+        # Messages of two groups do not match, although tags and ranks are the same.
         received = torch.empty(2)
         if rank == members[0]:
             dist.send(torch.tensor([1.0, 1.0]), members[1])
@@ -37,16 +37,16 @@ def check_groups() -> None:
             dist.recv(received, members[0])
             assert received[0] == 1
     dist.barrier()
-    # Many groups at a time, of one rank too.
+    # Several groups at a time, some of one rank.
     own, _ = dist.new_subgroups(1)
-    tensor = given(rank)
+    tensor = data_of(rank)
     dist.all_reduce(tensor, group=own)
-    same(tensor, given(rank))
+    assert_equal(tensor, data_of(rank))
     groups = [dist.new_group([each, (each + 1) % size]) for each in range(size)] if size > 2 else []
-    for each, neighbours in enumerate(groups):
+    for each, neighbors in enumerate(groups):
         if rank in (each, (each + 1) % size):
             tensor = torch.ones(1)
-            dist.all_reduce(tensor, group=neighbours)
+            dist.all_reduce(tensor, group=neighbors)
             assert tensor.item() == 2
     dist.destroy_process_group(own)
     if rank in members:
@@ -55,12 +55,12 @@ def check_groups() -> None:
 
 def check_a_group_that_ends_with_messages_on_their_way() -> None:
     group = dist.new_group()
-    begun = time.monotonic()
+    started = time.monotonic()
     tensor = torch.zeros(100)
-    dist.irecv(tensor, (rank + 1) % size, group=group, tag=77)  # nobody sends this
+    dist.irecv(tensor, (rank + 1) % size, group=group, tag=77)  # No rank sends this message.
     dist.destroy_process_group(group)
-    assert time.monotonic() - begun < 20
-    # The memory is still somebody's.
+    assert time.monotonic() - started < 20
+    # The group keeps the tensor's memory alive.
     assert any(tensor is kept for orphan in dist.group.WORLD._orphans for kept in orphan._results)
     dist.barrier()
 
@@ -74,11 +74,11 @@ def check_two_groups_from_two_threads() -> None:
     def use(number: int) -> None:
         try:
             for turn in range(50):
-                tensor = given(rank, (30,), salt=turn + 100 * number)
+                tensor = data_of(rank, (30,), seed=turn + 100 * number)
                 work = dist.all_reduce(tensor, group=groups[number], async_op=turn % 3 == 0)
                 if work is not None:
                     work.wait()
-                same(tensor, total("SUM", (30,), torch.float32, turn + 100 * number))
+                assert_equal(tensor, total("SUM", (30,), torch.float32, turn + 100 * number))
         except BaseException as error:
             errors.append(error)
 
@@ -93,11 +93,11 @@ def check_two_groups_from_two_threads() -> None:
 
 
 def monitored_barrier(timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """torch's, or where that is for gloo alone, as in 2.8, the group's own."""
+    """Calls torch's barrier, or the group's own where torch supports gloo only, as in 2.8."""
     try:
         dist.monitored_barrier(timeout=timeout, wait_all_ranks=wait_all_ranks)
-    except ValueError as refused:
-        assert "only implemented for GLOO" in str(refused), refused
+    except ValueError as error:
+        assert "only implemented for GLOO" in str(error), error
         dist.group.WORLD.monitored_barrier(timeout, wait_all_ranks)
 
 
@@ -110,7 +110,11 @@ def check_monitored_barriers() -> None:
             lambda: monitored_barrier(timeout=timedelta(seconds=0.3)),
         )
     elif rank != 1:
-        raises(RuntimeError, "reached monitoredBarrier", lambda: monitored_barrier(timeout=timedelta(seconds=20)))
+        raises(
+            RuntimeError,
+            "reached monitoredBarrier",
+            lambda: monitored_barrier(timeout=timedelta(seconds=20)),
+        )
     dist.barrier()
     if rank == 0 and size > 2:
         missing = ", ".join(str(each) for each in range(1, size))
@@ -128,17 +132,18 @@ def check_monitored_barriers() -> None:
 def check_time_limits() -> None:
     group = dist.new_group(timeout=timedelta(seconds=1))
     if rank == 0:
-        begun = time.monotonic()
+        started = time.monotonic()
         raises(tbccl.Error, "within the time limit", lambda: dist.barrier(group))
-        assert 0.5 < time.monotonic() - begun < 20
+        assert 0.5 < time.monotonic() - started < 20
         raises(tbccl.Error, "", lambda: dist.all_reduce(torch.ones(1), group=group))
     dist.barrier()
     group = dist.new_group()
-    # torch 2.8 has no limit of a barrier.
+    # torch 2.8 has no timeout argument of a barrier.
     if rank == 0 and "timeout" in inspect.signature(dist.barrier).parameters:
-        begun = time.monotonic()
-        raises(tbccl.Error, "within the time limit", lambda: dist.barrier(group, timeout=timedelta(seconds=1)))
-        assert 0.5 < time.monotonic() - begun < 20
+        started = time.monotonic()
+        limit = timedelta(seconds=1)
+        raises(tbccl.Error, "within the time limit", lambda: dist.barrier(group, timeout=limit))
+        assert 0.5 < time.monotonic() - started < 20
     dist.barrier()
     group = dist.new_group()
     group._set_default_timeout(timedelta(seconds=1))

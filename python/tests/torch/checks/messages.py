@@ -1,4 +1,4 @@
-"""Messages: tags, any source, batches."""
+"""Tagged messages, receives from any source, and batches."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import torch.distributed as dist
 
 import tbccl
 
-from checks.common import given, raises, rank, same, size, strided
+from checks.common import assert_equal, data_of, raises, rank, size, strided
 
 
 def check_messages_with_tags() -> None:
-    neighbour, other = (rank + 1) % size, (rank - 1) % size
-    works = [dist.isend(given(rank, (4,), salt=tag), neighbour, tag=tag) for tag in (3, 1, 2)]
+    right, left = (rank + 1) % size, (rank - 1) % size
+    works = [dist.isend(data_of(rank, (4,), seed=tag), right, tag=tag) for tag in (3, 1, 2)]
     for tag in (2, 3, 1):
         tensor = torch.empty(4)
-        assert dist.recv(tensor, other, tag=tag) == other
-        same(tensor, given(other, (4,), salt=tag), tag)
+        assert dist.recv(tensor, left, tag=tag) == left
+        assert_equal(tensor, data_of(left, (4,), seed=tag), tag)
     for work in works:
         work.wait()
 
 
 def check_messages_of_many_lengths() -> None:
-    neighbour, other = (rank + 1) % size, (rank - 1) % size
+    right, left = (rank + 1) % size, (rank - 1) % size
     for count in (0, 1, 1000, 100_000, 1 << 20):
         for dtype in (torch.float32, torch.bfloat16, torch.float8_e5m2):
             tensor = torch.empty(count, dtype=dtype)
-            receiving = dist.irecv(tensor, other)
-            sending = dist.isend(given(rank, (count,)).to(dtype), neighbour)
+            receiving = dist.irecv(tensor, left)
+            sending = dist.isend(data_of(rank, (count,)).to(dtype), right)
             sending.wait()
             receiving.wait()
-            same(tensor, given(other, (count,)).to(dtype), (count, dtype))
+            assert_equal(tensor, data_of(left, (count,)).to(dtype), (count, dtype))
 
 
 def check_messages_from_anyone() -> None:
@@ -39,7 +39,7 @@ def check_messages_from_anyone() -> None:
         for _ in range(size - 1):
             tensor = torch.empty(3)
             source = dist.recv(tensor)
-            same(tensor, given(source, (3,)))
+            assert_equal(tensor, data_of(source, (3,)))
             seen.add(source)
         assert seen == set(range(1, size))
         tensor = torch.empty(1)
@@ -47,42 +47,42 @@ def check_messages_from_anyone() -> None:
         work.wait()
         assert work._source_rank() == size - 1
     else:
-        dist.send(given(rank, (3,)), 0)
+        dist.send(data_of(rank, (3,)), 0)
         if rank == size - 1:
             dist.send(torch.ones(1), 0, tag=9)
-    # Else a message of the next check might be the one that anyone has sent.
+    # Otherwise a receive from any source could match a message of the next check.
     dist.barrier()
 
 
 def check_messages_to_oneself() -> None:
     tensor = torch.empty(5)
     receiving = dist.irecv(tensor, rank)
-    dist.isend(given(rank, (5,)), rank).wait()
+    dist.isend(data_of(rank, (5,)), rank).wait()
     receiving.wait()
-    same(tensor, given(rank, (5,)))
+    assert_equal(tensor, data_of(rank, (5,)))
 
 
 def check_messages_not_in_one_piece() -> None:
     tensor = strided(torch.zeros(2, 3))
     receiving = dist.irecv(tensor, (rank - 1) % size)
-    dist.isend(strided(given(rank, (2, 3))), (rank + 1) % size).wait()
+    dist.isend(strided(data_of(rank, (2, 3))), (rank + 1) % size).wait()
     receiving.wait()
-    assert torch.equal(tensor, given((rank - 1) % size, (2, 3)))
+    assert torch.equal(tensor, data_of((rank - 1) % size, (2, 3)))
 
 
 def check_batches_of_messages() -> None:
-    neighbour, other = (rank + 1) % size, (rank - 1) % size
+    right, left = (rank + 1) % size, (rank - 1) % size
     one, two = torch.empty(6), torch.empty(2, 2)
     operations = [
-        dist.P2POp(dist.irecv, one, other),
-        dist.P2POp(dist.irecv, two, other, tag=4),
-        dist.P2POp(dist.isend, given(rank, (2, 2)), neighbour, tag=4),
-        dist.P2POp(dist.isend, given(rank, (6,)), neighbour),
+        dist.P2POp(dist.irecv, one, left),
+        dist.P2POp(dist.irecv, two, left, tag=4),
+        dist.P2POp(dist.isend, data_of(rank, (2, 2)), right, tag=4),
+        dist.P2POp(dist.isend, data_of(rank, (6,)), right),
     ]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
-    same(one, given(other, (6,)))
-    same(two, given(other, (2, 2)))
+    assert_equal(one, data_of(left, (6,)))
+    assert_equal(two, data_of(left, (2, 2)))
 
 
 def check_a_message_of_another_length_is_told() -> None:

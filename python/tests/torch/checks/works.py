@@ -1,4 +1,4 @@
-"""Works, their futures, and the memory of calls."""
+"""Work handles, their futures, and the memory that calls keep alive."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch.distributed as dist
 
 import tbccl
 
-from checks.common import given, raises, rank, same, size, total
+from checks.common import assert_equal, data_of, raises, rank, size, total
 
 
 def check_works_and_futures() -> None:
-    tensor = given(rank)
+    tensor = data_of(rank)
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future()
     doubled = future.then(lambda done: done.value()[0] * 2)
-    same(future.wait()[0], total("SUM", (7,), torch.float32))
-    same(doubled.wait(), total("SUM", (7,), torch.float32) * 2)
+    assert_equal(future.wait()[0], total("SUM", (7,), torch.float32))
+    assert_equal(doubled.wait(), total("SUM", (7,), torch.float32) * 2)
     assert work.wait() is True and work.is_completed() and work.is_success() and work.exception() is None
     assert work.result()[0] is tensor
     assert work.get_future().done()
-    # A callback that itself waits for another call, as PowerSGD's do.
+    # A callback that waits for another call, as PowerSGD's do.
     more = torch.ones(2)
-    chained = dist.all_reduce(given(rank), async_op=True).get_future().then(
+    chained = dist.all_reduce(data_of(rank), async_op=True).get_future().then(
         lambda done: dist.all_reduce(more, async_op=True).get_future().wait()[0] + done.value()[0][0]
     )
-    same(chained.wait(), torch.full((2,), float(size)) + total("SUM", (7,), torch.float32)[0])
+    assert_equal(chained.wait(), torch.full((2,), float(size)) + total("SUM", (7,), torch.float32)[0])
 
 
 def check_a_wait_that_gives_up() -> None:
@@ -49,23 +49,24 @@ def check_tensors_that_the_program_forgets() -> None:
     outputs = []
     for number in range(20):
         output = torch.empty(size, 4096)
-        work = dist.all_gather_into_tensor(output, given(rank, (4096,), salt=number), async_op=True)
+        work = dist.all_gather_into_tensor(output, data_of(rank, (4096,), seed=number), async_op=True)
         outputs.append((output, work) if number % 2 else None)
         dist.all_reduce(torch.ones(8192), async_op=True)
         del output, work
     gc.collect()
-    for number, kept in enumerate(outputs):
-        if kept is not None:
-            kept[1].wait()
-            same(kept[0], torch.stack([given(each, (4096,), salt=number) for each in range(size)]))
+    for number, entry in enumerate(outputs):
+        if entry is not None:
+            entry[1].wait()
+            contributions = [data_of(each, (4096,), seed=number) for each in range(size)]
+            assert_equal(entry[0], torch.stack(contributions))
     dist.barrier()
 
 
 def check_sequence_numbers() -> None:
     group = dist.new_group()
-    begun = group._get_sequence_number_for_group()
+    started = group._get_sequence_number_for_group()
     for _ in range(3):
         dist.all_reduce(torch.ones(1), group=group)
     dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
-    assert group._get_sequence_number_for_group() == begun + 4
+    assert group._get_sequence_number_for_group() == started + 4
     dist.destroy_process_group(group)

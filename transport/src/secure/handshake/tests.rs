@@ -1,4 +1,4 @@
-//! Handshakes that succeed, and all the ways in which they must not.
+//! Tests of handshakes that succeed, and of the ways in which they must fail.
 
 use super::*;
 
@@ -13,14 +13,14 @@ fn ends() -> [Handshake; 2] {
     ]
 }
 
-/// All that one end has to say now.
+/// Returns all bytes that one end has to send now, and marks them as written.
 fn said(end: &mut Handshake) -> Vec<u8> {
     let bytes = end.outgoing().to_vec();
     end.mark_written(bytes.len());
     bytes
 }
 
-/// Carries it out with at most `step` bytes at a time; returns what went each way.
+/// Runs the handshake with at most `step` bytes at a time; returns the bytes of each direction.
 fn carry(a: &mut Handshake, b: &mut Handshake, step: usize) -> Result<[Vec<u8>; 2], SecureError> {
     let mut wire = [Vec::new(), Vec::new()];
     for _ in 0..10_000 {
@@ -103,7 +103,7 @@ fn another_purpose_or_version_is_refused_and_named() {
     let [_, mut b] = ends();
     let error = b.receive(&first).expect_err("another purpose").to_string();
     assert!(error.contains("purpose 1") && error.contains("purpose 2"), "{error}");
-    // Who only writes another purpose on it does not get through either.
+    // An initiator that only changes the purpose in the header is refused too.
     let mut renamed = first.clone();
     renamed[4] = Purpose::Data as u8;
     let [_, mut b] = ends();
@@ -119,19 +119,19 @@ fn another_purpose_or_version_is_refused_and_named() {
 fn a_recording_of_one_handshake_is_of_no_use_for_another() {
     let [mut a, mut b] = ends();
     let [from_initiator, from_responder] = carry(&mut a, &mut b, usize::MAX).expect("the same secret");
-    // Played to another responder: its answer is new, so the recorded third message does not fit.
+    // Replayed to another responder: its answer is new, so the recorded third message does not fit.
     let [_, mut responder] = ends();
     let first = HEADER_BYTES + KEY_BYTES + TAG_BYTES;
     responder.receive(&from_initiator[..first]).expect("it was made with the secret");
     said(&mut responder);
     let error = responder.receive(&from_initiator[first..]).expect_err("recorded");
     assert!(matches!(error, SecureError::Secret), "{error}");
-    // Played to another initiator: its key is new, so the recorded answer does not fit.
+    // Replayed to another initiator: its key is new, so the recorded answer does not fit.
     let [mut initiator, _] = ends();
     said(&mut initiator);
     let error = initiator.receive(&from_responder).expect_err("recorded");
     assert!(matches!(error, SecureError::Secret), "{error}");
-    // Sent back to who it came from.
+    // Reflected to its sender.
     let [mut initiator, _] = ends();
     let own = said(&mut initiator);
     assert!(initiator.receive(&own).is_err());
@@ -170,7 +170,7 @@ fn every_changed_byte_makes_it_fail_on_one_side_at_least() {
                     failed |= to.receive(&part).is_err();
                 }
             }
-            // A length that only grew leaves its reader waiting, until its owner's deadline.
+            // A length that was increased makes the reader wait until its owner's deadline.
             assert!(failed || !(a.is_done() && b.is_done()), "byte {at} of direction {direction}");
         }
     }
