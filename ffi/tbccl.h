@@ -216,17 +216,17 @@ typedef enum {
 #define TBCCL_UNIQUE_ID_BYTES 128
 
 /**
- * Target of a tbcclComm_t: nothing. The pointer is a number.
+ * Incomplete type that a tbcclComm_t points to. The pointer is a number and no address.
  */
 typedef struct tbcclComm tbcclComm;
 
 /**
- * Target of a tbcclRequest_t: nothing. The pointer is a number.
+ * Incomplete type that a tbcclRequest_t points to. The pointer is a number and no address.
  */
 typedef struct tbcclRequest tbcclRequest;
 
 /**
- * A communicator, as one of its ranks.
+ * Handle of a communicator, as one of its ranks.
  */
 typedef struct tbcclComm *tbcclComm_t;
 

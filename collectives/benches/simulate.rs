@@ -13,7 +13,7 @@ use topology::{Cluster, Speed, Tier};
 fn fat_tree(hosts: u32) -> Cluster {
     let tier = |hosts, oversubscription| Tier { hosts, oversubscription, latency: 1e-6 };
     let tiers = [tier(16, 1.0), tier(256, 2.0), tier(4096, 1.0)];
-    Cluster::switched(hosts, (1, topology::Inside::default()), Speed::new(2.0, 100.0), &tiers)
+    Cluster::switched(hosts, (1, topology::IntraHost::default()), Speed::new(2.0, 100.0), &tiers)
         .expect("it fits")
 }
 

@@ -22,30 +22,30 @@ pub enum Hosts {
     Sizes(Sizes),
 }
 
-/// Ranks per host, for hosts of unequal sizes: up to [`Sizes::MOST_HOSTS`], with up to [`Sizes::MOST_RANKS`]
+/// Ranks per host, for hosts of unequal sizes: up to [`Sizes::MAX_HOSTS`], with up to [`Sizes::MAX_RANKS_PER_HOST`]
 /// on each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// Ranks of each host; 0 only behind the last host.
-    each: [u8; Sizes::MOST_HOSTS],
+    each: [u8; Sizes::MAX_HOSTS],
 }
 
 impl Sizes {
     /// Maximum number of hosts.
-    pub const MOST_HOSTS: usize = 32;
+    pub const MAX_HOSTS: usize = 32;
 
     /// Maximum number of ranks on a host.
-    pub const MOST_RANKS: u32 = u8::MAX as u32;
+    pub const MAX_RANKS_PER_HOST: u32 = u8::MAX as u32;
 
     /// Creates the sizes of hosts with these numbers of ranks. `None` where there are no hosts or too many,
     /// or one has no ranks or too many.
     #[must_use]
     pub fn new(sizes: &[u32]) -> Option<Sizes> {
-        let fit = sizes.iter().all(|size| (1..=Sizes::MOST_RANKS).contains(size));
-        if !fit || !(1..=Sizes::MOST_HOSTS).contains(&sizes.len()) {
+        let fit = sizes.iter().all(|size| (1..=Sizes::MAX_RANKS_PER_HOST).contains(size));
+        if !fit || !(1..=Sizes::MAX_HOSTS).contains(&sizes.len()) {
             return None;
         }
-        let mut each = [0; Sizes::MOST_HOSTS];
+        let mut each = [0; Sizes::MAX_HOSTS];
         each.iter_mut().zip(sizes).for_each(|(place, size)| *place = *size as u8);
         Some(Sizes { each })
     }
@@ -198,10 +198,11 @@ impl FromStr for Hosts {
         };
         read.ok_or_else(|| {
             format!(
-                "ranks per host were expected, e.g. 4 (on each), 3,1 (up to {} hosts of up to {} ranks) or turns:2 (two \
+                "ranks per host were expected, e.g. 4 (on each), 3,1 (up to {} hosts of up to {} ranks) or \
+                 turns:2 (two \
                  hosts by turns)",
-                Sizes::MOST_HOSTS,
-                Sizes::MOST_RANKS
+                Sizes::MAX_HOSTS,
+                Sizes::MAX_RANKS_PER_HOST
             )
         })
     }

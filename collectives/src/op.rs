@@ -19,7 +19,8 @@ pub enum ReduceOp {
     Min,
     /// The larger one; NaN wins, +0 is larger than -0, complex compares lexicographically as NumPy does.
     Max,
-    /// The sum divided by the number of ranks; on integers the (wrapping) sum's quotient is truncated toward zero.
+    /// The sum divided by the number of ranks; on integers the (wrapping) sum's quotient is truncated toward
+    /// zero.
     Avg,
     /// Bitwise and, on integers and bool.
     #[serde(rename = "band")]

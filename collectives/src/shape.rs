@@ -173,7 +173,10 @@ impl Collective {
                 }
             }
             Collective::AllGather => {
-                const { &moving(ONE, PER_RANK, SendInRecv, names("all_gather", "AllGather")).with_vector(Common) }
+                const {
+                    let names = names("all_gather", "AllGather");
+                    &moving(ONE, PER_RANK, SendInRecv, names).with_vector(Common)
+                }
             }
             Collective::ReduceScatter => {
                 const {

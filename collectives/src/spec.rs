@@ -171,7 +171,8 @@ pub enum PlanError {
     },
     /// A plan with a message between ranks that nothing connects.
     #[error(
-        "{algorithm} sends messages of {collective} from rank {from} to rank {to}, and no cable connects them; connect \
+        "{algorithm} sends messages of {collective} from rank {from} to rank {to}, and no cable connects \
+         them; connect \
          them, or {}",
         remedy(*.collective, .instead)
     )]

@@ -103,7 +103,7 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
             both.flat_map(move |in_place| segments.iter().map(move |k| (Rank(root), in_place, *k)))
         });
         variants.flat_map(move |(root, in_place, segments)| {
-            ways(algorithm).flat_map(move |(numerics, codec)| {
+            packings(algorithm).flat_map(move |(numerics, codec)| {
                 placements(algorithm, ranks).into_iter().filter_map(move |hosts| {
                     let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
                     let spec =
@@ -130,16 +130,16 @@ fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
 }
 
 /// Returns the numeric classes whose plans differ; one for a collective without reduction.
-fn orders(algorithm: &Algorithm) -> impl Iterator<Item = Numerics> + use<> {
+fn numerics_of(algorithm: &Algorithm) -> impl Iterator<Item = Numerics> + use<> {
     let (most, reduces) = (algorithm.numerics, algorithm.collective.reduces());
     Numerics::ALL.into_iter().filter(move |class| *class == Numerics::Fast || (reduces && *class <= most))
 }
 
 /// Returns the combinations of numerics and codec to plan for.
-fn ways(algorithm: &Algorithm) -> impl Iterator<Item = (Numerics, Option<Codec>)> + use<> {
+fn packings(algorithm: &Algorithm) -> impl Iterator<Item = (Numerics, Option<Codec>)> + use<> {
     let packed = (Numerics::Fast, Some(Codec::Int8(BlockLen::B128)));
     let packed = (algorithm.collective == Collective::AllReduce).then_some(packed);
-    orders(algorithm).map(|numerics| (numerics, None)).chain(packed)
+    numerics_of(algorithm).map(|numerics| (numerics, None)).chain(packed)
 }
 
 /// Verifies all [`cases`] with zero credits, and returns their number. Calls `progress` with each number of

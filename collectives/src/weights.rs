@@ -32,7 +32,7 @@ impl Weights {
         }
         let mut weights = Weights { shares: [0; Weights::MAX_LANES], lanes: shares.len() as u8 };
         weights.shares[..shares.len()].copy_from_slice(shares);
-        // A single lane has the whole message, whatever its share.
+        // A single lane has the whole message, of any share.
         Some(if shares.len() == 1 { Weights::ONE } else { weights })
     }
 

@@ -15,14 +15,14 @@ use crate::{
 use std::ptr::null_mut;
 use tbccl::{CallByAddress, CallOptions, Communicator, SharedCommunicator};
 
-/// Target of a tbcclComm_t: nothing. The pointer is a number.
+/// Incomplete type that a tbcclComm_t points to. The pointer is a number and no address.
 #[derive(Debug)]
 pub enum tbcclComm {}
 
-/// A communicator, as one of its ranks.
+/// Handle of a communicator, as one of its ranks.
 pub type tbcclComm_t = *mut tbcclComm;
 
-/// No communicator.
+/// Null handle, for ranks without a communicator.
 pub(crate) const NONE: tbcclComm_t = null_mut();
 
 /// The value of a handle: a communicator, and the options of calls that are made with this handle.
@@ -30,7 +30,7 @@ pub(crate) const NONE: tbcclComm_t = null_mut();
 pub(crate) struct Comm {
     pub(crate) shared: SharedCommunicator,
     pub(crate) options: CallOptions,
-    /// The communicator's first handle, for a handle that was made from it.
+    /// Key of the first handle, if this handle was made from another one.
     pub(crate) of: Option<Key>,
 }
 
@@ -47,7 +47,7 @@ impl Comm {
     }
 }
 
-/// A communicator that was found by its handle, and lives as long as this.
+/// Communicator found by its handle, which keeps the communicator alive.
 #[derive(Debug)]
 pub(crate) struct HeldComm {
     pub(crate) held: Held<Comm>,
@@ -63,7 +63,7 @@ impl std::ops::Deref for HeldComm {
     }
 }
 
-/// A communicator, and the handle that it was found by.
+/// Communicator and the key that it was found by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommRef<'c> {
     comm: &'c Comm,
@@ -80,7 +80,7 @@ impl std::ops::Deref for CommRef<'_> {
 }
 
 impl CommRef<'_> {
-    /// Returns the communicator's first handle: the same for all of its handles.
+    /// Returns the key of the communicator's first handle.
     pub(crate) fn first(self) -> Key {
         self.comm.of.unwrap_or(self.key)
     }
@@ -92,15 +92,15 @@ impl HeldComm {
         CommRef { comm: &self.held, key: self.key }
     }
 
-    /// Returns the communicator's first handle: the same for all of its handles.
+    /// Returns the key of the communicator's first handle.
     pub(crate) fn first(&self) -> Key {
         self.at().first()
     }
 }
 
-/// Makes a call at once, if the handle is a communicator's first one and the communicator is idle.
+/// Makes a call at once, if the handle is the communicator's first one and the communicator is idle.
 ///
-/// `None` if not: then nothing was called. The first handle has no options of calls.
+/// Otherwise returns `None` and calls nothing. The first handle has no call options.
 ///
 /// # Safety
 /// The memory of the call is as [`tbccl::RawCall`] asks until this returns.
@@ -112,7 +112,7 @@ pub(crate) unsafe fn try_call<C: CallByAddress>(
     let key = Key::from_bits(bits_of(handle), Kind::Comm)?;
     let mut locked = COMMS.lock(key)?;
     let (comm, biased_lock) = locked.split();
-    // Used where it is: moving a call that has just been written in parts takes as long as the lock.
+    // Stays in this frame: moving a call that was just written in parts takes as long as the lock.
     let described = describe(CommRef { comm, key });
     let Ok(call) = &described else { return Some(described.map(drop)) };
     // SAFETY: the caller's promise.
@@ -122,7 +122,7 @@ pub(crate) unsafe fn try_call<C: CallByAddress>(
     }
 }
 
-/// The communicator of a handle.
+/// Returns the communicator of a handle.
 #[inline]
 pub(crate) fn find(handle: tbcclComm_t) -> Outcome<HeldComm> {
     let key = Key::from_bits(bits_of(handle), Kind::Comm);
@@ -141,7 +141,7 @@ pub(crate) fn unknown(handle: tbcclComm_t) -> Failure {
     })
 }
 
-/// A handle for it.
+/// Returns a new handle of a communicator.
 pub(crate) fn give(comm: Comm) -> Outcome<tbcclComm_t> {
     // Only the first handle has the lock: that is waited for when a handle is ended, and another one may be
     // ended while a call is in progress.

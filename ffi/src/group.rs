@@ -87,7 +87,7 @@ fn refuse(failure: &Failure) {
     });
 }
 
-/// Leaves making a communicator to the end of the group.
+/// Defers the making of a communicator to the end of the group.
 pub(crate) fn defer_init(
     place: &mut MaybeUninit<tbcclComm_t>,
     job: impl FnOnce() -> Outcome<tbcclComm_t> + Send + 'static,
@@ -113,7 +113,7 @@ pub(crate) fn issue(
         {
             return done;
         }
-        // A copy, so that on the way above the arguments have no address and are not written to memory.
+        // Copies the arguments here, so that they stay in registers on the fast path above.
         let copy = arguments;
         issue_general(comm, request, &copy)
     })

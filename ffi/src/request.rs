@@ -19,7 +19,7 @@ use std::{
 };
 use tbccl::Pending;
 
-/// Target of a tbcclRequest_t: nothing. The pointer is a number.
+/// Incomplete type that a tbcclRequest_t points to. The pointer is a number and no address.
 #[derive(Debug)]
 pub enum tbcclRequest {}
 

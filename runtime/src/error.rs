@@ -92,15 +92,18 @@ pub enum Error {
         place: Box<Place>,
     },
     /// Two ranks are not in the same call.
-    #[error("the ranks disagree on call {}: rank {} called {}, rank {} called {}", .calls[0].1.seq, .calls[0].0, .calls[0].1, .calls[1].0, .calls[1].1)]
+    #[error(
+        "the ranks disagree on call {}: rank {} called {}, rank {} called {}",
+        .calls[0].1.seq, .calls[0].0, .calls[0].1, .calls[1].0, .calls[1].1
+    )]
     Mismatch {
         /// Two ranks and the call of each.
         calls: Box<[(Rank, CallRecord); 2]>,
     },
     /// A message longer than the memory of its receive. The message is lost; other messages are not affected.
     #[error(
-        "rank {rank}: a message of {bytes} bytes with tag {tag} in context {context} from {peer} is longer than the {capacity} \
-         bytes it was to be received in"
+        "rank {rank}: a message of {bytes} bytes with tag {tag} in context {context} from {peer} is longer \
+         than the {capacity} bytes it was to be received in"
     )]
     Truncated {
         /// The rank that receives.
@@ -118,7 +121,8 @@ pub enum Error {
     },
     /// The timeout passed without progress.
     #[error(
-        "no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this can be slow"
+        "no progress within the time limit [{place}]; {peers}; raise the limit with TBCCL_TIMEOUT if this \
+         can be slow"
     )]
     Timeout {
         /// The reporting rank's place.

@@ -25,6 +25,6 @@ pub(crate) fn pin(comm: &Communicator) {
     let _ = sched_setaffinity(None, &own);
 }
 
-/// Does nothing; this system cannot bind threads.
+/// No-op; this system cannot bind threads.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn pin(_comm: &Communicator) {}

@@ -83,11 +83,11 @@ pub struct LaunchSpec {
     pub cwd: Option<PathBuf>,
     /// Binding of ranks to cores.
     pub bind: Bind,
-    /// Where the ranks run.
+    /// Placement of the ranks.
     pub placement: Placement,
     /// Time limit of the whole job.
     pub timeout: Option<Duration>,
-    /// What happens to the other ranks when one fails.
+    /// Effect of a rank's failure on the others.
     pub on_failure: OnFailure,
     /// Time that the other ranks may run on after a failure, to report errors of their own.
     pub drain: Duration,
@@ -99,7 +99,7 @@ pub struct LaunchSpec {
     pub reported_statuses: &'static [u8],
 }
 
-/// What happens to the other ranks when one fails.
+/// Effect of a rank's failure on the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// The others are ended, and the job has failed.
@@ -110,7 +110,7 @@ pub enum OnFailure {
     Continue,
 }
 
-/// Where the ranks run.
+/// Placement of the ranks.
 #[derive(Clone, Debug, Default)]
 pub enum Placement {
     /// Children of this process, with its stdout and stderr; rank 0 has its stdin.

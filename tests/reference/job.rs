@@ -57,7 +57,7 @@ pub(crate) fn between_processes(work: Work, ranks: u32) -> usize {
     cases(0)
 }
 
-/// Does the work of this process, if it has any; not a test.
+/// Runs the work of this process, if it has any; not a test.
 #[test]
 fn play() {
     use std::io::Write;

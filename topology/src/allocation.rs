@@ -1,7 +1,7 @@
 //! Allocation of ranks to hosts: slots, limits, and the order in which ranks are dealt.
 //!
-//! Ranks are dealt host by host, each up to its slots ([`By::Slot`], so that neighbors in a ring share a host
-//! where possible), or one to each host in turn ([`By::Node`]). A host without stated slots counts as one
+//! Ranks are dealt host by host, each up to its slots ([`DealOrder::Slot`], so that neighbors in a ring share a host
+//! where possible), or one to each host in turn ([`DealOrder::Node`]). A host without stated slots counts as one
 //! slot until more ranks are requested than there are slots; then such hosts take the rest in equal shares.
 //! Hosts with stated slots take more only if oversubscription is allowed, and never more than their maximum.
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// The order in which ranks are dealt to hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum DealOrder {
     /// A host is filled before the next gets any.
     #[default]
     Slot,
@@ -26,7 +26,7 @@ pub struct Request {
     /// Ranks of each host, instead of its slots; its maximum still holds.
     pub per_host: Option<u32>,
     /// The order of dealing.
-    pub by: By,
+    pub order: DealOrder,
     /// Whether hosts may have more ranks than stated slots.
     pub oversubscribe: bool,
 }
@@ -40,7 +40,8 @@ pub enum AllocationError {
     Empty,
     /// There are fewer slots than ranks.
     #[error(
-        "{ranks} ranks for {slots} slots on {hosts} hosts; give hosts more slots, ask for fewer ranks, or add --oversubscribe"
+        "{ranks} ranks for {slots} slots on {hosts} hosts; give hosts more slots, ask for fewer ranks, or \
+         add --oversubscribe"
     )]
     NotEnoughSlots {
         /// Requested ranks.
@@ -64,7 +65,8 @@ pub enum AllocationError {
     },
     /// More ranks per host than a host may have.
     #[error(
-        "--per-host {per_host}, but `{host}` may have {most} ranks at most; raise its maximum, or lower the number"
+        "--per-host {per_host}, but `{host}` may have {most} ranks at most; raise its maximum, or lower the \
+         number"
     )]
     HostBeyondMaximum {
         /// The requested ranks.
@@ -91,10 +93,10 @@ pub fn allocate(hosts: &[Host], request: &Request) -> Result<Vec<usize>, Allocat
     if ranks == 0 || hosts.is_empty() {
         return Err(AllocationError::Empty);
     }
-    let mut counts = deal(&quotas, ranks, request.by);
+    let mut counts = deal(&quotas, ranks, request.order);
     let left = ranks - counts.iter().sum::<u32>();
     stretch(hosts, request, &mut counts, left, slots)?;
-    Ok(in_order(&counts, request.by))
+    Ok(in_order(&counts, request.order))
 }
 
 /// Returns the ranks that each host takes without oversubscription.
@@ -110,17 +112,17 @@ fn quotas(hosts: &[Host], request: &Request) -> Result<Vec<u32>, AllocationError
 }
 
 /// Deals `ranks` ranks, or as many as the quotas allow.
-fn deal(quotas: &[u32], ranks: u32, by: By) -> Vec<u32> {
+fn deal(quotas: &[u32], ranks: u32, order: DealOrder) -> Vec<u32> {
     let mut counts = vec![0; quotas.len()];
     let mut left = ranks;
-    match by {
-        By::Slot => {
+    match order {
+        DealOrder::Slot => {
             for (count, quota) in counts.iter_mut().zip(quotas) {
                 *count = left.min(*quota);
                 left -= *count;
             }
         }
-        By::Node => {
+        DealOrder::Node => {
             while left > 0 && counts != quotas {
                 for (count, quota) in counts.iter_mut().zip(quotas) {
                     let one = u32::from(left > 0 && *count < *quota);
@@ -163,10 +165,10 @@ fn stretch(
 }
 
 /// Returns the hosts of ranks 0, 1, 2, ...
-fn in_order(counts: &[u32], by: By) -> Vec<usize> {
+fn in_order(counts: &[u32], order: DealOrder) -> Vec<usize> {
     let of = |at: usize| (0..counts[at]).map(move |turn| (turn, at));
     let mut places: Vec<(u32, usize)> = (0..counts.len()).flat_map(of).collect();
-    if by == By::Node {
+    if order == DealOrder::Node {
         places.sort_unstable();
     }
     places.into_iter().map(|(_, at)| at).collect()
@@ -190,7 +192,7 @@ mod tests {
     fn without_a_number_every_slot_gets_a_rank() {
         assert_eq!(dealt("a:2\nb\nc:3", Request::default()).expect("room"), "aabccc");
         assert_eq!(
-            dealt("a:2\nb\nc:3", Request { by: By::Node, ..Request::default() }).expect("room"),
+            dealt("a:2\nb\nc:3", Request { order: DealOrder::Node, ..Request::default() }).expect("room"),
             "abcacc"
         );
     }
@@ -198,8 +200,8 @@ mod tests {
     #[test]
     fn fewer_ranks_than_slots_fill_the_first_hosts_or_all_in_turn() {
         assert_eq!(dealt("a:4\nb:4", ranks(5)).expect("room"), "aaaab");
-        assert_eq!(dealt("a:4\nb:4", Request { by: By::Node, ..ranks(5) }).expect("room"), "ababa");
-        assert_eq!(dealt("a:1\nb:4", Request { by: By::Node, ..ranks(4) }).expect("room"), "abbb");
+        assert_eq!(dealt("a:4\nb:4", Request { order: DealOrder::Node, ..ranks(5) }).expect("room"), "ababa");
+        assert_eq!(dealt("a:1\nb:4", Request { order: DealOrder::Node, ..ranks(4) }).expect("room"), "abbb");
     }
 
     #[test]

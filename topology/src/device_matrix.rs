@@ -48,7 +48,8 @@ pub enum MatrixError {
     Syntax(String),
     /// The document is not an array of rows.
     #[error(
-        "the device matrix is {found}; write an array with a row for each rank, e.g. [[null, \"rdma_en2\"], [\"rdma_en2\", null]]"
+        "the device matrix is {found}; write an array with a row for each rank, e.g. [[null, \"rdma_en2\"], \
+         [\"rdma_en2\", null]]"
     )]
     NotAnArray {
         /// The kind of value found.
@@ -67,7 +68,8 @@ pub enum MatrixError {
     },
     /// A row has another length than there are rows.
     #[error(
-        "row {row} of the device matrix has {cells} cells, but there are {rows} rows; write {rows} cells in each row, null where there is no cable"
+        "row {row} of the device matrix has {cells} cells, but there are {rows} rows; write {rows} cells in \
+         each row, null where there is no cable"
     )]
     NotSquare {
         /// The row.
@@ -113,7 +115,8 @@ pub enum MatrixError {
     },
     /// Two ranks disagree about the cables between them.
     #[error(
-        "the device matrix has {there} cable(s) in {cell} and {back} in row {}, column {}; a cable has two ends: name both",
+        "the device matrix has {there} cable(s) in {cell} and {back} in row {}, column {}; a cable has two \
+         ends: name both",
         cell.column,
         cell.row
     )]
@@ -134,7 +137,8 @@ pub enum MatrixError {
         ranks: u32,
     },
     /// A device that the rank does not have.
-    #[error("the device matrix has {name} in {cell}, but rank {} has no such device; it has {known}", cell.row)]
+    #[error("the device matrix has {name} in {cell}, but rank {} has no such device; it has \
+             {known}", cell.row)]
     NoSuchDevice {
         /// The cell.
         cell: Cell,

@@ -24,9 +24,9 @@ mod rank;
 mod reach;
 mod wiring;
 
-pub use allocation::{AllocationError, By, Request, allocate};
+pub use allocation::{AllocationError, DealOrder, Request, allocate};
 pub use cluster::{
-    Cabling, Cluster, ClusterError, Impossible, Inside, Link, Plug, Route, Speed, Tier, cablings,
+    Cabling, Cluster, ClusterError, Impossible, IntraHost, Link, Plug, Route, Speed, Tier, cablings,
 };
 pub use cores::{Bind, Core, Cores, parse_cpu_list};
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};

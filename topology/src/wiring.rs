@@ -36,7 +36,7 @@ pub struct Wiring {
 }
 
 /// Most steps of a search for a ring. A ring of a mesh or of one cable per hop is found in far fewer.
-const PATIENCE: u32 = 200_000;
+const MAX_SEARCH_STEPS: u32 = 200_000;
 
 impl Wiring {
     /// Reads a matrix with a row for each host.
@@ -108,8 +108,8 @@ impl Wiring {
             if self.ring_width(&as_it_is) >= width {
                 return Some(as_it_is.clone());
             }
-            let mut search = Search { wiring: self, width, path: vec![0], patience: PATIENCE };
-            search.goes_round().then_some(search.path)
+            let mut search = Search { wiring: self, width, path: vec![0], steps_left: MAX_SEARCH_STEPS };
+            search.find_ring().then_some(search.path)
         })
     }
 }
@@ -122,7 +122,7 @@ struct Search<'a> {
     /// The hosts so far; begins with host 0.
     path: Vec<u32>,
     /// Steps that are left.
-    patience: u32,
+    steps_left: u32,
 }
 
 impl Search<'_> {
@@ -131,25 +131,25 @@ impl Search<'_> {
     }
 
     /// Hosts that can follow a host.
-    fn open(&self, from: u32) -> Vec<u32> {
+    fn candidates(&self, from: u32) -> Vec<u32> {
         (0..self.wiring.hosts).filter(|to| self.connects(from, *to) && !self.path.contains(to)).collect()
     }
 
-    fn goes_round(&mut self) -> bool {
+    fn find_ring(&mut self) -> bool {
         let here = *self.path.last().unwrap_or(&0);
         if self.path.len() == self.wiring.hosts as usize {
             return self.connects(here, self.path[0]);
         }
         // The host with the fewest open neighbors goes first, since it would be cut off first.
-        let mut ways = self.open(here);
-        ways.sort_by_key(|to| self.open(*to).len());
-        for to in ways {
-            if self.patience == 0 {
+        let mut candidates = self.candidates(here);
+        candidates.sort_by_key(|to| self.candidates(*to).len());
+        for to in candidates {
+            if self.steps_left == 0 {
                 return false;
             }
-            self.patience -= 1;
+            self.steps_left -= 1;
             self.path.push(to);
-            if self.goes_round() {
+            if self.find_ring() {
                 return true;
             }
             self.path.pop();
@@ -218,7 +218,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_ring_is_found_however_hosts_are_numbered(hosts in 3u32..24, seed in any::<u64>(), more in proptest::collection::vec((0u32..24, 0u32..24), 0..20)) {
+        fn a_ring_is_found_however_hosts_are_numbered(
+            hosts in 3u32..24,
+            seed in any::<u64>(),
+            more in proptest::collection::vec((0u32..24, 0u32..24), 0..20),
+        ) {
             let mut order: Vec<u32> = (0..hosts).collect();
             let mut state = seed | 1;
             for at in (1..order.len()).rev() {

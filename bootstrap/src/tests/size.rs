@@ -50,7 +50,7 @@ fn a_hundred_ranks_come_together_over_tcp() {
 fn start_up_of_up_to_a_thousand_ranks() {
     for ranks in [2, 16, 64, 256, 1024] {
         if !may_have_descriptors(u64::from(ranks) * 2 + 200) {
-            eprintln!("{ranks} ranks: not tried, since this process may not have so many descriptors");
+            eprintln!("{ranks} ranks: not tried, since this process may not open enough descriptors");
             continue;
         }
         let mut took: Vec<Duration> = (0..5).map(|_| start(ranks)).collect();

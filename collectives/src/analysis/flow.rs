@@ -31,8 +31,8 @@ struct Graph<'a> {
     heads: Vec<u32>,
     /// The representative of each step: with zero credits a send for its receive, since the two complete
     /// together.
-    stands: Vec<u32>,
-    /// Edges into the steps that each one stands for which are not yet satisfied.
+    representatives: Vec<u32>,
+    /// Edges into the steps that each one representatives for which are not yet satisfied.
     pending: Vec<u32>,
     /// Whether a step and its partner are one node, as with zero credits.
     merged: bool,
@@ -56,7 +56,7 @@ impl Flow {
             }
             for done in both.into_iter().flatten() {
                 for edge in graph.starts[done as usize]..graph.starts[done as usize + 1] {
-                    let next = graph.stands[graph.heads[edge as usize] as usize] as usize;
+                    let next = graph.representatives[graph.heads[edge as usize] as usize] as usize;
                     flow.stages[next] = flow.stages[next].max(stage + 1);
                     graph.pending[next] -= 1;
                     if graph.pending[next] == 0 {
@@ -73,19 +73,19 @@ impl<'a> Graph<'a> {
     fn new(schedule: &Schedule, matching: &'a Matching, credits: u32) -> Graph<'a> {
         let total = matching.total();
         let merged = credits == 0;
-        let mut stands: Vec<u32> = (0..total as u32).collect();
+        let mut representatives: Vec<u32> = (0..total as u32).collect();
         let mut starts = vec![0u32; total + 1];
         let mut pending = vec![0u32; total];
         if merged {
             let receives = |(_, step): &(u32, (StepId, &Step))| receives(step.1);
             for (number, _) in (0..).zip(schedule.steps()).filter(receives) {
-                stands[number as usize] = matching.twin(number).unwrap_or(number);
+                representatives[number as usize] = matching.twin(number).unwrap_or(number);
             }
         }
         let sends = if merged { Vec::new() } else { waiting_for_room(schedule, matching, credits) };
         visit_edges(schedule, matching, merged, &sends, |tail, head| {
             starts[tail as usize + 1] += 1;
-            pending[stands[head as usize] as usize] += 1;
+            pending[representatives[head as usize] as usize] += 1;
         });
         for step in 0..total {
             starts[step + 1] += starts[step];
@@ -97,7 +97,7 @@ impl<'a> Graph<'a> {
             heads[*slot as usize] = head;
             *slot += 1;
         });
-        Graph { matching, starts, heads, stands, pending, merged }
+        Graph { matching, starts, heads, representatives, pending, merged }
     }
 
     /// The step that runs together with `step`.
@@ -107,18 +107,18 @@ impl<'a> Graph<'a> {
 
     /// Whether the step represents itself and waits for nothing.
     fn is_free(&self, step: u32) -> bool {
-        self.stands[step as usize] == step && self.pending[step as usize] == 0
+        self.representatives[step as usize] == step && self.pending[step as usize] == 0
     }
 
     /// A cycle among the steps that never ran.
     fn cycle(&self, order: &[StepId]) -> Cycle {
         let ids = self.matching.ids();
-        let mut stuck = vec![true; self.stands.len()];
+        let mut stuck = vec![true; self.representatives.len()];
         for id in order {
             stuck[self.matching.number(*id)] = false;
         }
-        let mut before = vec![u32::MAX; self.stands.len()];
-        for tail in (0..self.stands.len()).filter(|tail| stuck[*tail]) {
+        let mut before = vec![u32::MAX; self.representatives.len()];
+        for tail in (0..self.representatives.len()).filter(|tail| stuck[*tail]) {
             for edge in self.starts[tail]..self.starts[tail + 1] {
                 before[self.heads[edge as usize] as usize] = tail as u32;
             }

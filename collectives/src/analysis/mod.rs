@@ -21,4 +21,4 @@ pub(crate) use hash::FastMap;
 pub(crate) use matching::{Matching, Mismatch};
 pub(crate) use order::{Order, Turn};
 pub(crate) use touched::Touched;
-pub(crate) use values::{Expression, Expressions, Value, Values, Wrong};
+pub(crate) use values::{Expression, Expressions, Value, ValueError, Values};

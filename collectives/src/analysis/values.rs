@@ -87,15 +87,15 @@ impl Expressions {
     /// Returns the sum of two sums.
     ///
     /// # Errors
-    /// [`Wrong::Twice`] when they have a rank in common.
-    pub(crate) fn sum(&mut self, a: Expression, b: Expression) -> Result<Expression, Wrong> {
+    /// [`ValueError::Twice`] when they have a rank in common.
+    pub(crate) fn sum(&mut self, a: Expression, b: Expression) -> Result<Expression, ValueError> {
         let node = Node::Sum(a.min(b), a.max(b));
         if let Some(known) = self.numbers.get(&node) {
             return Ok(*known);
         }
         let common = |rank: &Rank| self.set(b)[rank.index() / 64] >> (rank.0 % 64) & 1 == 1;
         if let Some(twice) = self.ranks(a).find(common).filter(|_| !self.repeats) {
-            return Err(Wrong::Twice(twice));
+            return Err(ValueError::Twice(twice));
         }
         let union: Vec<u64> = self.set(a).iter().zip(self.set(b)).map(|(a, b)| a | b).collect();
         Ok(self.add(node, union, self.encodings(a).max(self.encodings(b))))
@@ -126,7 +126,7 @@ impl Expressions {
 
 /// The reason why a step is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrong {
+pub(crate) enum ValueError {
     /// The step reads a chunk that has not been written.
     Undefined(ChunkRange),
     /// The step combines different chunks of the inputs.
@@ -185,7 +185,7 @@ impl Values {
         schedule: &Schedule,
         matching: &Matching,
         flow: &Flow,
-        mut judge: impl FnMut(StepId, Result<Option<bool>, Wrong>) -> bool,
+        mut judge: impl FnMut(StepId, Result<Option<bool>, ValueError>) -> bool,
     ) {
         for id in &flow.order {
             let outcome =
@@ -203,7 +203,7 @@ impl Values {
         action: &Action,
         matching: &Matching,
         marks: bool,
-    ) -> Result<Option<bool>, Wrong> {
+    ) -> Result<Option<bool>, ValueError> {
         if let Action::Send { src, .. } = *action {
             if let Some(recv) = matching.partner(id) {
                 self.messages[matching.number(recv)] = self.sent.len() as u32;
@@ -246,13 +246,13 @@ impl Values {
         self.memories[rank as usize].span(range).start + chunk as usize
     }
 
-    fn read(&self, rank: u32, range: ChunkRange, chunk: u32) -> Result<Value, Wrong> {
-        self.cells[rank as usize][self.cell(rank, range, chunk)].ok_or(Wrong::Undefined(range))
+    fn read(&self, rank: u32, range: ChunkRange, chunk: u32) -> Result<Value, ValueError> {
+        self.cells[rank as usize][self.cell(rank, range, chunk)].ok_or(ValueError::Undefined(range))
     }
 
-    fn combine(&mut self, a: Value, b: Value) -> Result<Value, Wrong> {
+    fn combine(&mut self, a: Value, b: Value) -> Result<Value, ValueError> {
         if a.position != b.position {
-            return Err(Wrong::Mixed { a: a.position, b: b.position });
+            return Err(ValueError::Mixed { a: a.position, b: b.position });
         }
         Ok(Value { expression: self.expressions.sum(a.expression, b.expression)?, ..a })
     }

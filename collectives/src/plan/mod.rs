@@ -56,7 +56,10 @@ pub struct Algorithm {
 }
 
 macro_rules! algorithms {
-    ($($collective:ident $planner:path as $public:literal up to $max:literal $numerics:ident : $about:literal;)*) => {
+    ($(
+        $collective:ident $planner:path as $public:literal up to $max:literal $numerics:ident :
+        $about:literal;
+    )*) => {
         &[$(Algorithm {
             collective: Collective::$collective,
             name: $public,
@@ -282,7 +285,8 @@ fn check_codec(spec: &Spec) -> Result<(), PlanError> {
         _ if spec.weights().lanes() > 1 => pass::WHOLE_MESSAGES,
         (Collective::AllReduce, Numerics::Fast) => return Ok(()),
         (Collective::AllReduce, Numerics::Reproducible) => {
-            "what is lost on the way depends on the algorithm, so results are not reproducible; ask for fast numerics"
+            "what is lost on the way depends on the algorithm, so results are not reproducible; ask for \
+             fast numerics"
         }
         _ => "only those of all_reduce can be",
     };

@@ -106,7 +106,8 @@ fn policy(algorithm: &str, rules: &str) -> Policy {
 
 #[test]
 fn what_people_want_comes_first() {
-    let rules = "version = 1\n[[rule]]\ncollective = \"all_reduce\"\nbytes = \"..1K\"\nalgorithm = \"torus\"\nsegments = 2";
+    let rules = "version = 1\n[[rule]]\ncollective = \"all_reduce\"\nbytes = \"..1K\"\nalgorithm = \
+                 \"torus\"\nsegments = 2";
     let best = |bytes, algorithm: &str| TunedChoice {
         collective: Collective::AllReduce,
         bytes,

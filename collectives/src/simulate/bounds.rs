@@ -89,7 +89,7 @@ fn way_out(first: u32, size: u32, ranks: u32, cluster: &Cluster) -> f64 {
     let members = first..(first + size).min(ranks);
     let others = || (0..ranks).filter(|to| !members.contains(to));
     let pairs = members.clone().flat_map(|from| others().map(move |to| (Rank(from), Rank(to))));
-    let mut crossed: [HashSet<u32>; Route::MOST / 2] = Default::default();
+    let mut crossed: [HashSet<u32>; Route::MAX_LINKS / 2] = Default::default();
     let mut depth = crossed.len();
     for route in pairs.filter_map(|(from, to)| cluster.route(from, to)) {
         let half = route.links().len().div_ceil(2);

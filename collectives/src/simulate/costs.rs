@@ -156,10 +156,10 @@ impl Costs {
     }
 
     /// Returns the protocol of a message of `bytes` bytes, in an operation of `operation_bytes` bytes.
-    pub(super) fn way(&self, bytes: u64, operation_bytes: u64) -> Way {
+    pub(super) fn protocol(&self, bytes: u64, operation_bytes: u64) -> Protocol {
         let eager = bytes <= self.eager_bytes && (operation_bytes < self.bulk_bytes || bytes == 0);
         let pieces = if eager { 1 } else { self.pieces(bytes) };
-        Way { eager, granted: self.granted && !eager, copied: eager || self.staged, pieces }
+        Protocol { eager, granted: self.granted && !eager, copied: eager || self.staged, pieces }
     }
 
     fn pieces(&self, bytes: u64) -> u32 {
@@ -204,7 +204,7 @@ pub(super) fn at_rate(bytes: u64, gbs: f64) -> f64 {
 
 /// The protocol of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct Protocol {
     /// Whether it is sent without a grant, and the send is complete once the data is copied.
     pub(super) eager: bool,
     /// Whether it is sent after the receiver's grant.

@@ -8,8 +8,8 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 /// A future event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// The last byte of a piece has left, if `word` is still the stream's latest prediction.
-    Left { stream: u32, word: u32 },
+    /// The last byte of a piece has left, if `prediction` is still the stream's latest prediction.
+    Left { stream: u32, prediction: u32 },
     /// A piece has arrived.
     Arrived { stream: u32 },
     /// The sender's processor has finished a piece.
@@ -19,7 +19,7 @@ pub(super) enum Event {
     /// The memory of a send is free.
     Released { stream: u32 },
     /// The sender has received a grant or a credit, and may go on.
-    Word { stream: u32 },
+    Resume { stream: u32 },
     /// A local step is done.
     Done { step: u32 },
     /// A rank has entered the call.

@@ -24,7 +24,7 @@ mod sender;
 
 use super::{
     Timing, Why,
-    costs::{Costs, Way, at_rate},
+    costs::{Costs, Protocol, at_rate},
     event::{Event, Events},
     network::Network,
     program::{Kind, NONE, Program, Step},
@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 
 /// A position in a stream: a message, by its position in the stream's list, and a piece of it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct Position {
     message: u32,
     piece: u32,
 }
@@ -51,11 +51,11 @@ enum Block {
 #[derive(Debug)]
 struct Progress {
     /// The next piece of the sender's processor, and whether it is being processed.
-    begins: Place,
+    begins: Position,
     is_beginning: bool,
     block: Block,
     /// The next piece to leave, and the number of pieces that are ready.
-    leaves: Place,
+    leaves: Position,
     ready: u32,
     /// Time when the leaving message began to leave.
     left_since: f64,
@@ -66,11 +66,11 @@ struct Progress {
     taken_at: VecDeque<f64>,
     /// The next piece of the receiver's processor, the number of pieces that have arrived, and whether one is
     /// being processed.
-    takes: Place,
+    takes: Position,
     here: u32,
     is_taking: bool,
     /// The first receive that has not been granted to the sender, and the time of the latest grant.
-    told: u32,
+    granted: u32,
     /// The first send that is not complete.
     released: u32,
 }
@@ -107,7 +107,7 @@ impl<'a> Machine<'a> {
     pub(super) fn new(program: &'a Program, costs: &'a Costs, mut network: Network) -> Machine<'a> {
         program.routes.iter().for_each(|route| network.add(*route));
         let progress = |stream: &super::program::Stream| {
-            let place = Place { message: stream.first, piece: 0 };
+            let place = Position { message: stream.first, piece: 0 };
             Progress {
                 begins: place,
                 is_beginning: false,
@@ -121,7 +121,7 @@ impl<'a> Machine<'a> {
                 takes: place,
                 here: 0,
                 is_taking: false,
-                told: stream.first,
+                granted: stream.first,
                 released: stream.first,
             }
         };
@@ -147,9 +147,9 @@ impl<'a> Machine<'a> {
         }
         while let Some((time, event)) = self.events.pop() {
             self.now = time;
-            self.happens(event);
+            self.handle(event);
             if self.events.next_time() != Some(time) {
-                self.network.settle(self.now, &mut self.events);
+                self.network.update_rates(self.now, &mut self.events);
             }
         }
         let is_stuck = |step: &u32| self.timings[*step as usize].end.is_nan();
@@ -158,23 +158,25 @@ impl<'a> Machine<'a> {
         Run { timings, network, makespan, events: events.count(), stuck }
     }
 
-    fn happens(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Entered { rank } => {
                 let steps = self.program.bases[rank as usize]..self.program.bases[rank as usize + 1];
                 let free: Vec<u32> = steps.filter(|step| self.waits_for[*step as usize] == 0).collect();
                 free.iter().for_each(|step| self.timings[*step as usize].ready = self.now);
-                free.into_iter().for_each(|step| self.go_on(step));
-                self.tell_all(rank);
+                free.into_iter().for_each(|step| self.start(step));
+                self.grant_all(rank);
             }
             Event::Done { step } => self.complete(step),
-            Event::Word { stream } => self.send(stream),
+            Event::Resume { stream } => self.send(stream),
             Event::Sent { stream } => {
                 self.streams[stream as usize].is_beginning = false;
-                self.has_begun(stream);
+                self.finish_begin(stream);
                 self.send(stream);
             }
-            Event::Left { stream, word } if self.network.is_true(stream, word) => self.left(stream),
+            Event::Left { stream, prediction } if self.network.is_current(stream, prediction) => {
+                self.left(stream)
+            }
             Event::Left { .. } => {}
             Event::Arrived { stream } => {
                 self.streams[stream as usize].here += 1;
@@ -182,7 +184,7 @@ impl<'a> Machine<'a> {
             }
             Event::Taken { stream } => {
                 self.streams[stream as usize].is_taking = false;
-                self.has_taken(stream);
+                self.finish_take(stream);
                 self.take(stream, Why::Rank);
             }
             Event::Released { stream } => self.release(stream),
@@ -193,17 +195,17 @@ impl<'a> Machine<'a> {
         self.program.steps[step as usize]
     }
 
-    fn way(&self, step: Step) -> Way {
-        self.costs.way(step.bytes, self.program.operation_bytes)
+    fn protocol(&self, step: Step) -> Protocol {
+        self.costs.protocol(step.bytes, self.program.operation_bytes)
     }
 
     /// Starts a step that waits for nothing except its turn.
-    fn go_on(&mut self, step: u32) {
+    fn start(&mut self, step: u32) {
         let Step { kind, stream, bytes, .. } = self.step(step);
         match kind {
             Kind::Send => self.send(stream),
             Kind::Recv | Kind::RecvReduce => {
-                self.tell(stream);
+                self.grant(stream);
                 self.take(stream, Why::Dependency);
             }
             Kind::Copy | Kind::Reduce | Kind::Pack => {
@@ -245,17 +247,17 @@ impl<'a> Machine<'a> {
             self.waits_for[dependent as usize] -= 1;
             match self.waits_for[dependent as usize] {
                 0 => {
-                    self.is_ready(dependent, step);
-                    self.go_on(dependent);
+                    self.mark_ready(dependent, step);
+                    self.start(dependent);
                 }
-                1 => self.follow(dependent),
+                1 => self.advance_follower(dependent),
                 _ => {}
             }
         }
     }
 
     /// Records that a step could begin from now on, because `cause` completed.
-    fn is_ready(&mut self, step: u32, cause: u32) {
+    fn mark_ready(&mut self, step: u32, cause: u32) {
         let timing = &mut self.timings[step as usize];
         if timing.ready.is_nan() {
             (timing.ready, timing.why, timing.cause) = (self.now, Why::Dependency, cause);
@@ -263,17 +265,17 @@ impl<'a> Machine<'a> {
     }
 
     /// Resumes the steps that follow a receive, of which a piece has arrived.
-    fn feed(&mut self, recv: u32) {
+    fn resume_followers(&mut self, recv: u32) {
         let range = self.program.starts[recv as usize]..self.program.starts[recv as usize + 1];
         for at in range {
-            self.follow(self.program.dependents[at as usize]);
+            self.advance_follower(self.program.dependents[at as usize]);
         }
     }
 
     /// Advances a send that follows a receive by the pieces that the receive has processed.
-    fn follow(&mut self, step: u32) {
+    fn advance_follower(&mut self, step: u32) {
         if self.may_send(step, 0) {
-            self.is_ready(step, self.program.recvs[self.program.follows[step as usize] as usize]);
+            self.mark_ready(step, self.program.recvs[self.program.follows[step as usize] as usize]);
             self.send(self.program.steps[step as usize].stream);
         }
     }
@@ -295,11 +297,11 @@ impl<'a> Machine<'a> {
 }
 
 /// Returns the position after a piece.
-fn next(place: Place, is_last: bool) -> Place {
+fn next(place: Position, is_last: bool) -> Position {
     if is_last {
-        Place { message: place.message + 1, piece: 0 }
+        Position { message: place.message + 1, piece: 0 }
     } else {
-        Place { piece: place.piece + 1, ..place }
+        Position { piece: place.piece + 1, ..place }
     }
 }
 

@@ -133,9 +133,10 @@ pub enum SimulationError {
     },
     /// A message between ranks that nothing connects.
     #[error(
-        "rank {from} sends to rank {to}, and nothing connects them; choose a plan between neighbours, or more cables"
+        "rank {from} sends to rank {to}, and nothing connects them; choose a plan between neighbours, or \
+         more cables"
     )]
-    NoWay {
+    NoRoute {
         /// The sending rank.
         from: Rank,
         /// The receiving rank.
@@ -158,7 +159,7 @@ pub enum SimulationError {
 /// Simulates a call of a schedule whose blocks have the layout `layout`, of elements of `elem_size` bytes.
 ///
 /// # Errors
-/// [`SimulationError::TooManyRanks`] when the cluster has too few ranks, [`SimulationError::NoWay`] for a
+/// [`SimulationError::TooManyRanks`] when the cluster has too few ranks, [`SimulationError::NoRoute`] for a
 /// message between ranks that nothing connects, [`SimulationError::Unmatched`] and [`SimulationError::Hangs`]
 /// for a schedule that cannot run.
 pub fn simulate(

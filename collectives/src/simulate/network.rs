@@ -8,7 +8,7 @@
 //! fairness has paradoxes. Both rules agree wherever the streams of a link are limited by the same thing, as
 //! in all plans of this crate; elsewhere this rule is pessimistic.
 //!
-//! Invariant: rates change only in [`Network::settle`], which runs once after all events of a time, so that
+//! Invariant: rates change only in [`Network::update_rates`], which runs once after all events of a time, so that
 //! streams that begin together cost one update and not one each.
 
 use super::event::{Event, Events};
@@ -39,7 +39,7 @@ struct Share {
 struct Flow {
     route: Route,
     /// Its position among the streams of each link of its route.
-    places: [u32; Route::MOST],
+    places: [u32; Route::MAX_LINKS],
     left: f64,
     /// Bytes of pieces that follow.
     queued: u64,
@@ -47,7 +47,7 @@ struct Flow {
     /// The time for which `left` holds.
     since: f64,
     /// Number of the latest prediction of its end.
-    word: u32,
+    prediction: u32,
     is_under_way: bool,
     mark: u32,
 }
@@ -59,7 +59,7 @@ pub(super) struct Network {
     flows: Vec<Flow>,
     dirty: Vec<u32>,
     /// Streams without any link, which no link would update.
-    fresh: Vec<u32>,
+    unlinked: Vec<u32>,
     mark: u32,
 }
 
@@ -73,15 +73,15 @@ impl Network {
             dirty: false,
         };
         let links = cluster.links().iter().map(link).collect();
-        Network { links, flows: Vec::new(), dirty: Vec::new(), fresh: Vec::new(), mark: 0 }
+        Network { links, flows: Vec::new(), dirty: Vec::new(), unlinked: Vec::new(), mark: 0 }
     }
 
     /// Adds a stream. Streams are numbered consecutively.
     pub(super) fn add(&mut self, route: Route) {
-        let places = [0; Route::MOST];
+        let places = [0; Route::MAX_LINKS];
         let (left, rate, since) = (0.0, 0.0, 0.0);
         let flow =
-            Flow { route, places, left, queued: 0, rate, since, word: 0, is_under_way: false, mark: 0 };
+            Flow { route, places, left, queued: 0, rate, since, prediction: 0, is_under_way: false, mark: 0 };
         self.flows.push(flow);
     }
 
@@ -118,7 +118,7 @@ impl Network {
         let flow = &mut self.flows[stream as usize];
         (flow.left, flow.since, flow.rate, flow.is_under_way) = (bytes as f64, now, 0.0, true);
         if flow.route.links().is_empty() {
-            self.fresh.push(stream);
+            self.unlinked.push(stream);
         }
         for place in 0..flow.route.links().len() {
             let number = flow.route.links()[place];
@@ -135,21 +135,27 @@ impl Network {
         }
     }
 
-    /// Whether `word` is the latest prediction of a stream's end.
-    pub(super) fn is_true(&self, stream: u32, word: u32) -> bool {
+    /// Whether `prediction` is the latest prediction of a stream's end.
+    pub(super) fn is_current(&self, stream: u32, prediction: u32) -> bool {
         let flow = &self.flows[stream as usize];
-        flow.is_under_way && flow.word == word
+        flow.is_under_way && flow.prediction == prediction
     }
 
     /// Accounts for a piece of this many bytes that has left, and continues with the next one.
-    pub(super) fn go_on(&mut self, stream: u32, (bytes, next): (u64, u64), now: f64, events: &mut Events) {
+    pub(super) fn continue_with(
+        &mut self,
+        stream: u32,
+        (bytes, next): (u64, u64),
+        now: f64,
+        events: &mut Events,
+    ) {
         self.count(stream, bytes);
         let flow = &mut self.flows[stream as usize];
         (flow.left, flow.since) = (next as f64, now);
         flow.queued -= next;
-        flow.word += 1;
-        let Flow { left, rate, word, .. } = *flow;
-        events.at(now + left / rate, Event::Left { stream, word });
+        flow.prediction += 1;
+        let Flow { left, rate, prediction, .. } = *flow;
+        events.at(now + left / rate, Event::Left { stream, prediction });
     }
 
     /// Accounts for a piece of this many bytes that has left, with no piece behind it.
@@ -178,8 +184,8 @@ impl Network {
     }
 
     /// Updates the rates of all streams whose share may have changed.
-    pub(super) fn settle(&mut self, now: f64, events: &mut Events) {
-        if self.dirty.is_empty() && self.fresh.is_empty() {
+    pub(super) fn update_rates(&mut self, now: f64, events: &mut Events) {
+        if self.dirty.is_empty() && self.unlinked.is_empty() {
             return;
         }
         self.mark += 1;
@@ -190,18 +196,18 @@ impl Network {
                 let (stream, _) = self.links[*number as usize].streams[at];
                 if self.flows[stream as usize].mark != self.mark {
                     self.flows[stream as usize].mark = self.mark;
-                    self.look_at(stream, now, events);
+                    self.update_rate(stream, now, events);
                 }
             }
         }
         self.dirty = dirty;
         self.dirty.clear();
-        for stream in std::mem::take(&mut self.fresh) {
-            self.look_at(stream, now, events);
+        for stream in std::mem::take(&mut self.unlinked) {
+            self.update_rate(stream, now, events);
         }
     }
 
-    fn look_at(&mut self, stream: u32, now: f64, events: &mut Events) {
+    fn update_rate(&mut self, stream: u32, now: f64, events: &mut Events) {
         let flow = &self.flows[stream as usize];
         let share = |link: &u32| {
             let link = &self.links[*link as usize];
@@ -216,8 +222,8 @@ impl Network {
             flow.left = (flow.left - flow.rate * (now - flow.since)).max(0.0);
         }
         (flow.rate, flow.since) = (rate, now);
-        flow.word += 1;
-        events.at(now + flow.left / rate, Event::Left { stream, word: flow.word });
+        flow.prediction += 1;
+        events.at(now + flow.left / rate, Event::Left { stream, prediction: flow.prediction });
     }
 
     /// Returns the traffic of every link.

@@ -3,7 +3,8 @@
 //! They follow public descriptions of MLX's sources at commit 846d176 (mlx/distributed/jaccl/lib/jaccl/):
 //! which rank sends what to which rank, in which order. Copies, buffers and frames are not in the schedule
 //! but in [`Costs::jaccl`](super::Costs::jaccl). No send follows a receive, since JACCL waits for whole
-//! buffers. The plans are always out of place, whatever the [`Spec`] says; in place they differ by a copy.
+//! buffers. The plans are always out of place, also if the [`Spec`] says otherwise; in place they differ by a
+//! copy.
 
 use crate::{
     PlanError, Spec,

@@ -119,7 +119,7 @@ impl Program {
                     if stream == fresh {
                         let (from, to) = (Rank(from), Rank(to));
                         let way =
-                            |from, to| cluster.route(from, to).ok_or(SimulationError::NoWay { from, to });
+                            |from, to| cluster.route(from, to).ok_or(SimulationError::NoRoute { from, to });
                         routes.push(way(from, to)?);
                         back.push(way(to, from)?);
                         streams.push(Stream { first: 0, end: 0 });

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use topology::{Cluster, Rank};
 
 /// Maximum number of shown lines of the critical path, and of shown links.
-const MOST_LINES: usize = 24;
+const MAX_LINES: usize = 24;
 
 /// Returns the bus bandwidth in bytes per second, as nccl-tests define it. `bytes` is the larger of input and
 /// output, and `seconds` the time of the operation.
@@ -44,12 +44,12 @@ pub fn report(schedule: &Schedule, cluster: &Cluster, outcome: &Outcome) -> Stri
 fn write_path(text: &mut String, schedule: &Schedule, path: &[Moment]) -> std::fmt::Result {
     writeln!(text, "critical path, {} steps (microseconds):", path.len())?;
     writeln!(text, "{:>10} {:>10}  {:<8} {:<22} step", "begin", "end", "rank", "after")?;
-    let skipped = path.len().saturating_sub(MOST_LINES);
+    let skipped = path.len().saturating_sub(MAX_LINES);
     for (at, moment) in path.iter().enumerate() {
-        if skipped > 0 && at == MOST_LINES / 2 {
+        if skipped > 0 && at == MAX_LINES / 2 {
             writeln!(text, "{:>10} {skipped} more", "...")?;
         }
-        if (MOST_LINES / 2..MOST_LINES / 2 + skipped).contains(&at) {
+        if (MAX_LINES / 2..MAX_LINES / 2 + skipped).contains(&at) {
             continue;
         }
         let Moment { rank: Rank(rank), step, begin, end, why, .. } = moment;
@@ -69,7 +69,7 @@ fn write_links(text: &mut String, cluster: &Cluster, outcome: &Outcome) -> std::
     links.sort_by(|a, b| load(b).total_cmp(&load(a)));
     writeln!(text, "links, the fullest first ({} were used):", links.len())?;
     writeln!(text, "{:>7} {:>7} {:>14} {:>7}  link", "full", "busy", "bytes", "shared")?;
-    for pair in links.iter().take(MOST_LINES / 2) {
+    for pair in links.iter().take(MAX_LINES / 2) {
         let (link, used) = pair;
         let (full, busy) = (100.0 * load(pair), 100.0 * used.busy / outcome.makespan);
         writeln!(text, "{full:>6.1}% {busy:>6.1}% {:>14} {:>7}  {}", used.bytes, used.most, link.name)?;

@@ -20,9 +20,9 @@ const TOP: f64 = 44.0;
 const LINE: f64 = 9.0;
 const ROW: f64 = 3.0 * LINE + 7.0;
 /// Maximum number of drawn rows: the first ranks.
-const MOST_ROWS: usize = 32;
+const MAX_ROWS: usize = 32;
 /// Maximum number of drawn steps, so that pictures stay small: the longest.
-const MOST_BARS: usize = 900;
+const MAX_BARS: usize = 900;
 
 const SEND: Look = Look { line: 0.0, class: "s", colour: "#3b6fb6", name: "send" };
 const RECV: Look = Look { line: 1.0, class: "r", colour: "#4a9a5c", name: "receive" };
@@ -69,7 +69,7 @@ pub fn svg(schedule: &Schedule, outcome: &Outcome, title: &str) -> String {
 }
 
 fn draw(text: &mut String, schedule: &Schedule, outcome: &Outcome, title: &str) -> std::fmt::Result {
-    let rows = schedule.programs.len().min(MOST_ROWS);
+    let rows = schedule.programs.len().min(MAX_ROWS);
     let bottom = TOP + rows as f64 * ROW;
     let height = bottom + 58.0;
     write!(text, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" ")?;
@@ -114,12 +114,12 @@ fn bars(outcome: &Outcome, rows: usize) -> (Vec<Bar>, usize) {
             bars.push(Bar { rank, step, from: begin, to: end });
         }
     }
-    let left_out = bars.len().saturating_sub(MOST_BARS);
+    let left_out = bars.len().saturating_sub(MAX_BARS);
     if left_out > 0 {
         bars.sort_by(|a, b| {
             (b.to - b.from).total_cmp(&(a.to - a.from)).then((a.rank, a.step).cmp(&(b.rank, b.step)))
         });
-        bars.truncate(MOST_BARS);
+        bars.truncate(MAX_BARS);
         bars.sort_by_key(|bar| (bar.rank, bar.step));
     }
     (bars, left_out)

@@ -9,7 +9,7 @@ use crate::{
     schedule::ChunkRange,
 };
 use proptest::prelude::*;
-use topology::{Inside, Speed, Tier};
+use topology::{IntraHost, Speed, Tier};
 
 const ALPHA: f64 = 5e-6;
 const RATE: f64 = 1e9;
@@ -172,7 +172,7 @@ fn credits_throttle() {
     let schedule = messages(2, &[(0, 1, 0); 8]);
     let (cluster, bytes) = (Cluster::mesh(2, SPEED), 1000);
     let with = |credits| seconds(&schedule, bytes, &cluster, &Costs { credits, ..Costs::default() });
-    // One credit: every message waits until the word of the one before has come back.
+    // One credit: every message waits until the credit of the one before has come back.
     assert_close(with(1), 8.0 * (ALPHA + 1e-6) + 7.0 * ALPHA);
     // Two: pairs, one behind the other.
     assert_close(with(2), 4.0 * (2.0 * ALPHA + 1e-6) + 1e-6 - ALPHA);
@@ -193,7 +193,7 @@ fn a_granted_message_waits_for_its_receiver() {
     let cluster = Cluster::mesh(2, SPEED);
     let costs = Costs { granted: true, grant_us: 1.0, copy_gbs: 1.0, confirmations: 1.0, ..Costs::default() };
     let outcome = run(&schedule, 10_000, &cluster, &costs);
-    // The copy, the word, the message, and the word that it has arrived.
+    // The copy, the grant, the message, and the confirmation of its arrival.
     assert_close(outcome.makespan, 10e-6 + (1e-6 + ALPHA) + (10e-6 + ALPHA) + ALPHA);
     assert_eq!(outcome.timings(Rank(0))[0].why, Why::Grant);
     let small = Costs { eager_bytes: 10_000, copy_gbs: f64::INFINITY, ..costs };
@@ -247,7 +247,7 @@ fn every_plan_runs_and_what_links_carry_is_what_it_sends() {
             Tier { hosts: 2, oversubscription: 4.0, latency: 1e-6 },
             Tier { hosts: 8, oversubscription: 1.0, latency: 1e-6 },
         ];
-        let switched = Cluster::switched(5, (2, Inside::default()), SPEED, &tiers).expect("it fits");
+        let switched = Cluster::switched(5, (2, IntraHost::default()), SPEED, &tiers).expect("it fits");
         let mesh = Cluster::mesh(ranks, SPEED);
         for algorithm in ALGORITHMS.iter().filter(|a| a.check_ranks(ranks).is_ok()) {
             for segments in [1, 3] {
@@ -303,8 +303,8 @@ fn what_cannot_run_is_said() {
     let simulated = |schedule: &Schedule, cluster: &Cluster| {
         simulate(schedule, &layout, 1, cluster, &Costs::default()).map(|outcome| outcome.makespan)
     };
-    let no_way = SimulationError::NoWay { from: Rank(0), to: Rank(2) };
-    assert_eq!(simulated(&schedule, &ring), Err(no_way));
+    let no_route = SimulationError::NoRoute { from: Rank(0), to: Rank(2) };
+    assert_eq!(simulated(&schedule, &ring), Err(no_route));
     let few = Cluster::mesh(3, SPEED);
     assert_eq!(simulated(&schedule, &few), Err(SimulationError::TooManyRanks { ranks: 5, room: 3 }));
     let mut broken = schedule.clone();
@@ -339,7 +339,7 @@ fn bounds_see_what_is_shared() {
         Tier { hosts: 2, oversubscription: 2.0, latency: 0.0 },
         Tier { hosts: 4, oversubscription: 1.0, latency: 0.0 },
     ];
-    let cluster = Cluster::switched(4, (2, Inside::default()), SPEED, &tiers).expect("it fits");
+    let cluster = Cluster::switched(4, (2, IntraHost::default()), SPEED, &tiers).expect("it fits");
     let of = |collective| bounds::bounds(collective, 8, 1 << 20, &cluster, &Costs::default()).bandwidth;
     let block = f64::from(1 << 20) / RATE;
     // A switch's uplink carries the traffic of one host; two groups exchange a block; a host's link carries 2
@@ -393,7 +393,8 @@ proptest! {
         let costs = if costly { Costs::rdma() } else { Costs::default() };
         let slow = seconds(&schedule, bytes, &cluster, &costs);
         let fast = seconds(&schedule, bytes, &cluster.scaled(faster), &costs);
-        prop_assert!(fast <= slow * (1.0 + 1e-9), "{} {} {fast} {slow}", algorithm.collective, algorithm.name);
+        let case = format!("{} {}", algorithm.collective, algorithm.name);
+        prop_assert!(fast <= slow * (1.0 + 1e-9), "{case} {fast} {slow}");
     }
 }
 

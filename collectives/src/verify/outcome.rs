@@ -2,7 +2,7 @@
 
 use super::fault::{At, Fault};
 use crate::Collective;
-use crate::analysis::{Expression, Expressions, Flow, Matching, Value, Values, Wrong};
+use crate::analysis::{Expression, Expressions, Flow, Matching, Value, ValueError, Values};
 use crate::numerics::{self, Numerics};
 use crate::schedule::Schedule;
 use crate::schedule::StepId;
@@ -24,7 +24,7 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Re
     values.run(schedule, matching, flow, |id, outcome| {
         let mark = id.of(schedule).action.last();
         let outcome = outcome.and_then(|expected| match expected {
-            Some(expected) if mark != Some(expected) => Err(Wrong::Last { expected }),
+            Some(expected) if mark != Some(expected) => Err(ValueError::Last { expected }),
             _ => Ok(()),
         });
         fault = outcome.err().map(|wrong| name(schedule, id, wrong));
@@ -38,13 +38,13 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Re
     Ok(Outcome { numerics, encodings: encodings.unwrap_or(0) })
 }
 
-fn name(schedule: &Schedule, id: StepId, wrong: Wrong) -> Fault {
+fn name(schedule: &Schedule, id: StepId, wrong: ValueError) -> Fault {
     let at = At::new(schedule, id.rank, id.step);
     match wrong {
-        Wrong::Undefined(range) => Fault::Undefined { at, range },
-        Wrong::Mixed { a, b } => Fault::Mixed { at, a, b },
-        Wrong::Twice(rank) => Fault::Twice { at, rank },
-        Wrong::Last { expected } => Fault::Last { at, expected },
+        ValueError::Undefined(range) => Fault::Undefined { at, range },
+        ValueError::Mixed { a, b } => Fault::Mixed { at, a, b },
+        ValueError::Twice(rank) => Fault::Twice { at, rank },
+        ValueError::Last { expected } => Fault::Last { at, expected },
     }
 }
 
@@ -62,13 +62,13 @@ enum Sources {
 }
 
 /// The expected source of a chunk of the result.
-struct Promise {
+struct Expected {
     /// The chunk of the input.
     position: u32,
     sources: Sources,
 }
 
-fn promise(schedule: &Schedule, rank: Rank, chunk: u32) -> Promise {
+fn expected(schedule: &Schedule, rank: Rank, chunk: u32) -> Expected {
     let (ranks, chunks) = (schedule.ranks(), schedule.chunks);
     let (block, within) = (chunk / chunks, chunk % chunks);
     let (position, sources) = match schedule.collective {
@@ -83,7 +83,7 @@ fn promise(schedule: &Schedule, rank: Rank, chunk: u32) -> Promise {
         Collective::ExclusiveScan if rank.0 == 0 => (chunk, Sources::Any),
         Collective::ExclusiveScan => (chunk, Sources::Below(rank)),
     };
-    Promise { position, sources }
+    Expected { position, sources }
 }
 
 fn check_result(schedule: &Schedule, values: &Values, rank: Rank) -> Result<(), Fault> {
@@ -93,7 +93,7 @@ fn check_result(schedule: &Schedule, values: &Values, rank: Rank) -> Result<(), 
         return Err(Fault::Missing { collective, rank, chunk: 0 });
     }
     for (chunk, value) in (0..).zip(result) {
-        let promise = promise(schedule, rank, chunk);
+        let promise = expected(schedule, rank, chunk);
         if promise.sources == Sources::Any {
             continue;
         }
@@ -104,7 +104,7 @@ fn check_result(schedule: &Schedule, values: &Values, rank: Rank) -> Result<(), 
 }
 
 fn check_chunk(
-    promise: &Promise,
+    promise: &Expected,
     value: Value,
     sums: &Expressions,
     ranks: u32,
@@ -156,7 +156,7 @@ fn check_order(schedule: &Schedule, values: &mut Values) -> Result<Numerics, Fau
     let mut class = Numerics::Reproducible;
     for rank in (0..ranks).map(Rank) {
         for (chunk, value) in (0..).zip(values.result(schedule, rank)) {
-            let canonical = match promise(schedule, rank, chunk).sources {
+            let canonical = match expected(schedule, rank, chunk).sources {
                 Sources::All => whole,
                 Sources::Below(end) => prefixes[end.0 as usize - 1],
                 Sources::One(_) | Sources::Any => continue,

@@ -102,7 +102,8 @@ fn a_race_names_both_steps() {
     says(
         &race,
         &expect![[
-            r#"race on scratch[0] of rank 1: rank 1 step 1 `recv scratch[0] from rank 0` and rank 1 step 2 `reduce output[0] = input[0] + scratch[0] last after 0` have no order"#
+            "race on scratch[0] of rank 1: rank 1 step 1 `recv scratch[0] from rank 0` and rank 1 step 2 \
+             `reduce output[0] = input[0] + scratch[0] last after 0` have no order"
         ]],
     );
 }
@@ -148,20 +149,25 @@ fn steps_that_make_no_sense_are_refused() {
     }
     let uneven = Schedule { chunks: 2, ..alone("copy output[0] = input[1]") };
     told += &format!("{}\n", fault(&uneven, 0));
-    expect![[r#"
+    expect![["
         rank 0 step 0 `send input[0] to rank 0`: rank 0 has no peer 0
         rank 0 step 0 `send input[0] to rank 2`: rank 0 has no peer 2
         rank 0 step 0 `send input[0] to rank 1 lane 2`: lane 2 on a step that can use 2
         rank 0 step 0 `copy output[0] = input[0] lane 1`: lane 1 on a step that can use 1
         rank 0 step 0 `send input[0] to rank 1`: no step of rank 1 meets it
         rank 0 step 0 `send input[1] to rank 1`: input[1] is outside of the buffer, whose chunks are 1
-        rank 0 step 0 `send input[4294967295] to rank 1`: input[4294967295] is outside of the buffer, whose chunks are 1
-        rank 0 step 0 `copy input[0] = output[0]`: input[0] is input that is not part of the output, and may not be written
+        rank 0 step 0 `send input[4294967295] to rank 1`: input[4294967295] is outside of the buffer, whose \
+            chunks are 1
+        rank 0 step 0 `copy input[0] = output[0]`: input[0] is input that is not part of the output, and \
+            may not be written
         rank 0 step 0 `copy output[0] = output[0]`: the destination overlaps output[0]
         rank 0 step 0 `copy output[0] = scratch[0]`: scratch[0] is read before anything is written there
-        rank 0 step 0 `copy output[0] = input[0] after 0`: `after` and `following` must name earlier steps in ascending order, and 0 is not
-        rank 0 step 0 `copy output[0] = input[1]`: output[0] and input[1] differ in length, or may when the count is not a multiple of the chunks
-    "#]].assert_eq(&told);
+        rank 0 step 0 `copy output[0] = input[0] after 0`: `after` and `following` must name earlier steps \
+            in ascending order, and 0 is not
+        rank 0 step 0 `copy output[0] = input[1]`: output[0] and input[1] differ in length, or may when the \
+            count is not a multiple of the chunks
+    "]]
+    .assert_eq(&told);
 }
 
 #[test]
@@ -202,15 +208,23 @@ fn a_step_that_cannot_follow_another_is_refused() {
         "send scratch[1] to rank 2 following 1",
     ];
     told += &format!("{}\n", fault(&line(&twice), 0));
-    expect![[r#"
-        rank 1 step 2 `send output[0] to rank 2 following 1`: it cannot follow step 1: it sends other chunks than that step receives
-        rank 1 step 2 `send output[0] to rank 2 after 0 following 1`: it cannot follow step 1: it sends other chunks than that step receives
-        rank 1 step 3 `send output[1] to rank 2 after 1 following 2`: it cannot follow step 2: that step receives nothing
-        rank 1 step 2 `send output[0] to rank 2 following 3`: `after` and `following` must name earlier steps in ascending order, and 3 is not
-        rank 1 step 2 `send output[0] to rank 2 after 1 following 0`: it cannot follow step 0: it does not come after that step
-        rank 1 step 1 `recv output[1] from rank 0 following 0`: it cannot follow step 0: only a send can follow
-        rank 1 step 4 `send output[0] to rank 2 after 3 following 0`: it cannot follow step 0: what that step receives is overwritten before it is sent
-    "#]].assert_eq(&told);
+    expect![["
+        rank 1 step 2 `send output[0] to rank 2 following 1`: it cannot follow step 1: it sends other \
+            chunks than that step receives
+        rank 1 step 2 `send output[0] to rank 2 after 0 following 1`: it cannot follow step 1: it sends \
+            other chunks than that step receives
+        rank 1 step 3 `send output[1] to rank 2 after 1 following 2`: it cannot follow step 2: that step \
+            receives nothing
+        rank 1 step 2 `send output[0] to rank 2 following 3`: `after` and `following` must name earlier \
+            steps in ascending order, and 3 is not
+        rank 1 step 2 `send output[0] to rank 2 after 1 following 0`: it cannot follow step 0: it does not \
+            come after that step
+        rank 1 step 1 `recv output[1] from rank 0 following 0`: it cannot follow step 0: only a send can \
+            follow
+        rank 1 step 4 `send output[0] to rank 2 after 3 following 0`: it cannot follow step 0: what that \
+            step receives is overwritten before it is sent
+    "]]
+    .assert_eq(&told);
 }
 
 #[test]
@@ -244,7 +258,11 @@ fn a_message_that_is_too_long_says_how_many_segments_would_do() {
     let whole = plan(&spec, "ring").expect("a plan");
     let layout = whole.layout(count, 4).expect("it fits");
     let fault = verify_on_device(&whole, &layout, 4, rules).expect_err("200 MB in one message");
-    expect!["rank 0 step 0 `send input[0] to rank 1`: 200000064 bytes in one message, and the device takes 16773120; cut chunks into 12 segments"].assert_eq(&fault.to_string());
+    expect![
+        "rank 0 step 0 `send input[0] to rank 1`: 200000064 bytes in one message, and the device takes \
+             16773120; cut chunks into 12 segments"
+    ]
+    .assert_eq(&fault.to_string());
     let Fault::MessageTooLong { segments, .. } = fault else { unreachable!() };
     let cut = rebuild::segment(&whole, segments as u32).expect("it can be cut");
     let layout = cut.layout(count, 4).expect("it fits");
@@ -261,18 +279,27 @@ fn a_report_counts_what_moves() {
         let cut = verify(&plan(&cut, algorithm).expect("a plan"), Credits(0)).expect("it is right");
         told += &format!("{algorithm}: {whole}\n    in 8 segments: {cut}\n");
     }
-    expect![[r#"
+    expect![["
         ring: 48 steps, 24 messages, 6 stages, up to 5 in flight per lane, up to 1.50 blocks sent per rank
-            in 8 segments: 384 steps, 192 messages, 48 stages, up to 28 in flight per lane, up to 1.50 blocks sent per rank
-        rsag_mesh: 48 steps, 24 messages, 4 stages, up to 2 in flight per lane, up to 1.50 blocks sent per rank
-            in 8 segments: 384 steps, 192 messages, 18 stages, up to 16 in flight per lane, up to 1.50 blocks sent per rank
+            in 8 segments: 384 steps, 192 messages, 48 stages, up to 28 in flight per lane, up to 1.50 \
+                blocks sent per rank
+        rsag_mesh: 48 steps, 24 messages, 4 stages, up to 2 in flight per lane, up to 1.50 blocks sent per \
+            rank
+            in 8 segments: 384 steps, 192 messages, 18 stages, up to 16 in flight per lane, up to 1.50 \
+                blocks sent per rank
         mesh: 26 steps, 12 messages, 4 stages, up to 1 in flight per lane, up to 3.00 blocks sent per rank
-            in 8 segments: 208 steps, 96 messages, 11 stages, up to 8 in flight per lane, up to 3.00 blocks sent per rank
-        recursive_doubling: 16 steps, 8 messages, 2 stages, up to 1 in flight per lane, up to 2.00 blocks sent per rank
-            in 8 segments: 128 steps, 64 messages, 9 stages, up to 8 in flight per lane, up to 2.00 blocks sent per rank
-        double_binary_tree: 24 steps, 12 messages, 5 stages, up to 1 in flight per lane, up to 2.00 blocks sent per rank
-            in 8 segments: 192 steps, 96 messages, 12 stages, up to 8 in flight per lane, up to 2.00 blocks sent per rank
-    "#]].assert_eq(&told);
+            in 8 segments: 208 steps, 96 messages, 11 stages, up to 8 in flight per lane, up to 3.00 blocks \
+                sent per rank
+        recursive_doubling: 16 steps, 8 messages, 2 stages, up to 1 in flight per lane, up to 2.00 blocks \
+            sent per rank
+            in 8 segments: 128 steps, 64 messages, 9 stages, up to 8 in flight per lane, up to 2.00 blocks \
+                sent per rank
+        double_binary_tree: 24 steps, 12 messages, 5 stages, up to 1 in flight per lane, up to 2.00 blocks \
+            sent per rank
+            in 8 segments: 192 steps, 96 messages, 12 stages, up to 8 in flight per lane, up to 2.00 blocks \
+                sent per rank
+    "]]
+    .assert_eq(&told);
 }
 
 #[test]
@@ -331,14 +358,18 @@ fn refusals_name_the_remedy() {
     ] {
         told += &format!("{error}\n");
     }
-    expect![[r#"
-        no such plan for all_reduce: unknown algorithm `rign`, did you mean `ring`?; known: ring, bidirectional_ring, mesh, rsag_mesh, recursive_doubling, double_binary_tree, rabenseifner, reduce_broadcast, multi_ring, torus, hierarchical
-        mesh plans all_reduce for at most 256 ranks, not for 2000; choose one of recursive_doubling, double_binary_tree, rabenseifner, reduce_broadcast
+    expect![["
+        no such plan for all_reduce: unknown algorithm `rign`, did you mean `ring`?; known: ring, \
+            bidirectional_ring, mesh, rsag_mesh, recursive_doubling, double_binary_tree, rabenseifner, \
+            reduce_broadcast, multi_ring, torus, hierarchical
+        mesh plans all_reduce for at most 256 ranks, not for 2000; choose one of recursive_doubling, \
+            double_binary_tree, rabenseifner, reduce_broadcast
         barrier cannot be planned for 0 ranks; a plan has 1 to 4096
         all_reduce has no root, so rank 1 cannot be it; leave the root at 0
         rank 4 cannot be the root of all_reduce on 4 ranks; the last one is 3
         all_reduce cannot be cut into 1025 segments; ask for 1 (whole) to 1024
-    "#]].assert_eq(&told);
+    "]]
+    .assert_eq(&told);
 }
 
 #[test]

@@ -81,7 +81,8 @@ fn a_whole_message_goes_down_a_chain_about_as_fast_as_the_best_segments() {
         let [waiting, following] = tried[0].1;
         let [(best_waiting, best_waiting_us), (best_following, best_following_us)] = [best(0), best(1)];
         eprintln!(
-            "| {collective} by `{algorithm}` | {} MiB | {waiting:.0} | {following:.0} | {best_waiting_us:.0} in {best_waiting} | \
+            "| {collective} by `{algorithm}` | {} MiB | {waiting:.0} | {following:.0} | \
+             {best_waiting_us:.0} in {best_waiting} | \
              {best_following_us:.0} in {best_following} |",
             bytes >> 20
         );

@@ -139,13 +139,18 @@ fn packed_chunks_are_not_mistaken_for_elements() {
         mutant("recv packed[1] from rank 1", "recv packed[9] from rank 1"),
     ];
     let messages: Vec<String> = messages.iter().map(ToString::to_string).collect();
-    expect![[r#"
-        rank 0 step 0 `copy packed[0] = input[0]`: packed[0] cannot stand here; packed chunks are encoded, sent, received and decoded, one by one
-        rank 0 step 1 `send input[0] to rank 1 after 0` meets rank 1 step 2 `recv packed[1] from rank 0`: lengths differ, or may when the count is not a multiple of the chunks
-        rank 0 step 4 `reduce output[0] = output[0] + packed[1] last after 2 3`: packed[1] cannot stand here; packed chunks are encoded, sent, received and decoded, one by one
-        rank 0 step 3 `decode packed[0] = packed[0] after 0`: packed[0] cannot stand here; packed chunks are encoded, sent, received and decoded, one by one
+    expect![["
+        rank 0 step 0 `copy packed[0] = input[0]`: packed[0] cannot stand here; packed chunks are encoded, \
+            sent, received and decoded, one by one
+        rank 0 step 1 `send input[0] to rank 1 after 0` meets rank 1 step 2 `recv packed[1] from rank 0`: \
+            lengths differ, or may when the count is not a multiple of the chunks
+        rank 0 step 4 `reduce output[0] = output[0] + packed[1] last after 2 3`: packed[1] cannot stand \
+            here; packed chunks are encoded, sent, received and decoded, one by one
+        rank 0 step 3 `decode packed[0] = packed[0] after 0`: packed[0] cannot stand here; packed chunks \
+            are encoded, sent, received and decoded, one by one
         chunk 0 is added up in one order on rank 0 and in another one on rank 1
-        rank 0 step 2 `recv packed[9] from rank 1`: packed[9] is outside of the buffer, whose chunks are 2"#]].assert_eq(&messages.join("\n"));
+        rank 0 step 2 `recv packed[9] from rank 1`: packed[9] is outside of the buffer, whose chunks are 2"]]
+    .assert_eq(&messages.join("\n"));
 }
 
 #[test]

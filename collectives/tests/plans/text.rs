@@ -29,6 +29,10 @@ fn any_action() -> impl Strategy<Value = Action> {
     })
 }
 
+/// Words of steps in any order.
+const WORDS: &str = "(send|reduce|copy|output\\[[0-9.]{0,12}\\]|rank|to|=|\\+|[0-9]{1,11}|after|following|\
+                     last|lane| ){0,20}";
+
 proptest! {
     #[test]
     fn a_step_reads_back_as_it_was_written(
@@ -51,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_parsers_panic(text in "\\PC{0,80}", words in "(send|reduce|copy|output\\[[0-9.]{0,12}\\]|rank|to|=|\\+|[0-9]{1,11}|after|following|last|lane| ){0,20}") {
+    fn no_text_makes_the_parsers_panic(text in "\\PC{0,80}", words in WORDS) {
         let _ = text.parse::<Step>();
         let _ = words.parse::<Step>();
         let _ = Schedule::from_toml(&text);
@@ -82,11 +86,13 @@ fn a_line_that_is_not_a_step_says_why() {
     ] {
         told += &format!("{line}\n    {}\n", line.parse::<Step>().expect_err("not a step"));
     }
-    expect![[r#"
+    expect![["
 
-            expected `send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or `decode_reduce`, found the end of the line
+            expected `send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or \
+                `decode_reduce`, found the end of the line
         sned input[0] to rank 1
-            expected `send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or `decode_reduce`, found `sned`
+            expected `send`, `recv`, `recv_reduce`, `copy`, `reduce`, `encode`, `decode` or \
+                `decode_reduce`, found `sned`
         send input[0] rank 1
             expected `to`, found `rank`
         send input[3..3] to rank 1
@@ -117,7 +123,7 @@ fn a_line_that_is_not_a_step_says_why() {
             expected a step that is not named behind `after`, found `1`
         recv output[0] from rank 1 following 1
             expected `lane`, `after`, in this order, found `following`
-    "#]]
+    "]]
     .assert_eq(&told);
 }
 
@@ -172,14 +178,19 @@ fn toml_is_readable_and_its_errors_name_the_line() {
         let error = Schedule::from_toml(&text.replacen(old, new, 1)).expect_err("not a schedule");
         told += &format!("{}: {error}\n", new.replace('\n', " "));
     }
-    expect![[r#"
+    expect![["
         version = 2: line 1: version 2 is not known; this program reads 1
-        all_redcue: line 2: unknown collective `all_redcue`, did you mean `all_reduce`?; known: all_reduce, all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, scan, exclusive_scan, sendrecv, barrier
+        all_redcue: line 2: unknown collective `all_redcue`, did you mean `all_reduce`?; known: all_reduce, \
+            all_gather, reduce_scatter, broadcast, reduce, gather, scatter, all_to_all, scan, \
+            exclusive_scan, sendrecv, barrier
         chunks = 0: line 6: a block has at least 1 chunk
-        lanes = 1 colour = "red": line 9: unknown field `colour`, expected one of `version`, `collective`, `algorithm`, `root`, `in_place`, `chunks`, `scratch_blocks`, `lanes`, `codec`, `packed_blocks`, `rank`
+        lanes = 1 colour = \"red\": line 9: unknown field `colour`, expected one of `version`, \
+            `collective`, `algorithm`, `root`, `in_place`, `chunks`, `scratch_blocks`, `lanes`, `codec`, \
+            `packed_blocks`, `rank`
         recv scratch[0] to: line 13: expected `from`, found `to`
         root = zero: line 4: string values must be quoted, expected literal string
-    "#]].assert_eq(&told);
+    "]]
+    .assert_eq(&told);
 }
 
 #[test]

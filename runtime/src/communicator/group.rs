@@ -154,7 +154,8 @@ fn own_messages<'q, 'm>(
     if sent.clone().count() != received.clone().count() {
         let (sent, received) = (sent.count(), received.count());
         return Err(Error::InvalidArgument(format!(
-            "rank {rank} sends {sent} messages to itself and receives {received} in one group; it must do both"
+            "rank {rank} sends {sent} messages to itself and receives {received} in one group; it must do \
+             both"
         )));
     }
     let pairs: Vec<_> = sent.zip(received).collect();

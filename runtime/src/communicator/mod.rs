@@ -177,7 +177,8 @@ impl Communicator {
             && parts.is_first
         {
             eprintln!(
-                "tbccl: warning: the tuning file is not used: it was measured with {what} {there}, and this job has {here}; \
+                "tbccl: warning: the tuning file is not used: it was measured with {what} {there}, and this \
+                 job has {here}; \
                  measure anew with `tbccl tune`"
             );
         }

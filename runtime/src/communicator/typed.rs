@@ -82,7 +82,8 @@ macro_rules! calls {
             $($(#[$doc])* $name($($argument: $type),*) = $operation;)*
         }
     };
-    (@each $buffers:tt => $check:ident $checked:tt; $($(#[$doc:meta])* $name:ident $arguments:tt = $operation:expr;)*) => {
+    (@each $buffers:tt => $check:ident $checked:tt;
+     $($(#[$doc:meta])* $name:ident $arguments:tt = $operation:expr;)*) => {
         $(calls! { @one $buffers => $check $checked; $(#[$doc])* $name $arguments = $operation; })*
     };
     (@one ($($buffer:ident: $slice:ty),*) => $check:ident($($checked:ident),*);
@@ -95,7 +96,11 @@ macro_rules! calls {
             /// elements do not have, [`Error::Plan`] an algorithm that cannot do the call: nothing has moved
             /// then. All other variants fail the communicator, and every later call with it.
             #[inline]
-            pub fn $name<'m, T: Element>(&mut self, $($buffer: $slice,)* $($argument: $type),*) -> Result<()> {
+            pub fn $name<'m, T: Element>(
+                &mut self,
+                $($buffer: $slice,)*
+                $($argument: $type),*
+            ) -> Result<()> {
                 self.execute(&Request::$check(self.rank_info(), &$operation, $($checked.into()),*)?)
             }
         }

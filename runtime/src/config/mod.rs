@@ -110,7 +110,8 @@ impl Config {
         let pieces = staging_bytes / piece_bytes;
         if !staging_bytes.is_multiple_of(piece_bytes) || pieces < 4 || staging_bytes > 1 << 30 {
             return Err(Error::InvalidArgument(format!(
-                "TBCCL_STAGING_BYTES={staging_bytes}: must be a multiple of TBCCL_PIECE_BYTES={piece_bytes}, 4 pieces at \
+                "TBCCL_STAGING_BYTES={staging_bytes}: must be a multiple of \
+                 TBCCL_PIECE_BYTES={piece_bytes}, 4 pieces at \
                  least, 1G at most"
             )));
         }

@@ -140,78 +140,88 @@ options! {
         /// Options of waiting.
         polling: PollingConfig;
     } {
-        /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between them:
-        /// shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp if not (auto: shm,
-        /// or shm+auto where ranks have a secret)
+        /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between
+        /// them: shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp
+        /// if not (auto: shm, or shm+auto where ranks have a secret)
         transport: Transport = Transport::Auto, "TBCCL_TRANSPORT", job, Plain;
         /// seconds that an operation may wait without progress, and ranks for each other at the start (30)
         timeout: Duration = Duration::from_secs(30), "TBCCL_TIMEOUT", rank, Seconds,
             |time| !time.is_zero() => "must be a positive number of seconds";
-        /// address space for registered memory per rank (16G; 1G where a device must know it beforehand); memory is
-        /// taken up only as it is used
+        /// address space for registered memory per rank (16G; 1G where a device must know it beforehand);
+        /// memory is taken up only as it is used
         slab_bytes: Option<u64> = None, "TBCCL_SLAB_BYTES", job, Auto<Bytes>,
             |bytes| bytes.is_none_or(|bytes| (1 << 20..=1 << 40).contains(&bytes)) => "must be from 1M to 1T";
-        /// order in which contributions are combined: fast, or reproducible: the same bits for every algorithm, size and
-        /// transport (fast)
+        /// order in which contributions are combined: fast, or reproducible: the same bits for every
+        /// algorithm, size and transport (fast)
         numerics: Numerics = Numerics::Fast, "TBCCL_NUMERICS", job, Plain;
         /// smallest operation whose registered memory is moved without a copy (4096)
         direct_min_bytes: u64 = 4096, "TBCCL_DIRECT_MIN_BYTES", job, Bytes;
         /// threads that one rank may use to reduce large chunks (cores / ranks of this host)
         reduce_threads: Option<u32> = None, "TBCCL_REDUCE_THREADS", rank, Auto<Plain>;
-        /// name of this host where one machine stands for several: ranks with different names share no memory (none)
+        /// name of this host where one machine stands for several: ranks with different names share no memory
+        /// (none)
         host_id: String = String::new(), "TBCCL_HOST_ID", rank, Text;
-        /// folder for the latest calls of a rank that fails, as lines of JSON in tbccl-rank0-pid1234.jsonl; SIGUSR2
-        /// writes them as well (none)
+        /// folder for the latest calls of a rank that fails, as lines of JSON in tbccl-rank0-pid1234.jsonl;
+        /// SIGUSR2 writes them as well (none)
         dump: Option<PathBuf> = None, "TBCCL_DUMP", rank, Auto<FilePath>;
     }
 
     /// Options of selection: which plan a call takes.
     SelectionConfig [selection] {} {
-        /// algorithms for collectives that have them, instead of the automatic choice: the first of ring,mesh that can
-        /// do a call; or none of those in ^ring,mesh
+        /// algorithms for collectives that have them, instead of the automatic choice: the first of ring,mesh
+        /// that can do a call; or none of those in ^ring,mesh
         algorithm: Option<String> = None, "TBCCL_ALGO", job, Auto<AlgorithmNames>;
-        /// file of rules: which algorithm for which calls, see docs/selection.md; the first rule that matches decides
+        /// file of rules: which algorithm for which calls, see docs/selection.md; the first rule that matches
+        /// decides
         rules: Vec<Rule> = Vec::new(), "TBCCL_RULES", job, RulesFile;
         /// file written by `tbccl tune`: the best algorithms on these links; ignored on other links
         tuned: Option<Tuned> = None, "TBCCL_TUNING", job, Auto<TuningFile>;
-        /// file that describes the machines and cables, with costs: calls that were not measured are chosen by
-        /// simulation, see docs/selection.md (thresholds)
+        /// file that describes the machines and cables, with costs: calls that were not measured are chosen
+        /// by simulation, see docs/selection.md (thresholds)
         model: Option<Model> = None, "TBCCL_MODEL", job, Auto<ModelFile>;
         /// segments per chunk for pipelining, instead of the automatic choice (0)
         segments: u32 = 0, "TBCCL_SEGMENTS", job, Plain;
-        /// cores that the ranks of a host share: with more ranks than cores, plans of fewer messages are chosen (all
-        /// that the host has; a container may have fewer)
+        /// cores that the ranks of a host share: with more ranks than cores, plans of fewer messages are
+        /// chosen (all that the host has; a container may have fewer)
         cores: Option<u32> = None, "TBCCL_CORES", job, Auto<Plain>;
     }
 
     /// Options of shared memory.
     ShmConfig [shm] {} {
-        /// staging bytes per pair of ranks and direction; a multiple of the piece, 4 pieces at least, 1G at most
+        /// staging bytes per pair of ranks and direction; a multiple of the piece, 4 pieces at least, 1G at
+        /// most
         staging_bytes: usize = RingLayout::default().staging_bytes, "TBCCL_STAGING_BYTES", job, Bytes;
         /// largest piece to stage at a time; a multiple of 64
         piece_bytes: usize = RingLayout::default().piece_bytes, "TBCCL_PIECE_BYTES", job, Bytes,
-            |bytes| *bytes > 0 && bytes.is_multiple_of(RingLayout::LINE) => "must be a positive multiple of 64";
+            |bytes| *bytes > 0 && bytes.is_multiple_of(RingLayout::LINE)
+                => "must be a positive multiple of 64";
         /// 1 to read peers' memory by system call where allowed, 0 never to (1)
         pull: bool = true, "TBCCL_PULL", job, Flag;
-        /// smallest message from unregistered memory that is read by system call instead of staged (never: between two
-        /// cores that share a cache, staging took from 0.4 (1 MiB) to 0.6 (64 MiB) of the time of pulling)
+        /// smallest message from unregistered memory that is read by system call instead of staged (never:
+        /// between two cores that share a cache, staging took from 0.4 (1 MiB) to 0.6 (64 MiB) of the time of
+        /// pulling)
         pull_min_bytes: usize = usize::MAX, "TBCCL_PULL_MIN_BYTES", rank, Bytes;
     }
 
     /// Options of TCP.
     TcpOptions [tcp] {} {
-        /// interface or address of this host for connections over TCP, e.g. eth0 or 10.0.0.1 (the address from which the
-        /// rendezvous is reached)
+        /// interface or address of this host for connections over TCP, e.g. eth0 or 10.0.0.1 (the address
+        /// from which the rendezvous is reached)
         interface: Option<Bind> = None, "TBCCL_INTERFACE", rank, Auto<Interface>;
         /// protection of connections over TCP: authenticate, or encrypt as well (authenticate)
         security: Security = Security::Authenticate, "TBCCL_SECURITY", job, Protection;
-        /// TCP connections side by side per lane between two ranks, 1 to 16 (1 within a host, 2 between hosts)
+        /// TCP connections side by side per lane between two ranks, 1 to 16 (1 within a host, 2 between
+        /// hosts)
         sockets: Option<u32> = None, "TBCCL_TCP_SOCKETS", job, Auto<Plain>,
-            |count| count.is_none_or(|count| (1..=TcpConfig::MAX_SOCKETS).contains(&count)) => "must be from 1 to 16";
-        /// bytes that the system may hold for each direction of a TCP connection, 256K to 1G (the system decides)
+            |count| count.is_none_or(|count| (1..=TcpConfig::MAX_SOCKETS).contains(&count))
+                => "must be from 1 to 16";
+        /// bytes that the system may hold for each direction of a TCP connection, 256K to 1G (the system
+        /// decides)
         buffer_bytes: Option<usize> = None, "TBCCL_TCP_BUFFER_BYTES", rank, Auto<Bytes>,
-            |bytes| bytes.is_none_or(|bytes| (256 << 10..=1 << 30).contains(&bytes)) => "must be from 256K to 1G";
-        /// seconds that a host may leave an answer over TCP owing before it is taken for dead, 1.4 to 60 (1.4)
+            |bytes| bytes.is_none_or(|bytes| (256 << 10..=1 << 30).contains(&bytes))
+                => "must be from 256K to 1G";
+        /// seconds that a host may leave an answer over TCP owing before it is taken for dead, 1.4 to 60
+        /// (1.4)
         peer_timeout: Duration = PEER_TIMEOUT, "TBCCL_SILENCE", job, Seconds,
             |time| (PEER_TIMEOUT..=PEER_TIMEOUT_MAX).contains(time) => "must be from 1.4 to 60 seconds";
     }
@@ -220,8 +230,8 @@ options! {
     VerbsOptions [verbs] {} {
         /// verbs library to load, by path (librdma.dylib on macOS, libibverbs.so.1 elsewhere)
         library: Option<PathBuf> = None, "TBCCL_VERBS_LIB", rank, Auto<FilePath>;
-        /// JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES and JACCL_IBV_DEVICES, which are
-        /// read where this is not set (discovery)
+        /// JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES and JACCL_IBV_DEVICES,
+        /// which are read where this is not set (discovery)
         devices: Option<PathBuf> = None, "TBCCL_IBV_DEVICES", rank, Auto<FilePath>;
         /// rc for reliable RDMA connections, uc for unreliable ones (rc where all devices have it)
         reliable: Option<bool> = None, "TBCCL_RDMA_SERVICE", job, Auto<Service>;
@@ -232,7 +242,8 @@ options! {
             |bytes| (1..=16 << 20).contains(bytes) && bytes.is_multiple_of(4096)
                 => "must be a multiple of 4096, 16M at most";
         /// pieces under way from one rank to another on a lane, 1 to 16 (8)
-        window: u32 = 8, "TBCCL_RDMA_WINDOW", job, Plain, |count| (1..=16).contains(count) => "must be from 1 to 16";
+        window: u32 = 8, "TBCCL_RDMA_WINDOW", job, Plain,
+            |count| (1..=16).contains(count) => "must be from 1 to 16";
         /// bytes of a memory region that is registered with a device; a power of two up to 1G (256M)
         segment_bytes: u64 = 256 << 20, "TBCCL_SEGMENT_BYTES", job, Bytes,
             |bytes| bytes.is_power_of_two() && (1 << 20..=1 << 30).contains(bytes)
@@ -251,13 +262,16 @@ options! {
         /// fruitless polls before the core is yielded (2000, or 0 with more ranks than cores)
         spin_polls: Option<u32> = None, "TBCCL_SPIN_POLLS", rank, Auto<Plain>;
         /// completions to take from an RDMA device's queue at a time, 4 to 16 (16)
-        batch: u32 = 16, "TBCCL_POLL_BATCH", rank, Plain, |count| (4..=16).contains(count) => "must be from 4 to 16";
+        batch: u32 = 16, "TBCCL_POLL_BATCH", rank, Plain,
+            |count| (4..=16).contains(count) => "must be from 4 to 16";
         /// microseconds between polls of an RDMA device's queue while spinning, 0 to 10 (0)
         interval: Duration = Duration::ZERO, "TBCCL_POLL_INTERVAL_US", rank, Microseconds,
             |time| *time <= Duration::from_micros(10) => "must be from 0 to 10";
-        /// 1 to sleep until the RDMA device wakes the rank when a wait gets long, 0 to poll (1 where the device can)
+        /// 1 to sleep until the RDMA device wakes the rank when a wait gets long, 0 to poll (1 where the
+        /// device can)
         events: Option<bool> = None, "TBCCL_POLL_EVENTS", rank, Auto<Flag>;
-        /// fill of an RDMA device's queue above which it is polled and not slept on, in percent of its depth (50)
+        /// fill of an RDMA device's queue above which it is polled and not slept on, in percent of its depth
+        /// (50)
         event_percent: u32 = 50, "TBCCL_POLL_EVENT_PERCENT", rank, Plain,
             |percent| *percent <= 100 => "must be from 0 to 100";
     }

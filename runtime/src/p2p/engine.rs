@@ -146,7 +146,8 @@ impl Engine {
             None => Err(Error::InvalidArgument(format!("rank {peer} is not in 0..{size}"))),
             Some(None) if peer != self.rank => {
                 let what = format!(
-                    "no cable connects it with {}; pass the message on through ranks in between, or connect them",
+                    "no cable connects it with {}; pass the message on through ranks in between, or connect \
+                     them",
                     self.links.name(peer)
                 );
                 Err(TransportError::Wiring { rank: self.rank.0, what }.into())

@@ -153,7 +153,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_are_taken_for_more_than_they_can_be(bytes in prop::array::uniform32(any::<u8>()), kind in 0u8..8) {
+        fn no_bytes_are_taken_for_more_than_they_can_be(
+            bytes in prop::array::uniform32(any::<u8>()),
+            kind in 0u8..8,
+        ) {
             let mut frame = [0; FRAME_BYTES];
             frame[..32].copy_from_slice(&bytes);
             frame[0] = kind;

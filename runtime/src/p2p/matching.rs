@@ -178,7 +178,11 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: 2000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
         #[test]
         fn messages_go_to_the_receives_that_a_search_from_the_oldest_on_finds(
             events in prop::collection::vec(event(), 0..60)

@@ -125,7 +125,7 @@ impl P2p {
         let (mut policy, by_device) = links.wait_policy();
         // A device's event wakes one of several waiting threads, and does not tell the others that their
         // request is complete.
-        policy.max_sleep = policy.max_sleep.min(SLEEP_MOST);
+        policy.max_sleep = policy.max_sleep.min(MAX_SLEEP);
         let parker = Arc::new(Parker::default());
         let core = Core {
             rank,
@@ -278,7 +278,7 @@ impl P2p {
 }
 
 /// Longest sleep between two polls for a request.
-const SLEEP_MOST: Duration = Duration::from_millis(5);
+const MAX_SLEEP: Duration = Duration::from_millis(5);
 
 /// Returns the error of operations after the close.
 fn closed() -> Error {

@@ -3,7 +3,7 @@
 use crate::commands::CommandError;
 use collectives::{select::price::Model, simulate::Costs};
 use std::{fs, io, path::Path, str::FromStr};
-use topology::{Cluster, Inside, Speed, Tier};
+use topology::{Cluster, IntraHost, Speed, Tier};
 
 /// Measured latency in microseconds and bandwidth in Gb/s of a Thunderbolt 5 cable.
 pub(super) const CABLE: (f64, f64) = (5.0, 75.0);
@@ -56,9 +56,9 @@ pub(super) fn model(name: &str, ranks: u32) -> Result<Model, CommandError> {
         }
         "shm" => {
             let tier = Tier { hosts: 1, oversubscription: 1.0, latency: 0.0 };
-            let host = Cluster::switched(1, (ranks, Inside::default()), speed, &[tier])
+            let host = Cluster::switched(1, (ranks, IntraHost::default()), speed, &[tier])
                 .map_err(CommandError::new)?;
-            host.named(format!("{ranks} ranks of one host"))
+            host.with_name(format!("{ranks} ranks of one host"))
         }
         _ if !Path::new(name).exists() => {
             return Err(CommandError::new(format_args!(

@@ -6,7 +6,7 @@ use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
-use topology::{By, Host, Hostfile, Request, Wiring, allocate};
+use topology::{DealOrder, Host, Hostfile, Request, Wiring, allocate};
 
 /// Options that choose and reach hosts.
 #[derive(Debug, clap::Args)]
@@ -77,11 +77,11 @@ impl HostArgs {
         if self.order == Order::Cables {
             order_by_cables(&mut file, spec.name);
         }
-        let by = match self.map_by {
-            MapBy::Slot => By::Slot,
-            MapBy::Node => By::Node,
+        let order = match self.map_by {
+            MapBy::Slot => DealOrder::Slot,
+            MapBy::Node => DealOrder::Node,
         };
-        let request = Request { ranks, per_host: self.per_host, by, oversubscribe: self.oversubscribe };
+        let request = Request { ranks, per_host: self.per_host, order, oversubscribe: self.oversubscribe };
         let rank_hosts = allocate(&file.hosts, &request).map_err(CommandError::new)?;
         spec.ranks = u32::try_from(rank_hosts.len()).map_err(CommandError::new)?;
         // The order of precedence is: the user's variables, the host's, the file's.

@@ -36,7 +36,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The variable in which the ssh server passes the addresses of both ends of the connection.
 const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
-/// What the agent does after handling its input.
+/// The agent's next action after its input has been handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Continue,

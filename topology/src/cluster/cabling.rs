@@ -7,7 +7,7 @@
 //!
 //! A cabling has each pair of hosts once, the lower one first, and equally many cables between all its pairs.
 
-use super::{Cluster, Inside, Speed, shapes::Cable};
+use super::{Cluster, IntraHost, Speed, shapes::Cable};
 
 /// Pairs of hosts with cables between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Cabling {
     pub fn cluster(&self, speed: Speed) -> Cluster {
         let cables: Vec<Cable> =
             self.plugs().iter().map(|[(a, _), (b, _)]| Cable::between(*a, *b, speed)).collect();
-        Cluster::bare(self.name.clone(), self.hosts, (1, Inside::default())).with_cables(&cables, &[])
+        Cluster::bare(self.name.clone(), self.hosts, (1, IntraHost::default())).with_cables(&cables, &[])
     }
 }
 

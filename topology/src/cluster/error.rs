@@ -50,7 +50,8 @@ pub enum ClusterError {
     },
     /// Tiers that do not fit together.
     #[error(
-        "the tiers of switches do not fit: each must be made of whole switches of the one below, and the last one must have \
+        "the tiers of switches do not fit: each must be made of whole switches of the one below, and the \
+         last one must have \
          all {hosts} hosts"
     )]
     Tiers {
@@ -65,7 +66,8 @@ pub enum ClusterError {
     },
     /// A cable end, or a port, that does not exist.
     #[error(
-        "`{end}` is the end of a cable and no host; write the number of a host, or of a host and a port: \"3/left\""
+        "`{end}` is the end of a cable and no host; write the number of a host, or of a host and a \
+         port: \"3/left\""
     )]
     End {
         /// The text given.
@@ -79,7 +81,8 @@ pub enum ClusterError {
     },
     /// A host with more cables than ports.
     #[error(
-        "host {host} has {cables} cables and {ports} ports; give hosts more `ports`, or choose a shape with fewer cables"
+        "host {host} has {cables} cables and {ports} ports; give hosts more `ports`, or choose a shape with \
+         fewer cables"
     )]
     Ports {
         /// The host.

@@ -15,15 +15,15 @@
 //! here.
 
 use super::{
-    Cluster, ClusterError, Inside, Speed, Tier,
+    Cluster, ClusterError, IntraHost, Speed, Tier,
     shapes::{Cable, End},
 };
 use serde::Deserialize;
 
 /// Maximum number of hosts of a cluster.
-const MOST_HOSTS: u32 = 65_536;
+const MAX_HOSTS: u32 = 65_536;
 /// Maximum number of hosts of a mesh, whose cables are listed.
-const MOST_IN_A_MESH: u32 = 1024;
+const MAX_MESH_HOSTS: u32 = 1024;
 
 /// The structure of a cluster file.
 #[derive(Deserialize)]
@@ -140,7 +140,7 @@ impl Cluster {
         let file: File = toml::from_str(text).map_err(|error| syntax(text, &error))?;
         let name = file.name.clone();
         let cluster = file.cluster()?;
-        Ok(name.map_or(cluster.clone(), |name| cluster.named(name)))
+        Ok(name.map_or(cluster.clone(), |name| cluster.with_name(name)))
     }
 }
 
@@ -188,24 +188,24 @@ impl LinkTable {
 }
 
 impl InsideTable {
-    fn inside(&self) -> Result<Inside, ClusterError> {
-        let usual = Inside::default();
+    fn inside(&self) -> Result<IntraHost, ClusterError> {
+        let usual = IntraHost::default();
         let speed = Speed {
             latency: self.latency_us.map_or(Ok(usual.speed.latency), latency)?,
             bytes_per_second: self.bandwidth_gbps.map_or(Ok(usual.speed.bytes_per_second), bandwidth)?,
         };
-        Ok(Inside { speed, memory: self.memory_gbps.map_or(Ok(usual.memory), bandwidth)? })
+        Ok(IntraHost { speed, memory: self.memory_gbps.map_or(Ok(usual.memory), bandwidth)? })
     }
 }
 
 impl File {
     fn cluster(&self) -> Result<Cluster, ClusterError> {
-        let inside = (within("ranks_per_host", self.ranks_per_host, MOST_HOSTS)?, self.inside.inside()?);
+        let inside = (within("ranks_per_host", self.ranks_per_host, MAX_HOSTS)?, self.inside.inside()?);
         match self.shape.as_str() {
-            "mesh" => self.cabled(Cluster::mesh(self.hosts(MOST_IN_A_MESH)?, self.speed()?), inside),
-            "ring" => self.cabled(Cluster::ring(self.hosts(MOST_HOSTS)?, self.speed()?), inside),
+            "mesh" => self.cabled(Cluster::mesh(self.hosts(MAX_MESH_HOSTS)?, self.speed()?), inside),
+            "ring" => self.cabled(Cluster::ring(self.hosts(MAX_HOSTS)?, self.speed()?), inside),
             "hypercube" => {
-                let hosts = self.hosts(MOST_HOSTS)?;
+                let hosts = self.hosts(MAX_HOSTS)?;
                 if !hosts.is_power_of_two() {
                     let (key, found) = ("hosts", hosts.to_string());
                     return Err(ClusterError::Number {
@@ -222,7 +222,7 @@ impl File {
                 let sizes = sizes.ok_or(ClusterError::Missing { key: "dimensions", example })?;
                 let mut hosts = 1u32;
                 for size in sizes {
-                    hosts = within("dimensions", hosts.saturating_mul(*size), MOST_HOSTS)?;
+                    hosts = within("dimensions", hosts.saturating_mul(*size), MAX_HOSTS)?;
                 }
                 self.cabled(Cluster::torus(sizes, self.speed()?), inside)
             }
@@ -243,7 +243,7 @@ impl File {
     }
 
     /// Gives a cluster of cables the ranks per host and the ports that the file states.
-    fn cabled(&self, cluster: Cluster, inside: (u32, Inside)) -> Result<Cluster, ClusterError> {
+    fn cabled(&self, cluster: Cluster, inside: (u32, IntraHost)) -> Result<Cluster, ClusterError> {
         let cluster = cluster.with_ranks(inside);
         match self.ports.and_then(|ports| cluster.lacks_ports(ports)) {
             Some((host, cables)) => {
@@ -253,8 +253,8 @@ impl File {
         }
     }
 
-    fn switched(&self, inside: (u32, Inside)) -> Result<Cluster, ClusterError> {
-        let hosts = self.hosts(MOST_HOSTS)?;
+    fn switched(&self, inside: (u32, IntraHost)) -> Result<Cluster, ClusterError> {
+        let hosts = self.hosts(MAX_HOSTS)?;
         let tier = |tier: &TierTable| {
             let oversubscription = positive("oversubscription", tier.oversubscription)?;
             Ok(Tier { hosts: tier.hosts, oversubscription, latency: latency(tier.latency_us)? })
@@ -266,8 +266,8 @@ impl File {
         Cluster::switched(hosts, inside, self.speed()?, &tiers)
     }
 
-    fn listed(&self, inside: (u32, Inside)) -> Result<Cluster, ClusterError> {
-        let hosts = self.hosts(MOST_HOSTS)?;
+    fn listed(&self, inside: (u32, IntraHost)) -> Result<Cluster, ClusterError> {
+        let hosts = self.hosts(MAX_HOSTS)?;
         let number = |name: &str| name.parse().ok().filter(|host| *host < hosts);
         let port = |port: &PortTable| Ok((end(&port.name, number)?, bandwidth(port.bandwidth_gbps)?));
         let ports: Vec<(End, f64)> = self.port.iter().map(port).collect::<Result<_, ClusterError>>()?;
@@ -288,7 +288,10 @@ impl File {
             cables.push(Cable { ends: both_ends(&cable.ends, number)?, speed });
         }
         let name = format!("{hosts} hosts with {} cables", cables.len());
-        self.cabled(Cluster::bare(name, hosts, (1, Inside::default())).with_cables(&cables, &ports), inside)
+        self.cabled(
+            Cluster::bare(name, hosts, (1, IntraHost::default())).with_cables(&cables, &ports),
+            inside,
+        )
     }
 }
 
@@ -325,8 +328,8 @@ impl Fabric {
                 Err(error) => return Err(error),
             }
         }
-        let hosts = within("node", self.node.len() as u32, MOST_HOSTS)?;
+        let hosts = within("node", self.node.len() as u32, MAX_HOSTS)?;
         let name = format!("a fabric of {hosts} nodes");
-        Ok(Cluster::bare(name, hosts, (1, Inside::default())).with_cables(&cables, &[]))
+        Ok(Cluster::bare(name, hosts, (1, IntraHost::default())).with_cables(&cables, &[]))
     }
 }

@@ -10,7 +10,7 @@
 //! tier that contains both.
 //!
 //! Invariants: numbers are positive and finite, capacities may be infinite; a route has at most
-//! [`Route::MOST`] links and none of them twice; several cables between two hosts are one link of their
+//! [`Route::MAX_LINKS`] links and none of them twice; several cables between two hosts are one link of their
 //! summed capacity.
 //!
 //! This module knows nothing of plans.
@@ -57,24 +57,24 @@ impl Speed {
 
 /// The connection between ranks of one host.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Inside {
+pub struct IntraHost {
     /// Speed of a single message.
     pub speed: Speed,
     /// Bytes per second of all messages of a host together.
     pub memory: f64,
 }
 
-impl Default for Inside {
+impl Default for IntraHost {
     /// Shared memory of a current machine, estimated conservatively.
-    fn default() -> Inside {
-        Inside { speed: Speed::new(0.5, 100.0), memory: 50e9 }
+    fn default() -> IntraHost {
+        IntraHost { speed: Speed::new(0.5, 100.0), memory: 50e9 }
     }
 }
 
 /// The route of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Route {
-    links: [u32; Route::MOST],
+    links: [u32; Route::MAX_LINKS],
     len: u8,
     /// Seconds from the departure of a byte to its arrival.
     pub latency: f64,
@@ -84,10 +84,10 @@ pub struct Route {
 
 impl Route {
     /// Maximum number of links of a route.
-    pub const MOST: usize = 10;
+    pub const MAX_LINKS: usize = 10;
 
     fn new(latency: f64) -> Route {
-        Route { links: [0; Route::MOST], len: 0, latency, most: f64::INFINITY }
+        Route { links: [0; Route::MAX_LINKS], len: 0, latency, most: f64::INFINITY }
     }
 
     fn with(mut self, link: Option<u32>) -> Route {
@@ -111,7 +111,7 @@ pub struct Cluster {
     name: String,
     hosts: u32,
     ranks_per_host: u32,
-    inside: Inside,
+    inside: IntraHost,
     links: Vec<Link>,
     /// The index of the first host's memory among the links; the others' follow. `None` where hosts have one
     /// rank.
@@ -160,7 +160,7 @@ impl Cluster {
 
     /// Returns the same cluster with another name.
     #[must_use]
-    pub fn named(self, name: impl Into<String>) -> Cluster {
+    pub fn with_name(self, name: impl Into<String>) -> Cluster {
         Cluster { name: name.into(), ..self }
     }
 
@@ -251,7 +251,7 @@ impl Cluster {
     }
 
     /// Returns the cluster with `ranks_per_host` ranks on every host.
-    fn with_ranks(mut self, (ranks_per_host, inside): (u32, Inside)) -> Cluster {
+    fn with_ranks(mut self, (ranks_per_host, inside): (u32, IntraHost)) -> Cluster {
         (self.ranks_per_host, self.inside) = (ranks_per_host, inside);
         if ranks_per_host > 1 && self.memory.is_none() {
             // Memory links are added consecutively, so that the first index locates them all.

@@ -1,6 +1,6 @@
 //! Clusters of the usual shapes.
 
-use super::{Cluster, ClusterError, Inside, Layer, Route, Speed, Switches, Wires};
+use super::{Cluster, ClusterError, IntraHost, Layer, Route, Speed, Switches, Wires};
 use crate::{HostIndex, Wiring};
 use std::collections::HashMap;
 
@@ -39,7 +39,7 @@ impl Cable {
 
 impl Cluster {
     /// Creates a cluster of hosts without connections.
-    pub(super) fn bare(name: String, hosts: u32, (ranks_per_host, inside): (u32, Inside)) -> Cluster {
+    pub(super) fn bare(name: String, hosts: u32, (ranks_per_host, inside): (u32, IntraHost)) -> Cluster {
         let (links, wires) = (Vec::new(), Wires::Cables(HashMap::new()));
         let bare = Cluster { name, hosts, ranks_per_host, inside, links, memory: None, wires };
         bare.with_ranks((ranks_per_host, inside))
@@ -125,7 +125,7 @@ impl Cluster {
 
     fn cabled(name: String, hosts: u32, pairs: impl Iterator<Item = (u32, u32)>, speed: Speed) -> Cluster {
         let cables: Vec<Cable> = pairs.map(|(a, b)| Cable::between(a, b, speed)).collect();
-        Cluster::bare(name, hosts, (1, Inside::default())).with_cables(&cables, &[])
+        Cluster::bare(name, hosts, (1, IntraHost::default())).with_cables(&cables, &[])
     }
 
     /// Returns the cluster of a wiring's hosts, with equal rails.
@@ -137,7 +137,7 @@ impl Cluster {
             cables.push(Cable::between(a, b, speed));
         }
         let name = format!("{} hosts as they are wired", wiring.hosts());
-        Cluster::bare(name, wiring.hosts(), (1, Inside::default())).with_cables(&cables, &[])
+        Cluster::bare(name, wiring.hosts(), (1, IntraHost::default())).with_cables(&cables, &[])
     }
 
     /// Creates a cluster of hosts below tiers of switches, the lowest first.
@@ -150,7 +150,7 @@ impl Cluster {
     /// does not have all hosts.
     pub fn switched(
         hosts: u32,
-        (ranks_per_host, inside): (u32, Inside),
+        (ranks_per_host, inside): (u32, IntraHost),
         speed: Speed,
         tiers: &[Tier],
     ) -> Result<Cluster, ClusterError> {
@@ -161,8 +161,8 @@ impl Cluster {
         {
             return Err(ClusterError::Tiers { hosts });
         }
-        if 2 * tiers.len() > Route::MOST {
-            return Err(ClusterError::TooManyTiers { most: Route::MOST / 2 });
+        if 2 * tiers.len() > Route::MAX_LINKS {
+            return Err(ClusterError::TooManyTiers { most: Route::MAX_LINKS / 2 });
         }
         let mut cluster =
             Cluster::bare(format!("{hosts} hosts below switches"), hosts, (ranks_per_host, inside));

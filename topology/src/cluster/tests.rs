@@ -41,7 +41,7 @@ fn ranks_of_a_host_share_its_memory_and_its_way_out() {
         Tier { hosts: 4, oversubscription: 2.0, latency: 0.0 },
         Tier { hosts: 16, oversubscription: 1.0, latency: 1e-6 },
     ];
-    let cluster = Cluster::switched(16, (8, Inside::default()), SPEED, &tiers).expect("it fits");
+    let cluster = Cluster::switched(16, (8, IntraHost::default()), SPEED, &tiers).expect("it fits");
     assert_eq!((cluster.ranks(), cluster.host_of(Rank(17))), (128, 2));
     assert_eq!(names(&cluster, 8, 15), ["memory of host 1"]);
     assert_eq!(names(&cluster, 0, 24), ["host 0, up", "host 3, down"]);
@@ -61,11 +61,11 @@ fn uplinks_that_never_limit_are_no_links() {
         Tier { hosts: 4, oversubscription: 1.0, latency: 0.0 },
         Tier { hosts: 16, oversubscription: 1.0, latency: 0.0 },
     ];
-    let cluster = Cluster::switched(16, (1, Inside::default()), SPEED, &tiers).expect("it fits");
+    let cluster = Cluster::switched(16, (1, IntraHost::default()), SPEED, &tiers).expect("it fits");
     assert_eq!((cluster.links().len(), names(&cluster, 0, 15)), (32, vec!["host 0, up", "host 15, down"]));
     let wrong = Tier { hosts: 6, ..tiers[0] };
     for tiers in [&[][..], &tiers[..1], &[tiers[0], wrong], &[wrong, tiers[1]]] {
-        let refused = Cluster::switched(16, (1, Inside::default()), SPEED, tiers);
+        let refused = Cluster::switched(16, (1, IntraHost::default()), SPEED, tiers);
         assert_eq!(refused, Err(ClusterError::Tiers { hosts: 16 }));
     }
 }
@@ -77,7 +77,8 @@ fn a_port_is_shared_by_the_cables_that_end_there_and_a_second_cable_adds_its_own
         hosts = 3
         link = { latency_us = 5.0, bandwidth_gbps = 8.0 }
         port = [{ name = \"0/hub\", bandwidth_gbps = 12.0 }]
-        cable = [{ ends = [\"0/hub\", \"1\"] }, { ends = [\"2\", \"0/hub\"], latency_us = 7.0 }, { ends = [\"1\", \"2\"] }, { ends = [\"2\", \"1\"] }]
+        cable = [{ ends = [\"0/hub\", \"1\"] }, { ends = [\"2\", \"0/hub\"], latency_us = 7.0 }, { ends = \
+        [\"1\", \"2\"] }, { ends = [\"2\", \"1\"] }]
     ";
     let cluster = Cluster::from_toml(text).expect("right");
     assert_eq!(names(&cluster, 0, 1), ["port hub of host 0, out", "host 0 to host 1"]);
@@ -92,7 +93,8 @@ fn a_fabric_file_is_a_cluster() {
     let text = "
         profile = \"ib\"
         link = { latency_us = 300.0, bandwidth_gbps = 2.0, seed = 7 }
-        node = [{ name = \"a\", device = [{ name = \"x\" }] }, { name = \"b\", device = [{ name = \"y\", port = \"up\" }] }]
+        node = [{ name = \"a\", device = [{ name = \"x\" }] }, { name = \"b\", device = [{ name = \"y\", \
+        port = \"up\" }] }]
         cable = [{ ends = [\"b/y\", \"a/x\"], loss = 0.0 }, { ends = [\"a/z\", \"a/z\"] }]
     ";
     let cluster = Cluster::from_toml(text).expect("right");

@@ -140,7 +140,9 @@ proptest! {
         let place = Cell { row, column };
         let is_there = match found {
             MatrixError::Diagonal { cell } => i == j && cell == place,
-            MatrixError::Asymmetric { cell, there, back } => i != j && cell == place && there.abs_diff(back) == 1,
+            MatrixError::Asymmetric { cell, there, back } => {
+                i != j && cell == place && there.abs_diff(back) == 1
+            }
             _ => false,
         };
         prop_assert!(is_there, "{found}");
@@ -162,7 +164,8 @@ proptest! {
     #[test]
     fn any_json_is_a_matrix_or_refused(value in values()) {
         if let Ok(matrix) = DeviceMatrix::parse(&value.to_string()) {
-            for (i, j) in (0..matrix.ranks()).flat_map(|i| (0..matrix.ranks()).map(move |j| (Rank(i), Rank(j)))) {
+            let ranks = || (0..matrix.ranks()).map(Rank);
+            for (i, j) in ranks().flat_map(|i| ranks().map(move |j| (i, j))) {
                 prop_assert_eq!(matrix.rails(i, j).len(), matrix.rails(j, i).len());
                 prop_assert!(i != j || matrix.rails(i, j).is_empty());
                 prop_assert!(matrix.rails(i, j).iter().all(|name| !name.is_empty()));

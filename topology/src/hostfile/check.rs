@@ -1,6 +1,6 @@
 //! Checks of names, numbers and variables that all hostfile formats share.
 
-use super::{Host, MOST_HOSTS};
+use super::{Host, MAX_HOSTS};
 use crate::{DeviceMatrix, MatrixError};
 
 /// The backends of MLX's launcher.
@@ -84,20 +84,20 @@ pub(super) fn backend(name: &str) -> Result<String, String> {
 }
 
 /// Checks that no earlier host has this name.
-pub(super) fn another(hosts: &[Host], name: &str) -> Result<(), String> {
+pub(super) fn check_unique(hosts: &[Host], name: &str) -> Result<(), String> {
     if hosts.iter().any(|host| host.name == name) {
         return Err(format!("`{name}` is there twice; name it once, with the number of ranks as its slots"));
     }
-    room(hosts.len())
+    check_room(hosts.len())
 }
 
 /// Checks that there is room for another host.
-pub(super) fn room(hosts: usize) -> Result<(), String> {
-    if hosts < MOST_HOSTS { Ok(()) } else { Err(format!("more than {MOST_HOSTS} hosts; split the file")) }
+pub(super) fn check_room(hosts: usize) -> Result<(), String> {
+    if hosts < MAX_HOSTS { Ok(()) } else { Err(format!("more than {MAX_HOSTS} hosts; split the file")) }
 }
 
 /// Checks that a host's maximum is at least its slots.
-pub(super) fn maximum(host: &Host) -> Result<(), String> {
+pub(super) fn check_maximum(host: &Host) -> Result<(), String> {
     match (host.slots, host.max_slots) {
         (Some(slots), Some(most)) if most < slots => Err(format!(
             "`{}` has {slots} slots, and {most} at most; raise the maximum, or lower the slots",
@@ -115,18 +115,19 @@ pub(super) fn devices(hosts: &[Host], rows: Vec<Vec<Vec<String>>>) -> Result<Opt
     for (host, row) in hosts.iter().zip(&rows) {
         if row.len() != hosts.len() {
             return Err(format!(
-                "`{}` has {} entries in `rdma` for {} hosts; write one for each host, null for itself and where no cable leads",
+                "`{}` has {} entries in `rdma` for {} hosts; write one for each host, null for itself and \
+                 where no cable leads",
                 host.name,
                 row.len(),
                 hosts.len()
             ));
         }
     }
-    DeviceMatrix::from_rows(rows).map(Some).map_err(|e| told(&e, hosts))
+    DeviceMatrix::from_rows(rows).map(Some).map_err(|e| describe(&e, hosts))
 }
 
 /// Describes an error of a matrix, with host names for rows and columns.
-fn told(error: &MatrixError, hosts: &[Host]) -> String {
+fn describe(error: &MatrixError, hosts: &[Host]) -> String {
     let names: Vec<String> =
         (0..).zip(hosts).map(|(row, host)| format!("{row} is `{}`", host.name)).collect();
     format!("{error} (of rows and columns, {})", names.join(", "))

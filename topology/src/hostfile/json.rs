@@ -23,7 +23,7 @@ const OF_HOST: [&str; 5] = ["ssh", "ips", "rdma", "slots", "max_slots"];
 /// Reads a whole file.
 pub(super) fn parse(text: &str) -> Result<Hostfile, HostfileError> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let file = Whole.deserialize(&mut reader).and_then(|file| reader.end().map(|()| file));
+    let file = Document.deserialize(&mut reader).and_then(|file| reader.end().map(|()| file));
     file.map_err(|e| {
         let told = e.to_string();
         let what = told.rsplit_once(" at line ").map_or(told.as_str(), |(what, _)| what);
@@ -173,7 +173,8 @@ impl<'de> Visitor<'de> for OneHost {
 
     fn visit_seq<A: SeqAccess<'de>>(self, _list: A) -> Result<Self::Value, A::Error> {
         Err(Error::custom(
-            "a list stands where a host should; a file of addresses for MLX's ring names no hosts: write {\"ssh\": \"mac0\", \"ips\": [\"10.0.0.1\"]} for each",
+            "a list stands where a host should; a file of addresses for MLX's ring names no hosts: write \
+             {\"ssh\": \"mac0\", \"ips\": [\"10.0.0.1\"]} for each",
         ))
     }
 
@@ -203,7 +204,7 @@ impl<'de> Visitor<'de> for OneHost {
                 "a host without `ssh`; add the name that ssh takes, e.g. \"ssh\": \"mac0\"",
             ));
         }
-        check::maximum(&host).map_err(Error::custom)?;
+        check::check_maximum(&host).map_err(Error::custom)?;
         Ok((host, row))
     }
 }
@@ -240,7 +241,7 @@ impl<'de> Visitor<'de> for Hosts {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HostsAndDevices, A::Error> {
         let (mut hosts, mut rows) = (Vec::<Host>::new(), Vec::new());
         while let Some((host, row)) = list.next_element_seed(OneHost)? {
-            check::another(&hosts, &host.name).map_err(Error::custom)?;
+            check::check_unique(&hosts, &host.name).map_err(Error::custom)?;
             hosts.push(host);
             rows.push(row);
         }
@@ -253,9 +254,9 @@ impl<'de> Visitor<'de> for Hosts {
 }
 
 /// Either shape.
-struct Whole;
+struct Document;
 
-impl<'de> DeserializeSeed<'de> for Whole {
+impl<'de> DeserializeSeed<'de> for Document {
     type Value = Hostfile;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Hostfile, D::Error> {
@@ -263,7 +264,7 @@ impl<'de> DeserializeSeed<'de> for Whole {
     }
 }
 
-impl<'de> Visitor<'de> for Whole {
+impl<'de> Visitor<'de> for Document {
     type Value = Hostfile;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,7 +17,7 @@
 mod check;
 mod error;
 mod json;
-mod ours;
+mod native;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -28,7 +28,7 @@ use crate::DeviceMatrix;
 use error::Position;
 
 /// Most hosts that a file may name: more than a job has ranks.
-const MOST_HOSTS: usize = 4096;
+const MAX_HOSTS: usize = 4096;
 
 /// The contents of a hostfile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,9 +93,9 @@ impl Hostfile {
         if let Some(at) = text.find('\0') {
             return Err(Position::of(text, at).error("a zero byte; save the file as plain UTF-8 text"));
         }
-        let file = match recognise(text) {
+        let file = match detect_format(text) {
             Some(Format::Json) => json::parse(text)?,
-            Some(Format::Toml) => ours::parse(text)?,
+            Some(Format::Toml) => native::parse(text)?,
             Some(Format::Text) => text::parse(text)?,
             None => {
                 let nothing = "the file names no host; write a line for each, e.g. `mac0 slots=1`";
@@ -121,7 +121,7 @@ impl Hostfile {
 }
 
 /// The format of a text by its first significant line; none when there is no such line.
-fn recognise(text: &str) -> Option<Format> {
+fn detect_format(text: &str) -> Option<Format> {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'))?;
     if line.starts_with('{') {
         return Some(Format::Json);

@@ -118,7 +118,7 @@ fn formats_are_recognised_by_content() {
         ("#\n\n", None),
     ];
     for (text, format) in cases {
-        assert_eq!(recognise(text), format, "{text}");
+        assert_eq!(detect_format(text), format, "{text}");
     }
 }
 
@@ -330,7 +330,11 @@ proptest! {
     }
 
     #[test]
-    fn nearly_good_files_make_no_panic_and_errors_lie_within(file in any_file(), at in any::<prop::sample::Index>(), new in "\\PC{0,3}") {
+    fn nearly_good_files_make_no_panic_and_errors_lie_within(
+        file in any_file(),
+        at in any::<prop::sample::Index>(),
+        new in "\\PC{0,3}",
+    ) {
         let text = written(&file);
         let at = (0..=at.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let end = (at + 1..=text.len()).find(|end| text.is_char_boundary(*end)).unwrap_or(text.len());

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! As in Open MPI, a host that is named again has the slots of all its lines together, and a line without
-//! slots counts as one then. Named once and without slots, its slots stay unknown. `slots` may be called
+//! slots counts as one then. CountedHost once and without slots, its slots stay unknown. `slots` may be called
 //! `cpu` or `count`, and the maximum `max_slots`, `max-slots`, `slots_max` or `slots-max`.
 //!
 //! Excluded hosts (`^mac0`) and relative names (`+n1`) have no meaning without a resource manager, and are
@@ -76,7 +76,7 @@ fn words(line: &str) -> Vec<(usize, &str)> {
 
 /// A host with what its lines say.
 #[derive(Debug)]
-struct Named {
+struct CountedHost {
     host: Host,
     /// How many lines name it.
     lines: u32,
@@ -89,14 +89,14 @@ struct Named {
 /// The hosts of the lines read so far.
 #[derive(Debug, Default)]
 struct Lines {
-    named: Vec<Named>,
+    named: Vec<CountedHost>,
 }
 
 /// The reason, and the word to which it refers if that is not the host's name.
-type Wrong = (Option<usize>, String);
+type Problem = (Option<usize>, String);
 
 impl Lines {
-    fn add(&mut self, first: &str, rest: &[(usize, &str)]) -> Result<(), Wrong> {
+    fn add(&mut self, first: &str, rest: &[(usize, &str)]) -> Result<(), Problem> {
         let of_name = |what| (None, what);
         if let Some(sign @ ('^' | '+')) = first.chars().next() {
             return Err((
@@ -114,7 +114,10 @@ impl Lines {
         for (at, word) in rest {
             let here = |what| (Some(*at), what);
             let (key, value) = word.split_once('=').ok_or_else(|| {
-                here(format!("`{word}` is not understood after a host; write e.g. slots=4, and each host on a line of its own"))
+                here(format!(
+                    "`{word}` is not understood after a host; write e.g. slots=4, and each host on \
+                              a line of its own"
+                ))
             })?;
             match key {
                 "slots" | "cpu" | "count" => {
@@ -139,8 +142,8 @@ impl Lines {
         let at = match self.named.iter().position(|named| named.host.name == name) {
             Some(at) => at,
             None => {
-                check::room(self.named.len())?;
-                self.named.push(Named { host: Host::new(name), lines: 0, slots: 0, stated: false });
+                check::check_room(self.named.len())?;
+                self.named.push(CountedHost { host: Host::new(name), lines: 0, slots: 0, stated: false });
                 self.named.len() - 1
             }
         };
@@ -152,7 +155,7 @@ impl Lines {
         if named.stated || named.lines > 1 {
             named.host.slots = Some(check::slots(Some(named.slots), &named.slots.to_string())?);
         }
-        check::maximum(&named.host)
+        check::check_maximum(&named.host)
     }
 
     fn finish(self) -> Result<Hostfile, String> {

@@ -1,6 +1,6 @@
 //! The receiver's half of a message: grants, and taking pieces.
 
-use super::{Block, Machine, Place, next, part};
+use super::{Block, Machine, Position, next, part};
 use crate::simulate::{
     Why,
     costs::at_rate,
@@ -10,48 +10,48 @@ use crate::simulate::{
 
 impl Machine<'_> {
     /// Grants the first receives of all streams of a rank that has entered the call.
-    pub(super) fn tell_all(&mut self, rank: u32) {
+    pub(super) fn grant_all(&mut self, rank: u32) {
         for step in self.program.bases[rank as usize]..self.program.bases[rank as usize + 1] {
             let Step { kind, stream, .. } = self.step(step);
             let first = matches!(kind, Kind::Recv | Kind::RecvReduce)
                 && self.program.recvs[self.program.streams[stream as usize].first as usize] == step;
             if first {
-                self.tell(stream);
+                self.grant(stream);
             }
         }
     }
 
     /// Grants the sender the receives whose memory may be written, in order and ahead of time.
-    pub(super) fn tell(&mut self, stream: u32) {
+    pub(super) fn grant(&mut self, stream: u32) {
         if !self.costs.granted {
             return;
         }
         let end = self.program.streams[stream as usize].end;
         loop {
             let progress = &self.streams[stream as usize];
-            let (told, ahead) = (progress.told, self.costs.ahead.max(1));
-            if told == end || told - progress.takes.message >= ahead {
+            let (granted, ahead) = (progress.granted, self.costs.ahead.max(1));
+            if granted == end || granted - progress.takes.message >= ahead {
                 return;
             }
-            let number = self.program.recvs[told as usize];
+            let number = self.program.recvs[granted as usize];
             // Data to be reduced waits in the transport's own memory.
             let lands = self.step(number).kind == Kind::Recv;
             if lands && (self.waits_for[number as usize] != 0 || self.timings[number as usize].ready.is_nan())
             {
                 return;
             }
-            let known = self.now + self.word(stream) + self.costs.grant_us * 1e-6;
-            self.granted_at[told as usize] = known;
+            let known = self.now + self.control_latency(stream) + self.costs.grant_us * 1e-6;
+            self.granted_at[granted as usize] = known;
             let progress = &mut self.streams[stream as usize];
-            progress.told += 1;
-            if progress.block == Block::Grant && progress.begins.message == told {
-                self.events.at(known, Event::Word { stream });
+            progress.granted += 1;
+            if progress.block == Block::Grant && progress.begins.message == granted {
+                self.events.at(known, Event::Resume { stream });
             }
         }
     }
 
     /// Returns the time that a grant or credit takes from the receiver of a stream to its sender.
-    fn word(&self, stream: u32) -> f64 {
+    fn control_latency(&self, stream: u32) -> f64 {
         let back = &self.program.back[stream as usize];
         let waits = if self.costs.words_wait { self.network.backlog(back, self.now) } else { 0.0 };
         back.latency + waits
@@ -61,7 +61,7 @@ impl Machine<'_> {
     pub(super) fn take(&mut self, stream: u32, mut why: Why) {
         loop {
             let progress = &self.streams[stream as usize];
-            let Place { message, piece } = progress.takes;
+            let Position { message, piece } = progress.takes;
             if progress.is_taking || progress.here == 0 {
                 return;
             }
@@ -70,16 +70,16 @@ impl Machine<'_> {
                 return;
             }
             let step = self.step(number);
-            let way = self.way(step);
+            let protocol = self.protocol(step);
             self.note_take(stream, number, why);
-            let bytes = part(step.bytes, way.pieces, piece);
+            let bytes = part(step.bytes, protocol.pieces, piece);
             let once = if piece == 0 { self.costs.recv_us * 1e-6 } else { 0.0 };
             let combining = match step.kind {
                 Kind::RecvReduce => at_rate(bytes, self.costs.reduce_gbs),
                 _ => 0.0,
             };
             // Data to be reduced is read in place.
-            let copied = way.copied && step.kind != Kind::RecvReduce;
+            let copied = protocol.copied && step.kind != Kind::RecvReduce;
             let seconds = once + combining + self.costs.moving(bytes, self.costs.recv_gbs, copied);
             let end = if seconds > 0.0 { self.occupy(number, seconds, piece == 0) } else { self.now };
             let progress = &mut self.streams[stream as usize];
@@ -89,7 +89,7 @@ impl Machine<'_> {
                 return;
             }
             self.streams[stream as usize].is_taking = false;
-            self.has_taken(stream);
+            self.finish_take(stream);
             why = Why::Rank;
         }
     }
@@ -97,7 +97,7 @@ impl Machine<'_> {
     /// Records the cause of the time at which a piece is processed. The last piece's cause is the message's,
     /// unless the piece followed at once.
     fn note_take(&mut self, stream: u32, number: u32, why: Why) {
-        let Place { message, piece } = self.streams[stream as usize].takes;
+        let Position { message, piece } = self.streams[stream as usize].takes;
         let timing = &mut self.timings[number as usize];
         if piece == 0 {
             timing.begin = self.now;
@@ -115,13 +115,13 @@ impl Machine<'_> {
     }
 
     /// Handles a piece that the receiver's processor has finished.
-    pub(super) fn has_taken(&mut self, stream: u32) {
-        let known = self.now + self.word(stream);
+    pub(super) fn finish_take(&mut self, stream: u32) {
+        let known = self.now + self.control_latency(stream);
         let progress = &mut self.streams[stream as usize];
-        let Place { message, piece } = progress.takes;
+        let Position { message, piece } = progress.takes;
         let number = self.program.recvs[message as usize];
         let step = self.program.steps[number as usize];
-        let pieces = self.costs.way(step.bytes, self.program.operation_bytes).pieces;
+        let pieces = self.costs.protocol(step.bytes, self.program.operation_bytes).pieces;
         progress.taken_in_all += 1;
         if self.costs.credits != u32::MAX {
             progress.taken_at.push_back(known);
@@ -132,13 +132,13 @@ impl Machine<'_> {
         let is_last = piece + 1 == pieces;
         progress.takes = next(progress.takes, is_last);
         if progress.block == Block::Credit {
-            self.events.at(known, Event::Word { stream });
+            self.events.at(known, Event::Resume { stream });
         }
         if is_last {
             self.complete(number);
-            self.tell(stream);
+            self.grant(stream);
         } else {
-            self.feed(number);
+            self.resume_followers(number);
         }
     }
 }

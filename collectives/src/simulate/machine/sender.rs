@@ -2,7 +2,7 @@
 //!
 //! The receiver's half sends events that announce grants and taken pieces.
 
-use super::{Block, Machine, Place, Progress, next, part};
+use super::{Block, Machine, Position, Progress, next, part};
 use crate::simulate::{Why, event::Event, program::NONE};
 
 impl Machine<'_> {
@@ -14,7 +14,8 @@ impl Machine<'_> {
             progress.released += 1;
             self.complete(step);
             let Progress { released, begins, .. } = self.streams[stream as usize];
-            if released >= begins.message || !self.way(self.step(self.program.sends[released as usize])).eager
+            if released >= begins.message
+                || !self.protocol(self.step(self.program.sends[released as usize])).eager
             {
                 return;
             }
@@ -25,7 +26,7 @@ impl Machine<'_> {
     pub(super) fn send(&mut self, stream: u32) {
         loop {
             let progress = &self.streams[stream as usize];
-            let Place { message, piece } = progress.begins;
+            let Position { message, piece } = progress.begins;
             if progress.is_beginning || message == self.program.streams[stream as usize].end {
                 return;
             }
@@ -34,13 +35,13 @@ impl Machine<'_> {
                 return;
             }
             let step = self.step(number);
-            let way = self.way(step);
+            let protocol = self.protocol(step);
             if piece == 0 {
                 self.note_begin(stream, number);
             }
             let once = if piece == 0 { self.costs.send_us * 1e-6 } else { 0.0 };
-            let bytes = part(step.bytes, way.pieces, piece);
-            let seconds = once + self.costs.moving(bytes, self.costs.send_gbs, way.copied);
+            let bytes = part(step.bytes, protocol.pieces, piece);
+            let seconds = once + self.costs.moving(bytes, self.costs.send_gbs, protocol.copied);
             let end = if seconds > 0.0 { self.occupy(number, seconds, piece == 0) } else { self.now };
             let progress = &mut self.streams[stream as usize];
             (progress.is_beginning, progress.block) = (true, Block::None);
@@ -49,7 +50,7 @@ impl Machine<'_> {
                 return;
             }
             self.streams[stream as usize].is_beginning = false;
-            self.has_begun(stream);
+            self.finish_begin(stream);
         }
     }
 
@@ -57,7 +58,7 @@ impl Machine<'_> {
     /// has.
     fn may_begin(&mut self, stream: u32, step: u32) -> bool {
         let progress = &self.streams[stream as usize];
-        let known = if self.way(self.step(step)).granted {
+        let known = if self.protocol(self.step(step)).granted {
             self.granted_at[progress.begins.message as usize]
         } else {
             0.0
@@ -82,7 +83,7 @@ impl Machine<'_> {
     fn wait_for(&mut self, stream: u32, block: Block, time: f64) -> bool {
         let progress = &mut self.streams[stream as usize];
         if time.is_finite() {
-            self.events.at(time, Event::Word { stream });
+            self.events.at(time, Event::Resume { stream });
         }
         progress.block = block;
         false
@@ -124,31 +125,31 @@ impl Machine<'_> {
     }
 
     /// Handles a piece that the sender's processor has begun.
-    pub(super) fn has_begun(&mut self, stream: u32) {
+    pub(super) fn finish_begin(&mut self, stream: u32) {
         let progress = &mut self.streams[stream as usize];
-        let Place { message, piece } = progress.begins;
+        let Position { message, piece } = progress.begins;
         let number = self.program.sends[message as usize];
         let step = self.program.steps[number as usize];
-        let way = self.costs.way(step.bytes, self.program.operation_bytes);
+        let protocol = self.costs.protocol(step.bytes, self.program.operation_bytes);
         progress.begun += 1;
         progress.ready += 1;
-        let is_last = piece + 1 == way.pieces;
+        let is_last = piece + 1 == protocol.pieces;
         progress.begins = next(progress.begins, is_last);
         if self.network.is_under_way(stream) {
-            self.network.follow(stream, self.costs.on_the_wire(part(step.bytes, way.pieces, piece)));
+            self.network.follow(stream, self.costs.on_the_wire(part(step.bytes, protocol.pieces, piece)));
         } else {
             self.leave(stream);
         }
-        if is_last && way.eager && self.streams[stream as usize].released == message {
+        if is_last && protocol.eager && self.streams[stream as usize].released == message {
             self.release(stream);
         }
     }
 
     /// Returns the bytes on the wire of the piece that leaves next, and whether it is its message's last.
     fn leaving(&self, stream: u32) -> (u64, bool) {
-        let Place { message, piece } = self.streams[stream as usize].leaves;
+        let Position { message, piece } = self.streams[stream as usize].leaves;
         let step = self.step(self.program.sends[message as usize]);
-        let pieces = self.way(step).pieces;
+        let pieces = self.protocol(step).pieces;
         (self.costs.on_the_wire(part(step.bytes, pieces, piece)), piece + 1 == pieces)
     }
 
@@ -171,7 +172,10 @@ impl Machine<'_> {
         let number = self.program.sends[message as usize];
         if is_last {
             self.timings[number as usize].wire = (self.now - progress.left_since) as f32;
-            if !self.costs.way(self.program.steps[number as usize].bytes, self.program.operation_bytes).eager
+            if !self
+                .costs
+                .protocol(self.program.steps[number as usize].bytes, self.program.operation_bytes)
+                .eager
             {
                 let known = self.now
                     + latency
@@ -190,6 +194,6 @@ impl Machine<'_> {
             progress.left_since = self.now;
         }
         let (following, _) = self.leaving(stream);
-        self.network.go_on(stream, (bytes, following), self.now, &mut self.events);
+        self.network.continue_with(stream, (bytes, following), self.now, &mut self.events);
     }
 }

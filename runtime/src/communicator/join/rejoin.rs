@@ -70,7 +70,8 @@ impl Processes {
             members.iter().position(|member| !self.addresses[member.index()].is_empty())
         else {
             return Err(Error::Bootstrap(format!(
-                "{job}: no rank of it had descriptors for sockets at which it could be met; raise the limit on \
+                "{job}: no rank of it had descriptors for sockets at which it could be met; raise the limit \
+                 on \
                  open files (ulimit -n)"
             )));
         };

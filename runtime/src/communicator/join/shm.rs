@@ -84,7 +84,8 @@ fn agree_on_reading(
         && !identity.has_parent()
     {
         eprintln!(
-            "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope or the \
+            "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope \
+             or the \
              container forbids it)"
         );
     }

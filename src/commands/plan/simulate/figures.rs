@@ -10,7 +10,7 @@ use collectives::{
     simulate::{Costs, svg},
 };
 use std::{fmt::Write, fs, path::Path};
-use topology::{Cluster, Inside, Rank, Speed, Tier};
+use topology::{Cluster, IntraHost, Rank, Speed, Tier};
 
 const MIB: u64 = 1 << 20;
 /// Maximum number of segments that is simulated.
@@ -101,7 +101,8 @@ fn two_tiers() -> Result<Cluster, CommandError> {
         Tier { hosts: 16, oversubscription: 2.0, latency: 0.0 },
         Tier { hosts: 64, oversubscription: 1.0, latency: 1e-6 },
     ];
-    Cluster::switched(64, (8, Inside::default()), Speed::new(2.0, 100.0), &tiers).map_err(CommandError::new)
+    Cluster::switched(64, (8, IntraHost::default()), Speed::new(2.0, 100.0), &tiers)
+        .map_err(CommandError::new)
 }
 
 /// Returns 4096 hosts in three tiers.
@@ -111,7 +112,8 @@ fn fat_tree() -> Result<Cluster, CommandError> {
         Tier { hosts: 256, oversubscription: 2.0, latency: 1e-6 },
         Tier { hosts: 4096, oversubscription: 1.0, latency: 1e-6 },
     ];
-    Cluster::switched(4096, (1, Inside::default()), Speed::new(2.0, 100.0), &tiers).map_err(CommandError::new)
+    Cluster::switched(4096, (1, IntraHost::default()), Speed::new(2.0, 100.0), &tiers)
+        .map_err(CommandError::new)
 }
 
 impl Figure {

@@ -30,20 +30,20 @@ const TOP: [&str; 3] = ["host", "backend", "env"];
 const OF_HOST: [&str; 6] = ["ssh", "addresses", "slots", "max_slots", "rdma", "env"];
 
 /// The reason, and the byte to which it refers.
-type Wrong = (usize, String);
+type Problem = (usize, String);
 
 /// Reads a whole file.
 pub(super) fn parse(text: &str) -> Result<Hostfile, HostfileError> {
-    let at = |(at, what): Wrong| Position::of(text, at).error(what);
+    let at = |(at, what): Problem| Position::of(text, at).error(what);
     let table = DeTable::parse(text).map_err(|e| {
         let place = e.span().map_or(0, |span| span.start);
         let what = e.message().replace('\n', ", ");
         at((place, format!("{what}; this was taken for TOML")))
     })?;
-    whole(table.get_ref()).map_err(at)
+    document(table.get_ref()).map_err(at)
 }
 
-fn whole(table: &DeTable<'_>) -> Result<Hostfile, Wrong> {
+fn document(table: &DeTable<'_>) -> Result<Hostfile, Problem> {
     known(table, &TOP)?;
     let backend = match table.get("backend") {
         Some(value) => Some(text(value).and_then(|name| check::backend(name).map_err(here(value)))?),
@@ -63,7 +63,7 @@ fn whole(table: &DeTable<'_>) -> Result<Hostfile, Wrong> {
             return Err(here(value)("a host is a table; write e.g. { ssh = \"mac0\" }".to_owned()));
         };
         let host = one_host(table, value)?;
-        check::another(&hosts, &host.name)
+        check::check_unique(&hosts, &host.name)
             .map_err(|what| (place(table.get("ssh").unwrap_or(value)), what))?;
         hosts.push(host);
         wires.push(table.get("rdma"));
@@ -80,7 +80,7 @@ fn whole(table: &DeTable<'_>) -> Result<Hostfile, Wrong> {
     Ok(Hostfile { format: Format::Toml, hosts, backend, env, devices })
 }
 
-fn one_host(table: &DeTable<'_>, whole: &Spanned<DeValue<'_>>) -> Result<Host, Wrong> {
+fn one_host(table: &DeTable<'_>, whole: &Spanned<DeValue<'_>>) -> Result<Host, Problem> {
     known(table, &OF_HOST)?;
     let name = table.get("ssh").ok_or_else(|| {
         here(whole)("a host without `ssh`; add the name that ssh takes, e.g. ssh = \"mac0\"".to_owned())
@@ -95,12 +95,12 @@ fn one_host(table: &DeTable<'_>, whole: &Spanned<DeValue<'_>>) -> Result<Host, W
     host.slots = table.get("slots").map(slots).transpose()?;
     host.max_slots = table.get("max_slots").map(slots).transpose()?;
     host.env = table.get("env").map(variables).transpose()?.unwrap_or_default();
-    check::maximum(&host).map_err(|what| (place(table.get("max_slots").unwrap_or(whole)), what))?;
+    check::check_maximum(&host).map_err(|what| (place(table.get("max_slots").unwrap_or(whole)), what))?;
     Ok(host)
 }
 
 /// A host's row of the matrix.
-fn row(hosts: &[Host], value: Option<&Spanned<DeValue<'_>>>) -> Result<Vec<Vec<String>>, Wrong> {
+fn row(hosts: &[Host], value: Option<&Spanned<DeValue<'_>>>) -> Result<Vec<Vec<String>>, Problem> {
     let mut row = vec![Vec::new(); hosts.len()];
     let Some(value) = value else { return Ok(row) };
     match value.get_ref() {
@@ -122,7 +122,7 @@ fn row(hosts: &[Host], value: Option<&Spanned<DeValue<'_>>>) -> Result<Vec<Vec<S
 }
 
 /// A device, several, or none.
-fn names(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Wrong> {
+fn names(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Problem> {
     if let DeValue::String(name) = value.get_ref() {
         return Ok(if name.is_empty() { Vec::new() } else { vec![name.clone().into_owned()] });
     }
@@ -130,14 +130,14 @@ fn names(value: &Spanned<DeValue<'_>>) -> Result<Vec<String>, Wrong> {
     Ok(names.into_iter().map(|(_, name)| name.to_owned()).collect())
 }
 
-fn texts<'a>(value: &'a Spanned<DeValue<'_>>, expected: &str) -> Result<Vec<(usize, &'a str)>, Wrong> {
+fn texts<'a>(value: &'a Spanned<DeValue<'_>>, expected: &str) -> Result<Vec<(usize, &'a str)>, Problem> {
     let DeValue::Array(list) = value.get_ref() else {
         return Err(here(value)(format!("{} stands where {expected} should", kind(value))));
     };
     list.iter().map(|item| text(item).map(|text| (place(item), text))).collect()
 }
 
-fn text<'a>(value: &'a Spanned<DeValue<'_>>) -> Result<&'a str, Wrong> {
+fn text<'a>(value: &'a Spanned<DeValue<'_>>) -> Result<&'a str, Problem> {
     match value.get_ref() {
         DeValue::String(text) if text.contains('\0') => {
             Err(here(value)("a text with a zero in it; leave it out".to_owned()))
@@ -150,7 +150,7 @@ fn text<'a>(value: &'a Spanned<DeValue<'_>>) -> Result<&'a str, Wrong> {
     }
 }
 
-fn slots(value: &Spanned<DeValue<'_>>) -> Result<u32, Wrong> {
+fn slots(value: &Spanned<DeValue<'_>>) -> Result<u32, Problem> {
     let DeValue::Integer(number) = value.get_ref() else {
         return Err(here(value)(format!(
             "{} stands where a number of slots should; write e.g. 4",
@@ -162,7 +162,7 @@ fn slots(value: &Spanned<DeValue<'_>>) -> Result<u32, Wrong> {
 }
 
 /// Variables; numbers and truth values are taken as they are written.
-fn variables(value: &Spanned<DeValue<'_>>) -> Result<Vec<(String, String)>, Wrong> {
+fn variables(value: &Spanned<DeValue<'_>>) -> Result<Vec<(String, String)>, Problem> {
     let DeValue::Table(table) = value.get_ref() else {
         return Err(here(value)("variables are a table; write e.g. { KEY = \"value\" }".to_owned()));
     };
@@ -181,7 +181,7 @@ fn variables(value: &Spanned<DeValue<'_>>) -> Result<Vec<(String, String)>, Wron
 }
 
 /// Refuses keys that nothing reads.
-fn known(table: &DeTable<'_>, known: &[&str]) -> Result<(), Wrong> {
+fn known(table: &DeTable<'_>, known: &[&str]) -> Result<(), Problem> {
     match table.keys().find(|key| !known.contains(&key.get_ref().as_ref())) {
         Some(key) => {
             let name = key.get_ref();
@@ -195,7 +195,7 @@ fn place(value: &Spanned<DeValue<'_>>) -> usize {
     value.span().start
 }
 
-fn here(value: &Spanned<DeValue<'_>>) -> impl Fn(String) -> Wrong {
+fn here(value: &Spanned<DeValue<'_>>) -> impl Fn(String) -> Problem {
     let at = place(value);
     move |what| (at, what)
 }
