@@ -59,7 +59,7 @@ pub(crate) fn library() -> &'static Path {
         let folder = test.parent().and_then(Path::parent).expect("cargo's folder");
         let release: &[&str] = if folder.ends_with("release") { &["--release"] } else { &[] };
         let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--workspace", "--lib", "--bins"])
+            .args(["build", "--quiet", "--workspace", "--lib", "--bins", "--features=tbccl/test-driver"])
             .args(release)
             .status();
         assert!(built.expect("cargo").success(), "the software device can't be built");
