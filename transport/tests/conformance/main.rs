@@ -133,6 +133,8 @@ on_every_device! {
     flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
     flow::many_messages_between_two_threads_keep_their_order,
     verbs::registered_memory_is_never_copied,
+    verbs::a_short_message_does_not_wait_for_its_receiver,
+    verbs::pieces_of_another_operation_are_an_error,
 }
 
 #[cfg(target_os = "linux")]

@@ -146,12 +146,65 @@ impl Sink for DeviceSink<'_> {
     }
 }
 
+/// Messages up to this length are copied by their sender, which need not wait for their arrival then.
+pub(crate) const COPIED_BYTES: usize = 32 << 10;
+
 pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
     registered_memory_is_never_copied_between(&mut pair);
 }
 
+/// Ranks that are in different calls get an error and not each other's data, whatever the lengths.
+pub(crate) fn pieces_of_another_operation_are_an_error(mut pair: Pair) {
+    // A lane each, since a lane is of no use after an error.
+    for (at, expected_len) in [100_000, 9_000].into_iter().enumerate() {
+        let src = registered(&pair.0[0].slab, &noise(100_000, 3));
+        let mut dst = pair.0[1].slab.allocate(expected_len).expect("room");
+        let (a, b) = pair.ends(at);
+        let mut send = SendState::new(1, Protocol::Copy).with_size(SizeClass::Bulk);
+        let mut recv = RecvState::new(2, expected_len).with_size(SizeClass::Bulk);
+        let until = Instant::now() + PATIENCE;
+        let error = loop {
+            assert!(Instant::now() < until, "no error");
+            if let Err(error) = a.poll_send(&mut send, src.span()) {
+                break error;
+            }
+            match b.poll_recv(&mut recv, &mut DeviceSink(dst.span_mut())) {
+                Ok(progress) => assert_ne!(progress, RecvProgress::Complete, "of another operation"),
+                Err(error) => break error,
+            }
+        };
+        let is_named = matches!(
+            error,
+            transport::TransportError::Mismatch { .. } | transport::TransportError::Length { .. }
+        );
+        assert!(is_named, "{error}");
+    }
+}
+
+/// The sender of a short message is done at once, whenever its receiver comes.
+pub(crate) fn a_short_message_does_not_wait_for_its_receiver(mut pair: Pair) {
+    for len in [1, 4041, COPIED_BYTES] {
+        let bytes = noise(len, 3);
+        let src = registered(&pair.0[0].slab, &bytes);
+        let mut dst = pair.0[1].slab.allocate(len).expect("room");
+        let (a, b) = pair.ends(1);
+        let mut send = SendState::new(9, Protocol::Copy).with_size(SizeClass::Bulk);
+        let mut recv = RecvState::new(9, len).with_size(SizeClass::Bulk);
+        assert!(b.announce(&mut recv, Some(dst.span_mut())).expect("announced"));
+        let until = Instant::now() + PATIENCE;
+        while a.poll_send(&mut send, src.span()).expect("send") != SendProgress::Complete {
+            assert!(Instant::now() < until, "stuck");
+        }
+        let mut sink = DeviceSink(dst.span_mut());
+        while b.poll_recv(&mut recv, &mut sink).expect("recv") != RecvProgress::Complete {
+            assert!(Instant::now() < until, "stuck");
+        }
+        assert!(dst.as_slice() == bytes, "{len} bytes");
+    }
+}
+
 fn registered_memory_is_never_copied_between(pair: &mut Pair) {
-    for len in [1, 100, 4096, 16 << 10, (16 << 10) + 1, (3 << 20) + 5] {
+    for len in [COPIED_BYTES + 1, 100_000, 1 << 20, (3 << 20) + 5] {
         let bytes = noise(len, 3);
         let src = registered(&pair.0[0].slab, &bytes);
         let mut dst = pair.0[1].slab.allocate(len).expect("room");
@@ -182,7 +235,7 @@ pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
     let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
     let (retransmissions, reconnections) =
         all.fold((0, 0), |(a, b), all| (a + all.retransmissions, b + all.reconnections));
-    assert!(retransmissions > 0, "nothing was retransmissions");
+    assert!(retransmissions > 0, "nothing was retransmitted");
     // Queues that match sends with receives by order are recreated.
     let matched = pair.0[0].endpoint.as_ref().is_some_and(|endpoint| !endpoint.is_one_sided());
     assert_eq!(reconnections > 0, matched, "{reconnections} connections were made new");

@@ -220,7 +220,7 @@ impl VerbsEndpoint {
             let spec = QueuePairSpec { service, send_depth, recv_depth, inline_bytes };
             let pair = port.domain.queue_pair_on(&spec, &port.sends, &port.receives)?;
             let id = Id { what: What::Sent, peer: peer as u16, rail: index as u8, life: 0, wire, value: 0 };
-            Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth))
+            Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth, port.abilities.frame_bytes))
         };
         let control = queue(0, CONTROL_DEPTH, RX_SLOTS)?;
         let data_depth = rules.window as u32 * (rules.piece_bytes.div_ceil(SLOT_BYTES) as u32 + 1);

@@ -14,7 +14,8 @@ use super::{
     pace::{self, Candidate},
     peer::{Env, Peer},
     rail::{Rail, Taken},
-    wire::{Grant, LANES, is_before},
+    telling::Notice,
+    wire::{Grant, LANES, Mark, is_before},
 };
 use crate::{RecvState, TransportError, memory::SpanMut};
 
@@ -109,6 +110,7 @@ impl Peer {
             said: 0,
             attempt: 0,
             life: 0,
+            foreign: None,
         });
         incoming.messages[index].granted += len;
         incoming.outstanding += 1;
@@ -156,7 +158,9 @@ impl Peer {
         piece.crc = None;
         piece.since = None;
         piece.said = 0;
+        piece.foreign = None;
         let piece = *piece;
+        let is_unsolicited = incoming.is_unsolicited(number, piece.attempt);
         incoming.held -= usize::from(was_held);
         let message = incoming.messages[(piece.message - incoming.first_message) as usize];
         self.granted += 1;
@@ -183,8 +187,28 @@ impl Peer {
                 Err(error) => return self.take_down(env, rail, true, &error.to_string()),
             }
         }
-        self.grants.push(grant);
+        if !is_unsolicited {
+            self.grants.push(grant);
+        }
         Ok(())
+    }
+
+    /// Lets the peer send pieces without grants from now on, where both ends know their places: with one rail, on
+    /// devices that hold sends, it is the next receive of the lane's queue. Called when all grants of earlier
+    /// pieces have been sent, since these must be sent before.
+    pub(super) fn allow_unsolicited(&mut self, env: &Env<'_>) {
+        let [rail] = &self.rails[..] else { return };
+        for lane in 0..LANES {
+            let incoming = &mut self.incoming[lane];
+            let is_behind = incoming.unsolicited_from.is_some() || incoming.held > 0;
+            if is_behind || !env.rules.holds_sends() || !rail.takes_pieces(lane) {
+                continue;
+            }
+            let piece = incoming.next_piece();
+            incoming.unsolicited_from = Some(piece);
+            let mark = Mark { piece, crc: 0, lane: lane as u32, attempt: 0 };
+            self.notices.push_back(Notice::Unsolicited(mark));
+        }
     }
 
     /// A device takes fewer receives than it has said: from now on it is asked for no more, and this piece waits.

@@ -11,7 +11,7 @@
 use super::{
     outgoing::goes_in_pieces,
     peer::{Env, Peer},
-    wire::{CONFIRM, Kind, LANES, Mark, is_before},
+    wire::{CONFIRM, Kind, LANES, Mark, checksum, is_before},
 };
 use crate::{RecvProgress, RecvState, Sink, TransportError};
 use std::{
@@ -79,6 +79,8 @@ pub(super) struct Piece {
     pub(super) attempt: u16,
     /// In which life of its rail it was granted.
     pub(super) life: u8,
+    /// The operation that its trailer names, if it is another one than ours.
+    pub(super) foreign: Option<u64>,
 }
 
 impl Piece {
@@ -112,6 +114,8 @@ pub(super) struct Incoming {
     pub(super) held: usize,
     pub(super) staging: Vec<u32>,
     pub(super) staging_base: usize,
+    /// Pieces from this number on are sent without a grant.
+    pub(super) unsolicited_from: Option<u32>,
 }
 
 impl Incoming {
@@ -130,7 +134,24 @@ impl Incoming {
             held: 0,
             staging: (0..staging).collect(),
             staging_base,
+            unsolicited_from: None,
         }
+    }
+
+    /// All pieces need no grant, until the rail falls.
+    pub(super) fn start_unsolicited(&mut self) {
+        self.unsolicited_from = Some(self.next_piece());
+    }
+
+    /// Whether the sender sends a piece without a grant.
+    pub(super) fn is_unsolicited(&self, number: u32, attempt: u16) -> bool {
+        attempt == 0 && self.unsolicited_from.is_some_and(|first| !is_before(number, first))
+    }
+
+    /// Whether pieces are sent on grants only.
+    #[inline]
+    pub(super) fn needs_grants(&self) -> bool {
+        self.unsolicited_from.is_none()
     }
 
     /// Nothing is granted that has not been handed over.
@@ -167,6 +188,19 @@ impl Incoming {
     /// The length of a piece that is granted.
     pub(super) fn len_of(&mut self, number: u32) -> Option<usize> {
         self.piece_mut(number).map(|piece| piece.len)
+    }
+
+    /// Takes note of the operation that a piece's trailer names.
+    pub(super) fn check_operation(&mut self, number: u32, digest: u64) {
+        let first_message = self.first_message;
+        let Some(message) = self.piece_mut(number).map(|piece| (piece.message - first_message) as usize)
+        else {
+            return;
+        };
+        let is_ours = self.messages.get(message).is_some_and(|message| message.digest == digest);
+        if let Some(piece) = self.piece_mut(number).filter(|_| !is_ours) {
+            piece.foreign = Some(digest);
+        }
     }
 
     /// Takes note that a piece is complete; moves the counter of what has arrived.
@@ -245,12 +279,12 @@ impl Peer {
     ) -> Result<(), TransportError> {
         let incoming = &mut self.incoming[lane];
         let Some(piece) = incoming.piece_mut(number).copied() else { return Ok(()) };
-        if !piece.is_here || piece.arrived {
+        if !piece.is_here || piece.arrived || piece.foreign.is_some() {
             return Ok(());
         }
         if env.rules.checksum || !env.rules.one_sided {
             let Some(crc) = piece.crc else { return Ok(()) };
-            if env.rules.checksum && crc != crc32c::crc32c(env.memory.bytes(piece.at, piece.len)) {
+            if env.rules.checksum && crc != checksum(env.memory.bytes(piece.at, piece.len)) {
                 // Where sends meet receives in order, one more in between would upset the order.
                 return if env.rules.one_sided {
                     self.grant_again(env, lane, number)
@@ -403,6 +437,9 @@ impl Peer {
         if state.announced != Some(incoming.first_message) {
             self.check()?;
             return Ok(RecvProgress::Idle);
+        }
+        if let Some(found) = incoming.pieces.front().and_then(|piece| piece.foreign) {
+            return Err(TransportError::Mismatch { expected: state.digest, found });
         }
         let before = state.received;
         while let Some(piece) = incoming.pieces.front().copied()

@@ -12,9 +12,9 @@
 //! again when the peer grants it again.
 
 use super::{
-    peer::{Env, Peer},
+    peer::{Env, Peer, Rules},
     telling::Notice,
-    wire::{CONFIRM, Grant, Kind, Mark, PAYLOAD_BYTES, immediate, is_before},
+    wire::{CONFIRM, Grant, Kind, Mark, PAYLOAD_BYTES, checksum, immediate, is_before},
 };
 use crate::{
     SendProgress, SendState, SizeClass, TransportError,
@@ -32,6 +32,9 @@ pub(super) fn goes_in_pieces(size: SizeClass, len: usize) -> bool {
     len > PAYLOAD_BYTES || size == SizeClass::Bulk && len > 0
 }
 
+/// Messages up to this length are copied before they are sent.
+const COPIED_BYTES: u64 = 32 << 10;
+
 /// In a grant whose rail has gone down: the peer will grant the piece again.
 const FORGOTTEN: u8 = u8::MAX;
 
@@ -47,11 +50,32 @@ struct Piece {
     /// The staging place that they lie in, to be given back.
     staging: Option<u32>,
     arrived: bool,
+    /// Names the operation and the bytes of its message.
+    digest: u64,
+    total: u64,
     crc: u32,
     /// Of the latest grant of it.
     attempt: u16,
     /// By which it was last sent.
     rail: u8,
+}
+
+impl Piece {
+    /// Returns our own grant of a piece, by its number, that is sent once more.
+    fn grant(&self, lane: usize, piece: u32) -> Grant {
+        Grant {
+            address: 0,
+            digest: self.digest,
+            offset: 0,
+            total: self.total,
+            piece,
+            len: self.len as u32,
+            rkey: 0,
+            lane: lane as u8,
+            rail: 0,
+            attempt: self.attempt,
+        }
+    }
 }
 
 /// One lane's outgoing side.
@@ -75,6 +99,8 @@ pub(super) struct Outgoing {
     /// Free staging places, by offset.
     staging: Vec<u32>,
     staging_base: usize,
+    /// Pieces from this number on need no grant.
+    unsolicited_from: Option<u32>,
 }
 
 impl Outgoing {
@@ -91,6 +117,43 @@ impl Outgoing {
             arrived: 0,
             staging: (0..staging).collect(),
             staging_base,
+            unsolicited_from: None,
+        }
+    }
+
+    /// All pieces need no grant, until the rail falls.
+    pub(super) fn start_unsolicited(&mut self) {
+        self.unsolicited_from = Some(self.expected);
+    }
+
+    /// Returns the grant of the next piece of a message: the peer's, or our own where none is needed.
+    fn next_grant(&self, lane: usize, rules: &Rules, state: &SendState, total: usize) -> Option<Grant> {
+        if let Some(grant) = self.grants.front() {
+            return Some(*grant);
+        }
+        let first = self.unsolicited_from?;
+        if is_before(self.expected, first) || self.pieces.len() >= rules.window {
+            return None;
+        }
+        let len = (total - state.staged).min(rules.piece_bytes);
+        Some(Grant {
+            address: 0,
+            digest: state.digest,
+            offset: state.staged as u64,
+            total: total as u64,
+            piece: self.expected,
+            len: len as u32,
+            rkey: 0,
+            lane: lane as u8,
+            rail: 0,
+            attempt: 0,
+        })
+    }
+
+    /// Takes note that the piece of a grant has been sent.
+    fn use_grant(&mut self) {
+        if self.grants.pop_front().is_none() {
+            self.expected = self.expected.wrapping_add(1);
         }
     }
 
@@ -146,6 +209,7 @@ impl Outgoing {
             grant.rail = FORGOTTEN;
         }
         self.again.retain(|grant| usize::from(grant.rail) != rail);
+        self.unsolicited_from = None;
     }
 
     /// Nothing is under way.
@@ -212,7 +276,7 @@ impl Peer {
     ) -> Result<SendProgress, TransportError> {
         let before = state.staged;
         while state.staged < ready {
-            let Some(grant) = self.out[lane].grants.front().copied() else { break };
+            let Some(grant) = self.out[lane].next_grant(lane, &env.rules, state, src.len()) else { break };
             self.check_grant(&grant, state, src.len())?;
             if state.staged + grant.len as usize > ready {
                 break;
@@ -220,17 +284,21 @@ impl Peer {
             if !self.send_piece(env, lane, &grant, src.sub(state.staged, grant.len as usize))? {
                 break;
             }
-            self.out[lane].grants.pop_front();
+            self.out[lane].use_grant();
             state.staged += grant.len as usize;
         }
         if !self.notices.is_empty() {
             self.flush(env)?;
         }
         if state.staged == src.len() {
-            let out = &self.out[lane];
-            state.awaits = Some(u64::from(out.arrived.wrapping_add(out.pieces.len() as u32)));
-            self.out[lane].message = self.out[lane].message.wrapping_add(1);
+            let out = &mut self.out[lane];
+            out.message = out.message.wrapping_add(1);
             self.counters[lane].sent_messages += 1;
+            // A staged message is a copy, which is kept until it has arrived.
+            if out.pieces.back().is_none_or(|piece| piece.staging.is_some()) && !state.match_ack {
+                return Ok(SendProgress::Complete);
+            }
+            state.awaits = Some(u64::from(out.arrived.wrapping_add(out.pieces.len() as u32)));
             return Ok(SendProgress::Posted);
         }
         Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
@@ -261,12 +329,14 @@ impl Peer {
     ) -> Result<bool, TransportError> {
         let rail = usize::from(grant.rail);
         let out = &mut self.out[lane];
-        if grant.rail == FORGOTTEN || !out.again.is_empty() || !self.rails[rail].has_room(lane) {
+        if grant.rail == FORGOTTEN || !out.again.is_empty() || !self.rails[rail].has_room(lane, src.len()) {
             return Ok(false);
         }
+        // A short message is copied even from registered memory, so that its sender need not wait until it arrives.
+        let is_copied = grant.total <= COPIED_BYTES && !out.staging.is_empty();
         let (at, staging) = match env.locate(src.as_ptr(), src.len()) {
-            Some(at) => (at, None),
-            None => {
+            Some(at) if !is_copied => (at, None),
+            _ => {
                 let Some(place) = out.staging.pop() else { return Ok(false) };
                 let at = out.staging_base + place as usize * env.rules.piece_bytes;
                 env.memory.put(at, src);
@@ -274,12 +344,14 @@ impl Peer {
                 (at, Some(place))
             }
         };
-        let crc = if env.rules.checksum { crc32c::crc32c(env.memory.bytes(at, src.len())) } else { 0 };
+        let crc = if env.rules.checksum { checksum(env.memory.bytes(at, src.len())) } else { 0 };
         let piece = Piece {
             at,
             len: src.len(),
             staging,
             arrived: false,
+            digest: grant.digest,
+            total: grant.total,
             crc,
             attempt: grant.attempt,
             rail: grant.rail,
@@ -331,7 +403,7 @@ impl Peer {
             self.rails[index].pace.posted(piece.len as u64, Instant::now());
         }
         match posted {
-            Ok(true) if !env.rules.one_sided => self.send_trailer(env, index, lane, mark)?,
+            Ok(true) if !env.rules.one_sided => self.send_trailer(env, index, lane, (mark, grant.digest))?,
             Ok(true) if env.rules.checksum => self.notices.push_back(Notice::Sent(mark)),
             Ok(true) => {}
             Ok(false) => return Ok(false),
@@ -349,7 +421,7 @@ impl Peer {
                 match self.out[lane].pieces.get(index).copied() {
                     Some(piece) if !piece.arrived && piece.attempt != grant.attempt => {}
                     Some(piece) if !piece.arrived => {
-                        let has_room = self.rails[usize::from(grant.rail)].has_room(lane);
+                        let has_room = self.rails[usize::from(grant.rail)].has_room(lane, piece.len);
                         if !has_room || !self.post_piece(env, lane, &grant, &piece)? {
                             break;
                         }
@@ -366,6 +438,25 @@ impl Peer {
             }
         }
         Ok(())
+    }
+
+    /// The peer says from which piece on a lane needs no grants. While our rail is down, it does not know that yet.
+    pub(super) fn unsolicited_from(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
+        let lane = mark.lane as usize;
+        if lane >= self.out.len() || is_before(self.out[lane].expected, mark.piece) {
+            return Err(self.protocol("pieces that need no grant, before those that need one were granted"));
+        }
+        if self.rails.len() != 1 || !self.rails[0].takes_pieces(lane) {
+            return Ok(());
+        }
+        let out = &mut self.out[lane];
+        out.unsolicited_from = Some(mark.piece);
+        // Those that were sent before the rail fell, and that the peer had not announced, are lost.
+        for index in mark.piece.wrapping_sub(out.arrived) as usize..out.pieces.len() {
+            let grant = out.pieces[index].grant(lane, out.arrived.wrapping_add(index as u32));
+            out.again.push_back(grant);
+        }
+        self.repeat_pieces(env)
     }
 
     /// Takes in a grant: of a new piece, or of one that was sent and has been lost.
@@ -393,6 +484,12 @@ impl Peer {
         let index = grant.piece.wrapping_sub(out.arrived) as usize;
         if let Some(piece) = out.pieces.get_mut(index) {
             piece.attempt = grant.attempt;
+            if piece.digest != grant.digest {
+                return Err(TransportError::Mismatch { expected: piece.digest, found: grant.digest });
+            }
+            if piece.total != grant.total {
+                return Err(TransportError::Length { expected: grant.total, found: piece.total });
+            }
         }
         match out.pieces.get(index).copied() {
             Some(piece) if piece.len == grant.len as usize && !piece.arrived => {

@@ -20,7 +20,10 @@ use super::{
     queue::{Queue, What},
     rail::Rail,
     telling::Notice,
-    wire::{Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally, is_before},
+    wire::{
+        Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally, is_before,
+        message_checksum,
+    },
 };
 use crate::{Counters, TransportError, memory::Span, verbs::PostError};
 use std::{
@@ -57,6 +60,11 @@ pub(super) struct Rules {
 }
 
 impl Rules {
+    /// Whether devices hold a send until the peer has posted its receive: those without remote write do (TN3205).
+    pub(super) fn holds_sends(&self) -> bool {
+        !self.one_sided
+    }
+
     /// Does a completion of a piece say that it has arrived for good? Not where its checksum may still be wrong, and not
     /// where a trailer has yet to follow: there the peer's counter says so.
     pub(super) fn completions_confirm(&self) -> bool {
@@ -78,6 +86,19 @@ impl Env<'_> {
     #[inline]
     pub(super) fn locate(&self, start: *const u8, len: usize) -> Option<usize> {
         self.memory.locate(start, len).or_else(|| self.lent.locate(start, len))
+    }
+
+    /// Writes a message to a place in the slab, with its checksum; returns its bytes.
+    #[inline]
+    pub(super) fn write_message(&self, at: usize, header: &Header, payload: Span<'_>) -> usize {
+        let bytes = size_of::<Header>() + payload.len();
+        self.memory.put(at, Span::from(bytemuck::bytes_of(header)));
+        self.memory.put(at + size_of::<Header>(), payload);
+        if self.rules.checksum {
+            let crc = message_checksum(self.memory.bytes(at, bytes));
+            self.memory.put(at, Span::from(&crc.to_le_bytes()[..]));
+        }
+        bytes
     }
 
     pub(super) fn keys(&mut self, rail: &Rail) -> &mut Keys {
@@ -228,21 +249,16 @@ impl Peer {
             return Ok(false);
         }
         let Some(active) = self.active() else { return Ok(false) };
-        if self.held.is_some() || !self.rails[active].control.has_room(1) {
+        if self.held.is_some() || !self.rails[active].control.has_room(payload.len()) {
             return Ok(false);
         }
         let len = payload.len();
         debug_assert!(len <= PAYLOAD_BYTES);
         let tally = self.tally();
-        let mut header = Header { seq: self.next, len: len as u32, tally, pace: self.pace(), ..header };
+        let header = Header { seq: self.next, len: len as u32, tally, pace: self.pace(), ..header };
         let slot = self.next % TX_SLOTS;
         let at = self.tx_base + slot as usize * SLOT_BYTES;
-        env.memory.put(at + size_of::<Header>(), payload);
-        if env.rules.checksum {
-            header.crc = header.checksum(env.memory.bytes(at + size_of::<Header>(), len));
-        }
-        env.memory.put(at, Span::from(bytemuck::bytes_of(&header)));
-        self.lengths[slot as usize] = (size_of::<Header>() + len) as u32;
+        self.lengths[slot as usize] = env.write_message(at, &header, payload) as u32;
         self.held = Some(self.next);
         self.next = self.next.wrapping_add(1);
         self.told = tally;

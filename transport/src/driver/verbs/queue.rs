@@ -79,28 +79,46 @@ pub(super) struct Queue {
     /// Requests posted to the send queue, and known to have left it.
     posted: u32,
     completed: u32,
+    /// Entries of the send queue: frames on devices that count so, requests on others.
     depth: u32,
+    /// Bytes of an entry, on devices that count in frames.
+    frame_bytes: Option<u32>,
+    /// Entries that all requests have taken, and that have left the queue.
+    entries: u64,
+    entries_left: u64,
+    /// Entries up to the latest request that asked for its completion.
+    entries_signaled: u64,
+    /// Entries of the largest request.
+    largest: u64,
     /// All requests before this one have a completion, of their own or of a later one.
     signaled: u32,
     /// How often the device took less than the queue had room for.
     pub(super) refusals: u64,
     inline_bytes: usize,
-    /// Bytes posted in all, and the number of each request that asked for its completion with the bytes up to it.
+    /// Bytes posted in all.
     bytes: u64,
-    marks: VecDeque<(u32, u64)>,
+    /// The requests that asked for their completions.
+    marks: VecDeque<Mark>,
     left: u64,
     /// Pieces whose completion says that they have arrived, with the numbers of their requests.
     pieces: VecDeque<(u32, u8, u32)>,
 }
 
+/// A request that asked for its completion, with all that was posted up to it.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    request: u32,
+    bytes: u64,
+    entries: u64,
+}
+
 /// Every so many requests, at least, one asks for a completion.
 const SIGNAL_EVERY: u32 = 8;
-/// A queue is not thought to be less deep: a piece and what follows it are posted together.
-const LEAST_DEPTH: u32 = 2;
 
 impl Queue {
-    /// `id` is that of its completions, but for `what` and `value`; `depth` is that of its send queue.
-    pub(super) fn new(pair: QueuePair, id: Id, depth: u32) -> Queue {
+    /// `id` is that of its completions, but for `what` and `value`; `depth` is that of its send queue, in frames
+    /// of `frame_bytes` where the device counts so.
+    pub(super) fn new(pair: QueuePair, id: Id, depth: u32, frame_bytes: Option<u32>) -> Queue {
         let inline_bytes = pair.granted().max_inline_data as usize;
         Queue {
             pair,
@@ -108,6 +126,11 @@ impl Queue {
             posted: 0,
             completed: 0,
             depth,
+            frame_bytes,
+            entries: 0,
+            entries_left: 0,
+            entries_signaled: 0,
+            largest: 1,
             signaled: 0,
             refusals: 0,
             inline_bytes,
@@ -130,6 +153,7 @@ impl Queue {
         self.signaled = 0;
         self.marks.clear();
         (self.bytes, self.left) = (0, 0);
+        (self.entries, self.entries_left, self.entries_signaled) = (0, 0, 0);
         self.pieces.clear();
         Ok(())
     }
@@ -148,10 +172,27 @@ impl Queue {
         self.pair.fail()
     }
 
-    /// Is there room for so many requests?
+    /// Whether there is room for a message of this length.
     #[inline]
-    pub(super) fn has_room(&self, requests: u32) -> bool {
-        self.posted.wrapping_sub(self.completed) + requests <= self.depth
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.has_entries(self.entries_of(len))
+    }
+
+    /// Whether there is room for a piece and what follows it.
+    #[inline]
+    pub(super) fn has_room_for_piece(&self, len: usize) -> bool {
+        self.has_entries(self.entries_of(len) + 1)
+    }
+
+    #[inline]
+    fn has_entries(&self, entries: u64) -> bool {
+        self.entries - self.entries_left + entries <= self.depth.into()
+    }
+
+    /// Returns the entries that a message takes.
+    #[inline]
+    fn entries_of(&self, len: usize) -> u64 {
+        self.frame_bytes.map_or(1, |frame| (len as u64).div_ceil(frame.into()).max(1))
     }
 
     /// The number that the next request will have.
@@ -194,10 +235,11 @@ impl Queue {
 
     #[inline]
     fn post(&mut self, run: Run, operation: Operation, signaled: bool) -> Result<bool, PostError> {
-        if !self.has_room(1) {
+        if !self.has_room(run.len()) {
             return Ok(false);
         }
-        let signaled = signaled || self.posted.wrapping_sub(self.signaled) + 1 >= self.cadence();
+        let entries = self.entries_of(run.len());
+        let signaled = signaled || self.is_signal_due(entries);
         let request = SendRequest {
             id: Id { what: What::Sent, value: self.posted, ..self.id }.pack(),
             run: run.local(),
@@ -209,8 +251,15 @@ impl Queue {
         match unsafe { self.pair.post_send(&request) } {
             Ok(()) => {
                 self.bytes += run.len() as u64;
+                self.entries += entries;
+                self.largest = self.largest.max(entries);
                 if signaled {
-                    self.marks.push_back((self.posted, self.bytes));
+                    self.entries_signaled = self.entries;
+                    self.marks.push_back(Mark {
+                        request: self.posted,
+                        bytes: self.bytes,
+                        entries: self.entries,
+                    });
                     self.signaled = self.posted.wrapping_add(1);
                 }
                 self.posted = self.posted.wrapping_add(1);
@@ -221,18 +270,24 @@ impl Queue {
         }
     }
 
-    /// At least four requests of a full queue ask for a completion, if it is that deep.
+    /// Whether a request must ask for its completion: at least four do in a full queue, if it is that deep.
     #[inline]
-    fn cadence(&self) -> u32 {
-        (self.depth / 4).clamp(1, SIGNAL_EVERY)
+    fn is_signal_due(&self, entries: u64) -> bool {
+        let requests = self.posted.wrapping_sub(self.signaled) + 1;
+        requests >= SIGNAL_EVERY || (self.entries + entries - self.entries_signaled) * 4 >= self.depth.into()
     }
 
-    /// The device refuses what there should be room for: takes note of how much it takes. False when no completion is to
+    /// The device refuses what there should be room for: takes note of how much it takes, which is at least a piece
+    /// and what follows it. False when no completion is to
     /// come that would make room.
     #[cold]
     fn learns_depth(&mut self) -> bool {
+        eprintln!(
+            "learn {:?} posted {} completed {} signaled {}",
+            self.id, self.posted, self.completed, self.signaled
+        );
         self.refusals += 1;
-        self.depth = self.posted.wrapping_sub(self.completed).max(LEAST_DEPTH);
+        self.depth = (self.entries - self.entries_left).max(self.largest + 1) as u32;
         super::wire::is_before(self.completed, self.signaled)
     }
 
@@ -249,11 +304,11 @@ impl Queue {
     pub(super) fn complete(&mut self, request: u32, mut arrived: impl FnMut(usize, u32)) -> u64 {
         self.completed = request.wrapping_add(1);
         let before = self.left;
-        while let Some(&(number, bytes)) = self.marks.front()
-            && !super::wire::is_before(request, number)
+        while let Some(&mark) = self.marks.front()
+            && !super::wire::is_before(request, mark.request)
         {
             self.marks.pop_front();
-            self.left = bytes;
+            (self.left, self.entries_left) = (mark.bytes, mark.entries);
         }
         while let Some(&(number, lane, piece)) = self.pieces.front()
             && !super::wire::is_before(request, number)

@@ -8,7 +8,7 @@ use super::{
     pace::Pace,
     peer::{AUX_SLOTS, Env, RX_SLOTS, read},
     queue::{Queue, What},
-    wire::{Header, Kind, LANES, Mark, SLOT_BYTES},
+    wire::{Header, Kind, LANES, Mark, SLOT_BYTES, message_checksum},
 };
 use crate::{
     TransportError,
@@ -211,11 +211,11 @@ impl Rail {
         self.is_up() && (self.data.is_none() || self.data_state == State::Up)
     }
 
-    /// Can a piece of a lane, with what follows it, be sent now?
+    /// Whether a piece of a lane, with what follows it, can be sent now.
     #[inline]
-    pub(super) fn has_room(&self, lane: usize) -> bool {
+    pub(super) fn has_room(&self, lane: usize, len: usize) -> bool {
         let queue = self.data.as_ref().map_or(&self.control, |data| &data[lane]);
-        self.takes_pieces(lane) && queue.has_room(2)
+        self.takes_pieces(lane) && queue.has_room_for_piece(len)
     }
 
     /// Where a slot is.
@@ -233,7 +233,7 @@ impl Rail {
     ) -> Result<bool, TransportError> {
         let index = self.aux_next % AUX_SLOTS;
         let last = self.aux_requests[index as usize];
-        if !self.control.has_room(1) || last != u32::MAX && !self.control.has_left(last) {
+        if !self.control.has_room(AUX_BYTES) || last != u32::MAX && !self.control.has_left(last) {
             return Ok(false);
         }
         let run = self.write_message(env, self.places.aux(index), word, mark)?;
@@ -255,13 +255,9 @@ impl Rail {
         mark: Option<Mark>,
     ) -> Result<Run, TransportError> {
         let payload: &[u8] = mark.as_ref().map_or(&[], |mark| bytemuck::bytes_of(mark));
-        let mut header = Header { len: payload.len() as u32, ..word };
-        if env.rules.checksum {
-            header.crc = header.checksum(payload);
-        }
-        env.memory.put(at, Span::from(bytemuck::bytes_of(&header)));
-        env.memory.put(at + size_of::<Header>(), Span::from(payload));
-        env.ports[self.port].keys.run(at, size_of::<Header>() + payload.len())
+        let header = Header { len: payload.len() as u32, ..word };
+        let bytes = env.write_message(at, &header, Span::from(payload));
+        env.ports[self.port].keys.run(at, bytes)
     }
 
     /// Posts receives for a piece and its trailer; says how many of these the device has taken when it takes no more.
@@ -289,16 +285,23 @@ impl Rail {
         })
     }
 
-    /// What a trailer says, if it is whole and of that piece.
-    pub(super) fn trailer(&self, env: &Env<'_>, lane: usize, piece: u32, bytes: usize) -> Option<Mark> {
+    /// The mark and the operation that a trailer names, if it is whole and of that piece.
+    pub(super) fn trailer(
+        &self,
+        env: &Env<'_>,
+        lane: usize,
+        piece: u32,
+        bytes: usize,
+    ) -> Option<(Mark, u64)> {
         if bytes != AUX_BYTES {
             return None;
         }
         let at = self.places.trailer_in(lane, piece);
         let (header, kind) = read::<Header>(env.memory, at).checked(bytes).ok()?;
         let mark = read::<Mark>(env.memory, at + size_of::<Header>());
-        let whole = !env.rules.checksum || header.crc == header.checksum(bytemuck::bytes_of(&mark));
-        (kind == Kind::Trailer && whole && mark.piece == piece && mark.lane as usize == lane).then_some(mark)
+        let whole = !env.rules.checksum || header.crc == message_checksum(env.memory.bytes(at, bytes));
+        (kind == Kind::Trailer && whole && mark.piece == piece && mark.lane as usize == lane)
+            .then_some((mark, header.digest))
     }
 
     /// Makes the queue pairs new, with receives posted where they stand ready at all times.

@@ -30,6 +30,10 @@ impl Peer {
         r.renew(env, false).map_err(|error| TransportError::Rail { rail: r.name.clone(), error })?;
         self.rails[rail].control_state = State::Up;
         self.rails[rail].data_state = State::Up;
+        if self.rails.len() == 1 && env.rules.holds_sends() {
+            self.out.iter_mut().for_each(Outgoing::start_unsolicited);
+            self.incoming.iter_mut().for_each(Incoming::start_unsolicited);
+        }
         self.post_slots(env, rail)
     }
 
@@ -77,15 +81,11 @@ impl Peer {
         env: &mut Env<'_>,
         rail: usize,
         lane: usize,
-        mark: Mark,
+        (mark, digest): (Mark, u64),
     ) -> Result<(), TransportError> {
         let at = self.rails[rail].places.trailer_out(lane, mark.piece);
-        let run = self.rails[rail].write_message(
-            env,
-            at,
-            Header::new(Kind::Trailer, Tally::default()),
-            Some(mark),
-        )?;
+        let header = Header { digest, ..Header::new(Kind::Trailer, Tally::default()) };
+        let run = self.rails[rail].write_message(env, at, header, Some(mark))?;
         let Some(data) = &mut self.rails[rail].data else { return Ok(()) };
         match data[lane].send(run, false) {
             Ok(true) => Ok(()),
@@ -117,7 +117,10 @@ impl Peer {
         (piece, bytes): (u32, u32),
     ) -> Result<(), TransportError> {
         match self.rails[rail].trailer(env, lane, piece, bytes as usize) {
-            Some(mark) => self.checksum_of(env, mark),
+            Some((mark, digest)) => {
+                self.incoming[lane].check_operation(piece, digest);
+                self.checksum_of(env, mark)
+            }
             None => self.take_down(env, rail, true, "a message was lost"),
         }
     }
@@ -143,6 +146,7 @@ impl Peer {
     /// Makes the queue pairs dead: nothing arrives through them from now on.
     fn fence(&mut self, index: usize, data_only: bool, cause: &str) {
         self.out.iter_mut().for_each(|out| out.forget_rail(index));
+        self.incoming.iter_mut().for_each(|incoming| incoming.unsolicited_from = None);
         // They are granted again, and not twice.
         self.grants.retain(|grant| usize::from(grant.rail) != index);
         let rail = &mut self.rails[index];

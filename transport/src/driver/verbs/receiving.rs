@@ -7,7 +7,7 @@ use super::{
     incoming::RxMessage,
     pace,
     peer::{Env, FIRST_PATIENCE, Peer, read},
-    wire::{ASK, Grant, Header, Kind, LANES, MISSING, Mark, is_before},
+    wire::{ASK, Grant, Header, Kind, LANES, MISSING, Mark, is_before, message_checksum},
 };
 use crate::TransportError;
 use std::time::Instant;
@@ -68,8 +68,7 @@ impl Peer {
         let header = read::<Header>(env.memory, at);
         let checked = header.checked(bytes);
         if env.rules.checksum {
-            let payload = env.memory.bytes(at + size_of::<Header>(), bytes - size_of::<Header>());
-            if checked.is_err() || header.crc != header.checksum(payload) {
+            if checked.is_err() || header.crc != message_checksum(env.memory.bytes(at, bytes)) {
                 self.asked_for = Some(self.expected);
                 self.ack_now = true;
                 return Ok(None);
@@ -150,6 +149,10 @@ impl Peer {
             Kind::Arrived => {
                 let mark = marked()?;
                 self.had_arrived(env, mark)?;
+            }
+            Kind::Unsolicited => {
+                let mark = marked()?;
+                self.unsolicited_from(env, mark)?;
             }
             Kind::RailDown => {
                 let (at, told) = (payload + size_of::<Mark>(), len - size_of::<Mark>().min(len));

@@ -5,6 +5,7 @@
 //! is numbered and kept, `peer`.
 
 use super::{
+    incoming::Incoming,
     peer::{EAGER_CREDITS, Env, FIRST_PATIENCE, Peer, TX_SLOTS},
     wire::{ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, Mark, Tally},
 };
@@ -21,6 +22,7 @@ const LAST_PATIENCE: Duration = Duration::from_millis(100);
 pub(super) enum Notice {
     Sent(Mark),
     Arrived(Mark),
+    Unsolicited(Mark),
     RailDown { rail: u8, data_only: bool, cause: String },
     RailReady { rail: u8, data_only: bool },
 }
@@ -68,6 +70,13 @@ impl Peer {
         if !self.grants.is_empty() && self.notices.is_empty() {
             self.flush_grants(env)?;
         }
+        if self.grants.is_empty()
+            && self.notices.is_empty()
+            && self.incoming.iter().any(Incoming::needs_grants)
+        {
+            self.allow_unsolicited(env);
+            self.flush_notices(env)?;
+        }
         if self.owes_word(env.rules.completions_confirm())
             && let Some(active) = self.active()
         {
@@ -82,6 +91,7 @@ impl Peer {
             let (kind, rail, mark, cause) = match &notice {
                 Notice::Sent(mark) => (Kind::Sent, 0, *mark, ""),
                 Notice::Arrived(mark) => (Kind::Arrived, 0, *mark, ""),
+                Notice::Unsolicited(mark) => (Kind::Unsolicited, 0, *mark, ""),
                 Notice::RailDown { rail, data_only, cause } => {
                     (Kind::RailDown, *rail, rail_mark(*data_only), cause.as_str())
                 }

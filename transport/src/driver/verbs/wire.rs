@@ -14,7 +14,7 @@ compile_error!("the verbs driver's messages are little-endian");
 /// Lanes between two ranks.
 pub(super) const LANES: usize = 2;
 /// The version of everything in this file. Equal at both ends.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 const MAGIC: u16 = 0x7bcc;
 /// Bytes of a slot: a message with a header fits in one, and one is a frame of a device that counts in frames.
 pub(super) const SLOT_BYTES: usize = 4096;
@@ -49,12 +49,17 @@ pub(super) enum Kind {
     Goodbye = 10,
     /// `*` The payload is a [`Mark`]: that piece, which was granted again, had arrived before.
     Arrived = 11,
+    /// `*` The payload is a [`Mark`]: pieces of its lane from its number on need no grant.
+    Unsolicited = 12,
 }
 
 impl Kind {
     fn of(number: u8) -> Option<Kind> {
-        use Kind::{Ack, Arrived, Eager, Goodbye, Grants, Probe, RailDown, RailReady, Reply, Sent, Trailer};
-        [Eager, Grants, Sent, RailDown, RailReady, Ack, Probe, Reply, Trailer, Goodbye, Arrived]
+        use Kind::{
+            Ack, Arrived, Eager, Goodbye, Grants, Probe, RailDown, RailReady, Reply, Sent, Trailer,
+            Unsolicited,
+        };
+        [Eager, Grants, Sent, RailDown, RailReady, Ack, Probe, Reply, Trailer, Goodbye, Arrived, Unsolicited]
             .into_iter()
             .find(|kind| *kind as u8 == number)
     }
@@ -83,6 +88,8 @@ pub(super) const MISSING: u8 = 2;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
+    /// [`checksum`] of everything that follows, payload included; 0 when checksums are off.
+    pub(super) crc: u32,
     pub(super) magic: u16,
     pub(super) version: u8,
     pub(super) kind: u8,
@@ -90,8 +97,6 @@ pub(super) struct Header {
     pub(super) flags: u8,
     pub(super) rail: u8,
     pub(super) zero: u8,
-    /// CRC32C of the header, with 0 here, and the payload; 0 when the job does without.
-    pub(super) crc: u32,
     /// The number of a sequenced message.
     pub(super) seq: u32,
     /// Bytes after the header.
@@ -129,12 +134,18 @@ impl Header {
         }
         Ok((self, kind))
     }
+}
 
-    /// The checksum over this header and its payload.
-    pub(super) fn checksum(&self, payload: &[u8]) -> u32 {
-        let blank = Header { crc: 0, ..*self };
-        crc32c::crc32c_append(crc32c::crc32c(bytemuck::bytes_of(&blank)), payload)
-    }
+/// Returns the checksum that the header of a whole message holds: CRC32C of all bytes after the checksum.
+#[inline]
+pub(super) fn message_checksum(message: &[u8]) -> u32 {
+    checksum(&message[size_of::<u32>()..])
+}
+
+/// Returns the CRC32C (CRC-32/ISCSI) of some bytes.
+#[inline]
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
 }
 
 /// "You may put that piece there." A receive for it is posted, where the device needs one.
@@ -223,7 +234,7 @@ mod tests {
             Header { magic: 1, ..good },
             Header { version: 9, ..good },
             Header { kind: 0, ..good },
-            Header { kind: 12, ..good },
+            Header { kind: 13, ..good },
             Header { lane: 2, ..good },
         ] {
             broken.checked(64).expect_err("broken");
@@ -233,10 +244,15 @@ mod tests {
     #[test]
     fn a_wrong_bit_anywhere_changes_the_checksum() {
         let header = Header { len: 4, seq: 7, ..Header::new(Kind::Eager, Tally::default()) };
-        let crc = header.checksum(b"abcd");
-        assert_ne!(crc, header.checksum(b"abce"));
-        assert_ne!(crc, Header { seq: 6, ..header }.checksum(b"abcd"));
-        assert_eq!(crc, Header { crc: 99, ..header }.checksum(b"abcd"));
+        let message = |header: Header| [bytemuck::bytes_of(&header), b"abcd"].concat();
+        let right = message_checksum(&message(header));
+        let with_crc = message(Header { crc: 99, ..header });
+        assert_eq!(right, message_checksum(&with_crc), "the checksum does not cover itself");
+        for at in 4..with_crc.len() {
+            let mut wrong = with_crc.clone();
+            wrong[at] ^= 1;
+            assert_ne!(right, message_checksum(&wrong), "byte {at}");
+        }
     }
 
     #[test]

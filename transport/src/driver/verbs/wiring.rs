@@ -5,7 +5,10 @@
 //!
 //! Pure: the same at both ends, from the same words.
 
-use super::introduction::{Devices, Reach};
+use super::{
+    introduction::{Devices, Reach},
+    wire::checksum,
+};
 use crate::TransportError;
 
 /// Rails between two ranks, at most.
@@ -23,7 +26,7 @@ pub type Matrix = Vec<Vec<Vec<String>>>;
 
 /// A number that two different matrices are unlikely to share.
 pub(super) fn digest(matrix: &Matrix) -> u32 {
-    crc32c::crc32c(&serde_json::to_vec(matrix).expect("text becomes JSON"))
+    checksum(&serde_json::to_vec(matrix).expect("text becomes JSON"))
 }
 
 /// Have all ranks been given the same matrix, or none?
