@@ -22,8 +22,8 @@ pub enum Hosts {
     Sizes(Sizes),
 }
 
-/// Ranks per host, for hosts of unequal sizes: up to [`Sizes::MAX_HOSTS`], with up to [`Sizes::MAX_RANKS_PER_HOST`]
-/// on each.
+/// Ranks per host, for hosts of unequal sizes: up to [`Sizes::MAX_HOSTS`] hosts, with up to
+/// [`Sizes::MAX_RANKS_PER_HOST`] ranks on each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// Ranks of each host; 0 only behind the last host.

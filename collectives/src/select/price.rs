@@ -174,7 +174,7 @@ impl Model {
     /// `costs` is a name or a table; the default is `"rdma"`.
     ///
     /// # Errors
-    /// A message for people about the cluster or its costs.
+    /// A message that says what is wrong in the cluster or its costs.
     pub fn from_toml(text: &str) -> Result<Model, String> {
         let cluster = Cluster::from_toml(text).map_err(|error| error.to_string())?;
         let mut table: toml::Table =

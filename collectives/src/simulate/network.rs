@@ -8,8 +8,8 @@
 //! fairness has paradoxes. Both rules agree wherever the streams of a link are limited by the same thing, as
 //! in all plans of this crate; elsewhere this rule is pessimistic.
 //!
-//! Invariant: rates change only in [`Network::update_rates`], which runs once after all events of a time, so that
-//! streams that begin together cost one update and not one each.
+//! Invariant: rates change only in [`Network::update_rates`], which runs once after all events of a time.
+//! Streams that begin together therefore cost one update and not one each.
 
 use super::event::{Event, Events};
 use topology::{Cluster, Route};

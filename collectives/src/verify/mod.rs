@@ -69,7 +69,7 @@ impl fmt::Display for Report {
 /// Checks everything that does not depend on sizes.
 ///
 /// # Errors
-/// The first [`Fault`].
+/// The first [`Fault`] of the plan.
 pub fn verify(schedule: &Schedule, credits: Credits) -> Result<Report, Fault> {
     structure::check(schedule)?;
     let at = |id: StepId| At::new(schedule, id.rank, id.step);

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! As in Open MPI, a host that is named again has the slots of all its lines together, and a line without
-//! slots counts as one then. CountedHost once and without slots, its slots stay unknown. `slots` may be called
-//! `cpu` or `count`, and the maximum `max_slots`, `max-slots`, `slots_max` or `slots-max`.
+//! slots counts as one then. The slots of a host that is named once, without slots, stay unknown. `slots` may
+//! be called `cpu` or `count`, and the maximum `max_slots`, `max-slots`, `slots_max` or `slots-max`.
 //!
 //! Excluded hosts (`^mac0`) and relative names (`+n1`) have no meaning without a resource manager, and are
 //! refused.
