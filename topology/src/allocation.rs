@@ -1,7 +1,7 @@
 //! Allocation of ranks to hosts: slots, limits, and the order in which ranks are dealt.
 //!
-//! Ranks are dealt host by host, each up to its slots ([`DealOrder::Slot`]), or one to each host in turn
-//! ([`DealOrder::Node`]). The first order lets neighbors in a ring share a host where possible. A host without
+//! Ranks are dealt host by host, each up to its slots ([`DealOrder::Slot`]), or one to each host in
+//! turn ([`DealOrder::Node`]). The first order lets neighbors in a ring share a host where possible. A host without
 //! stated slots counts as one slot until more ranks are requested than there are slots; then such hosts take
 //! the rest in equal shares. Hosts with stated slots take more only if oversubscription is allowed, and never
 //! more than their maximum.

@@ -243,8 +243,8 @@ impl<'m> Request<'m> {
     /// Makes the request of a call whose operation and lengths have been checked.
     ///
     /// # Errors
-    /// None. The function returns a `Result`, as the checks do, so that the compiler constructs the request in
-    /// the caller's memory.
+    /// None. The function returns a `Result`, as the checks do, so that the compiler constructs the request
+    /// in the caller's memory.
     #[inline(always)]
     pub(super) fn new(
         Signature { kind, shape }: Signature,
