@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "tbccl"
 PROFILE = os.environ.get("TBCCL_WHEEL_PROFILE", "release")
 MAC = sys.platform == "darwin"
+# The features of cargo's tests, so that cargo does not build the crates once more for the wheel.
+FEATURES = ["--features", "tbccl/test-driver"] if PROFILE == "dev" else []
 
 
 def _build_dir() -> Path:
@@ -61,7 +63,7 @@ def _build_extras() -> None:
     # One command together with the extension module, so that shared crates are built once.
     for package in ("tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim", "tbccl-python"):
         cargo += ["-p", package]
-    subprocess.run(cargo, cwd=ROOT, check=True)
+    subprocess.run(cargo + FEATURES, cwd=ROOT, check=True)
     _install_all()
 
 
@@ -69,7 +71,7 @@ def _settings(config: dict | None) -> dict:
     settings = dict(config or {})
     # With --strip cargo would rebuild the extension module instead of reusing the one built for tests.
     strip = "" if PROFILE == "dev" else " --strip"
-    settings.setdefault("build-args", f"--profile {PROFILE}{strip}")
+    settings.setdefault("build-args", " ".join([f"--profile {PROFILE}{strip}", *FEATURES]))
     return settings
 
 

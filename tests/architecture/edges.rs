@@ -203,7 +203,8 @@ fn crates_with_features(selection: &[&str]) -> BTreeSet<String> {
 #[test]
 fn no_crate_is_built_once_for_tests_and_once_more_for_programs() {
     let in_tests = crates_with_features(&["--workspace"]);
-    let in_programs = crates_with_features(&["--workspace", "--edges=no-dev"]);
+    let in_programs =
+        crates_with_features(&["--workspace", "--edges=no-dev", "--features=tbccl/test-driver"]);
     let twice: Vec<_> = in_programs.difference(&in_tests).collect();
     assert!(
         twice.is_empty(),
@@ -211,6 +212,13 @@ fn no_crate_is_built_once_for_tests_and_once_more_for_programs() {
         features \
          in Cargo.toml, as is done there for others: {twice:#?}"
     );
+}
+
+#[test]
+fn programs_for_users_have_no_driver_for_tests() {
+    let crates = crates_with_features(&["--workspace", "--edges=no-dev"]);
+    let with_it: Vec<_> = crates.iter().filter(|line| line.contains("test-driver")).collect();
+    assert!(with_it.is_empty(), "only tests may enable the feature test-driver: {with_it:#?}");
 }
 
 #[test]

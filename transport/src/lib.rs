@@ -5,7 +5,8 @@
 //!
 //! Modules:
 //! - [`driver`]: the drivers, which open links: [`driver::local`] for threads of one process, [`driver::shm`]
-//!   for processes of one host, and others for TCP and verbs devices. [`driver::strict`] is for tests.
+//!   for processes of one host, and others for TCP and verbs devices. `driver::strict` is for tests
+//!   (feature `test-driver`).
 //! - [`memory`]: page mappings, the shared arena, the slab allocator and spans.
 //! - [`ring`]: FIFOs in shared memory, under the local and shm drivers.
 //! - [`secure`]: authenticated and encrypted connections.

@@ -42,7 +42,8 @@ pub(crate) fn binary_dir() -> &'static Path {
     PROGRAMS.get_or_init(|| {
         let folder = library_dir().parent().expect("a folder").to_owned();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "-q", "--workspace", "--lib", "--bins", "--target-dir"]);
+        cargo.args(["build", "-q", "--workspace", "--lib", "--bins", "--features=tbccl/test-driver"]);
+        cargo.arg("--target-dir");
         cargo.arg(folder.parent().expect("a folder"));
         if !cfg!(target_os = "linux") {
             cargo.args(["--exclude", "tbccl-softrdma"]);

@@ -24,11 +24,15 @@ pub enum Transport {
     /// those of all other hosts, and TCP if not.
     MixedAuto,
     /// For tests: shared memory, used as if there were none ([`transport::driver::strict`]).
+    #[cfg(feature = "test-driver")]
     Strict,
 }
 
-/// Names of transports. The last one is for tests, and not offered to users.
-const NAMES: [(&str, Transport); 8] = [
+/// Name of the transport for tests, which is not offered to users.
+const TEST_NAME: &str = "rehearsal";
+
+/// Names of transports.
+const NAMES: &[(&str, Transport)] = &[
     ("auto", Transport::Auto),
     ("shm", Transport::Shm),
     ("tcp", Transport::Tcp),
@@ -36,13 +40,14 @@ const NAMES: [(&str, Transport); 8] = [
     ("verbs", Transport::Verbs),
     ("shm+verbs", Transport::MixedVerbs),
     ("shm+auto", Transport::MixedAuto),
-    ("rehearsal", Transport::Strict),
+    #[cfg(feature = "test-driver")]
+    (TEST_NAME, Transport::Strict),
 ];
 
 impl Transport {
     /// Returns the names that users may type.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        NAMES[..NAMES.len() - 1].iter().map(|(name, _)| *name)
+        NAMES.iter().map(|(name, _)| *name).filter(|name| *name != TEST_NAME)
     }
 
     /// Returns the transport's name; for [`Transport::Auto`] the name of its default, shared memory.

@@ -71,7 +71,8 @@ pub fn tbccl_with_software_device() -> Command {
     BUILT.get_or_init(|| {
         let folder = folder();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "-q", "--workspace", "--lib", "--bins", "--target-dir"]);
+        cargo.args(["build", "-q", "--workspace", "--lib", "--bins", "--features=tbccl/test-driver"]);
+        cargo.arg("--target-dir");
         cargo.arg(folder.parent().unwrap_or(Path::new("target")));
         if !cfg!(target_os = "linux") {
             cargo.args(["--exclude", "tbccl-softrdma"]);

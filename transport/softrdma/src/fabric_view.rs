@@ -64,7 +64,7 @@ impl FabricView {
         self.device(port).profile
     }
 
-    /// Is there a link at this port?
+    /// Whether there is a link at this port.
     pub(crate) fn has_link(&self, control: &Control, port: u32) -> bool {
         control.has_link(&self.fabric, self.device(port))
     }
@@ -88,7 +88,7 @@ impl FabricView {
         is_connected.then_some(Wire { cable: Some(way) })
     }
 
-    /// Does the cable at a port take time?
+    /// Whether the cable at a port takes time.
     pub(crate) fn is_timed(&self, port: u32) -> bool {
         let cable = self.device(port).cable_end.map(|end| &self.fabric.cables[end.cable]);
         cable.is_some_and(|cable| cable.model.is_timed())

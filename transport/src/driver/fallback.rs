@@ -368,7 +368,7 @@ mod tests {
         let mut messages = Vec::new();
         loop {
             let replies: Vec<_> =
-                ends.iter_mut().map(|end| end.exchange(&messages).expect("a word")).collect();
+                ends.iter_mut().map(|end| end.exchange(&messages).expect("a message")).collect();
             if replies.iter().all(Option::is_none) {
                 break;
             }

@@ -7,7 +7,7 @@
 //! | [`tcp`], [`verbs`] | links over TCP and over RDMA devices |
 //! | [`mixed`], `host_memory` | shared memory within a host, another driver between hosts |
 //! | `fallback` | a second driver for jobs that can't use the first |
-//! | [`strict`] | shared memory that behaves like a strict device, for tests |
+//! | `strict` | shared memory that behaves like a strict device, for tests (feature `test-driver`) |
 //! | `ring_link`, `pull` | link over two rings; reading another process's memory |
 //! | `peer_timeout` | time since the kernel of a TCP peer has last answered |
 
@@ -20,6 +20,7 @@ mod peer_timeout;
 mod pull;
 mod ring_link;
 pub mod shm;
+#[cfg(feature = "test-driver")]
 pub mod strict;
 pub mod tcp;
 pub mod verbs;

@@ -362,7 +362,7 @@ mod tests {
         held[1].as_mut_slice().fill(7);
         held.remove(1);
         held.remove(1);
-        let joined = slab.allocate(2 * Slab::BLOCK_BYTES as usize).expect("two neighbours were freed");
+        let joined = slab.allocate(2 * Slab::BLOCK_BYTES as usize).expect("two neighbors were freed");
         assert!(joined.as_slice().iter().all(|byte| *byte == 0));
         drop(joined);
         drop(held);

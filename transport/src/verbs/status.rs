@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn what_matters_has_words_of_its_own() {
-        let told = [
+        let explained = [
             WcStatus::LOC_LEN_ERR,
             WcStatus::LOC_PROT_ERR,
             WcStatus::WR_FLUSH_ERR,
@@ -78,9 +78,10 @@ mod tests {
             WcStatus::LOC_QP_OP_ERR,
             WcStatus::FATAL_ERR,
         ];
-        let causes: std::collections::BTreeSet<_> = told.iter().map(|status| explain(*status).0).collect();
-        assert_eq!(causes.len(), told.len());
+        let causes: std::collections::BTreeSet<_> =
+            explained.iter().map(|status| explain(*status).0).collect();
+        assert_eq!(causes.len(), explained.len());
         let rest = explain(WcStatus(99));
-        assert!(told.iter().all(|status| explain(*status) != rest) && explain(WcStatus::TM_ERR) == rest);
+        assert!(explained.iter().all(|status| explain(*status) != rest) && explain(WcStatus::TM_ERR) == rest);
     }
 }

@@ -1,8 +1,8 @@
 //! A peer that corrupts shared memory causes an error, and never a fault.
 //!
 //! # Safety
-//! The vandal writes single words inside an arena that it keeps mapped, as a corrupt peer could. The span of
-//! nowhere is read only by the kernel, which refuses the address.
+//! [`SharedWriter`] writes single words inside an arena that it keeps mapped, as a corrupt peer could. Only
+//! the kernel reads the span of an unmapped address, and it refuses the address.
 
 use crate::fixture::*;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -12,15 +12,15 @@ use transport::{
 };
 
 /// Words of the ring on which rank 0 sends to rank 1 on lane 0, mapped by an outsider.
-struct Vandal(Mapping);
+struct SharedWriter(Mapping);
 
-impl Vandal {
-    fn of(pair: &Pair) -> Vandal {
+impl SharedWriter {
+    fn of(pair: &Pair) -> SharedWriter {
         let object = pair.0[1].object.as_ref().expect("shared memory");
-        Vandal(Mapping::from_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
+        SharedWriter(Mapping::from_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
     }
 
-    /// Word 0 is the first of the consumer line, word 8 the first of cell 0.
+    /// Writes one word: word 0 is the first of the consumer line, word 8 the first of cell 0.
     fn write(&self, word: usize, value: u64) {
         assert!(word < 8 * (1 + CELLS));
         // SAFETY: the word is within the ring, which is within the mapping; all ends access it as an atomic.
@@ -42,15 +42,16 @@ fn a_corrupt_header_is_an_error_and_not_a_fault() {
     for kind in 0..=6u64 {
         for (i, total) in wild.iter().enumerate() {
             for (j, place) in wild.iter().enumerate() {
-                let vandal = Vandal::of(&pair);
+                let vandal = SharedWriter::of(&pair);
                 let size = wild[(i * 7 + j * 3) % wild.len()];
                 let inline = [0, 48, 49, 255][(i + j) % 4];
                 let words = [1 | kind << 32 | inline << 40, 5, *total, *place, size];
                 for (word, value) in words.into_iter().enumerate().rev() {
                     vandal.write(8 + word, value);
                 }
-                let mut got = vec![0; LEN];
-                let taken = pair.ends(0).1.poll_recv(&mut RecvState::new(5, LEN), &mut Landing(&mut got));
+                let mut received = vec![0; LEN];
+                let taken =
+                    pair.ends(0).1.poll_recv(&mut RecvState::new(5, LEN), &mut CopySink(&mut received));
                 let in_place = kind == 3 && *total == len && *place <= slab - len;
                 let staged = kind == 2 && *total == len && *place == 0 && (1..=piece).contains(&size);
                 assert_eq!(taken.is_ok(), in_place || staged, "{words:x?}: {taken:?}");
@@ -65,12 +66,15 @@ fn a_corrupt_header_is_an_error_and_not_a_fault() {
 #[test]
 fn a_header_that_changes_between_pieces_is_an_error() {
     let mut pair = Pair::shm();
-    let vandal = Vandal::of(&pair);
+    let vandal = SharedWriter::of(&pair);
     let bytes = noise(3 * PIECE, 3);
     let (a, b) = pair.ends(0);
     a.poll_send(&mut SendState::new(5, Protocol::Copy), Span::from(&*bytes)).expect("send");
-    let (mut got, mut state) = (vec![0; 3 * PIECE], RecvState::new(5, 3 * PIECE));
-    assert_eq!(b.poll_recv(&mut state, &mut Landing(&mut got)).expect("intact"), RecvProgress::Advanced);
+    let (mut received, mut state) = (vec![0; 3 * PIECE], RecvState::new(5, 3 * PIECE));
+    assert_eq!(
+        b.poll_recv(&mut state, &mut CopySink(&mut received)).expect("intact"),
+        RecvProgress::Advanced
+    );
     for (word, value) in [
         (2, 1),
         (2, u64::MAX),
@@ -81,14 +85,14 @@ fn a_header_that_changes_between_pieces_is_an_error() {
         (0, 2 | 1 << 32 | 48 << 40),
     ] {
         vandal.write(16 + word, value);
-        assert!(b.poll_recv(&mut state, &mut Landing(&mut got)).is_err(), "word {word}: {value}");
+        assert!(b.poll_recv(&mut state, &mut CopySink(&mut received)).is_err(), "word {word}: {value}");
     }
 }
 
 #[test]
 fn credits_that_nobody_gave_are_an_error_and_not_an_overwrite() {
     let mut pair = Pair::shm();
-    let vandal = Vandal::of(&pair);
+    let vandal = SharedWriter::of(&pair);
     let bytes = [7u8; 8];
     let (a, _) = pair.ends(0);
     let mut send = || a.poll_send(&mut SendState::new(5, Protocol::Copy), Span::from(&bytes[..]));
@@ -107,12 +111,12 @@ fn memory_that_cannot_be_pulled_is_an_error_that_names_the_process() {
         return;
     }
     let (a, b) = pair.ends(0);
-    // SAFETY: nobody reads the span but the system, which checks the address.
+    // SAFETY: only the system reads the span, and it checks the address.
     let nowhere = unsafe { Span::new(std::ptr::without_provenance(8), 1000) };
     a.poll_send(&mut SendState::new(5, Protocol::Pull), nowhere).expect("send");
-    let mut got = vec![0; 1000];
+    let mut received = vec![0; 1000];
     let error =
-        b.poll_recv(&mut RecvState::new(5, 1000), &mut Landing(&mut got)).expect_err("no such memory");
+        b.poll_recv(&mut RecvState::new(5, 1000), &mut CopySink(&mut received)).expect_err("no such memory");
     assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
 }
 

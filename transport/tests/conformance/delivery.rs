@@ -1,4 +1,4 @@
-//! Every message arrives whole, and what it cost is counted.
+//! Every message arrives complete, and the counters show its copies.
 
 use crate::fixture::*;
 use transport::{Counters, Protocol, memory::Span};
@@ -15,8 +15,8 @@ pub(crate) fn every_size_arrives_whole_by_every_protocol(mut pair: Pair) {
                 let memory = registered(&pair.0[from].slab, &bytes);
                 let src = if protocol == Protocol::Direct { memory.span() } else { Span::from(&*bytes) };
                 let (mut destination, mut folding) = (vec![0xee; len], vec![0xee; len]);
-                transfer(pair.from(from, 1), protocol, src, &mut Landing(&mut destination));
-                transfer(pair.from(from, 1), protocol, src, &mut Folding(&mut folding));
+                transfer(pair.from(from, 1), protocol, src, &mut CopySink(&mut destination));
+                transfer(pair.from(from, 1), protocol, src, &mut ReduceSink(&mut folding));
                 assert!(destination == bytes && folding == bytes, "{len} bytes by {protocol:?}");
             }
         }
@@ -34,8 +34,8 @@ pub(crate) fn bytes_moved_and_copied_are_counted_exactly(mut pair: Pair) {
                 let (a, b) = pair.ends(0);
                 let before = (a.counters(), b.counters());
                 match fold {
-                    true => transfer((&mut *a, &mut *b), protocol, src, &mut Folding(&mut to)),
-                    false => transfer((&mut *a, &mut *b), protocol, src, &mut Landing(&mut to)),
+                    true => transfer((&mut *a, &mut *b), protocol, src, &mut ReduceSink(&mut to)),
+                    false => transfer((&mut *a, &mut *b), protocol, src, &mut CopySink(&mut to)),
                 }
                 let copied = pair.copied(len, fold);
                 let (a, b) = pair.ends(0);
@@ -43,7 +43,7 @@ pub(crate) fn bytes_moved_and_copied_are_counted_exactly(mut pair: Pair) {
                 let (out, into) = match protocol {
                     Protocol::Copy => copied,
                     Protocol::Direct => (0, 0),
-                    // Bytes to be reduced go through a buffer.
+                    // Pulled bytes to be reduced go through a buffer.
                     Protocol::Pull => (0, if fold { len } else { 0 }),
                 };
                 let sent = Counters { sent_messages: 1, copied_bytes: out, ..Counters::default() };

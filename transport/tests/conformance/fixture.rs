@@ -1,4 +1,4 @@
-//! Pairs of ranks on each driver, and what messages are made of.
+//! Pairs of ranks on each driver, sinks and message contents.
 
 use rustix::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use transport::{
     ring::RingLayout,
 };
 
-/// Longer than anything here takes on a busy machine.
+/// Upper bound for every wait of these tests, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PIECE: usize = 4096;
 pub(crate) const CELLS: usize = 16;
@@ -27,10 +27,10 @@ pub(crate) const LAYOUT: ArenaLayout = ArenaLayout {
 
 /// One rank's end of a pair.
 pub(crate) struct Side {
-    /// By lane.
+    /// Links by lane.
     pub(crate) links: Vec<Box<dyn Link>>,
     pub(crate) slab: Slab,
-    /// The rank's shared object, to be written to behind its back.
+    /// The rank's shared object, for tests that corrupt it.
     pub(crate) object: Option<OwnedFd>,
     /// Endpoint that must outlive the links, if the driver has one.
     #[cfg(target_os = "linux")]
@@ -38,7 +38,7 @@ pub(crate) struct Side {
     pub(crate) endpoint: Option<transport::driver::verbs::VerbsEndpoint>,
     #[allow(dead_code, reason = "kept alive")]
     pub(crate) tcp: Option<transport::driver::tcp::TcpEndpoint>,
-    /// The same, where there are others of the job as well.
+    /// Endpoints of a mixed job that must outlive the links.
     #[allow(dead_code, reason = "kept alive")]
     pub(crate) kept: Vec<transport::driver::mixed::Mixed>,
 }
@@ -60,7 +60,7 @@ impl Pair {
         }))
     }
 
-    /// Two shared objects, each mapped twice.
+    /// Returns ranks in two shared memory arenas, each mapped by both.
     pub(crate) fn shm() -> Pair {
         let ours = [0, 1].map(|_| Arena::shared(LAYOUT).expect("memory for a test"));
         let theirs =
@@ -88,7 +88,7 @@ impl Pair {
         (&mut *a.links[lane], &mut *b.links[lane])
     }
 
-    /// As `ends`, the sender first.
+    /// Returns the same links as `ends`, the sender's first.
     pub(crate) fn from(&mut self, rank: usize, lane: usize) -> (&mut dyn Link, &mut dyn Link) {
         let (a, b) = self.ends(lane);
         if rank == 0 { (a, b) } else { (b, a) }
@@ -96,16 +96,16 @@ impl Pair {
 
     /// Expected bytes copied at each end for `len` bytes sent by [`Protocol::Copy`], received in place or
     /// reduced.
-    pub(crate) fn copied(&self, len: usize, folded: bool) -> (u64, u64) {
+    pub(crate) fn copied(&self, len: usize, reduced: bool) -> (u64, u64) {
         let all = len as u64;
         let (out, into) = match &self.0[0].tcp {
             Some(endpoint) => crate::tcp::copied(endpoint, len),
             None => (all, all),
         };
-        (out, if folded { 0 } else { into })
+        (out, if reduced { 0 } else { into })
     }
 
-    /// The ways this link can send.
+    /// Returns the protocols that the links support.
     pub(crate) fn protocols(&self) -> Vec<Protocol> {
         let can = self.0[0].links[0].capabilities();
         let mut all = vec![Protocol::Copy];
@@ -123,10 +123,10 @@ pub(crate) fn pull_target(word: &u64) -> shm::PullTarget {
     }
 }
 
-/// Copies a message to where it belongs.
-pub(crate) struct Landing<'a>(pub(crate) &'a mut [u8]);
+/// Copies a message to its destination.
+pub(crate) struct CopySink<'a>(pub(crate) &'a mut [u8]);
 
-impl Sink for Landing<'_> {
+impl Sink for CopySink<'_> {
     fn write(&mut self, offset: usize, data: Span<'_>) {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
@@ -136,10 +136,10 @@ impl Sink for Landing<'_> {
     }
 }
 
-/// Takes a message as a reduction does: there is nowhere for the link to put it.
-pub(crate) struct Folding<'a>(pub(crate) &'a mut [u8]);
+/// Receives a message as a reduction does: without a destination for the link.
+pub(crate) struct ReduceSink<'a>(pub(crate) &'a mut [u8]);
 
-impl Sink for Folding<'_> {
+impl Sink for ReduceSink<'_> {
     fn write(&mut self, offset: usize, data: Span<'_>) {
         assert!(offset.is_multiple_of(64), "a cut at {offset}, within an element");
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
@@ -150,7 +150,7 @@ impl Sink for Folding<'_> {
     }
 }
 
-/// Numbers that look random, the same in every run.
+/// Random number generator with a fixed sequence.
 pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
@@ -171,14 +171,14 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| (numbers.next() >> 8) as u8).collect()
 }
 
-/// Registered memory with these bytes.
+/// Allocates registered memory with these bytes.
 pub(crate) fn registered(slab: &Slab, bytes: &[u8]) -> Registered {
     let mut memory = slab.allocate(bytes.len()).expect("room in the slab");
     memory.as_mut_slice().copy_from_slice(bytes);
     memory
 }
 
-/// One message, from start to end, by turns.
+/// Transfers one message, polling both ends in turn.
 pub(crate) fn transfer(
     (from, to): (&mut dyn Link, &mut dyn Link),
     protocol: Protocol,

@@ -1,4 +1,4 @@
-//! Credits, lanes, and sources that are in use.
+//! Credits, lanes, and source memory in use.
 
 use crate::fixture::*;
 use std::{
@@ -18,10 +18,11 @@ pub(crate) fn a_full_ring_is_idle_and_never_overwritten(mut pair: Pair) {
         let (a, b) = pair.ends(0);
         let message = |i: u64| noise(len, i);
         let receive = |b: &mut dyn Link, i: u64| {
-            let mut got = vec![0; len];
-            let progress = b.poll_recv(&mut RecvState::new(i, len), &mut Landing(&mut got)).expect("recv");
+            let mut payload = vec![0; len];
+            let progress =
+                b.poll_recv(&mut RecvState::new(i, len), &mut CopySink(&mut payload)).expect("recv");
             assert_eq!(progress, RecvProgress::Complete);
-            assert!(got == message(i), "message {i} was overwritten");
+            assert!(payload == message(i), "message {i} was overwritten");
         };
         let (mut sent, mut received) = (0, 0);
         while received < 5 * room {
@@ -35,7 +36,7 @@ pub(crate) fn a_full_ring_is_idle_and_never_overwritten(mut pair: Pair) {
                 }
             }
             assert!(sent - received <= room, "{sent} sent, {received} received");
-            // Until the ring is empty, or one more fits.
+            // Receives until the ring is empty or has room for one more message.
             for _ in 0..=sent % (sent - received) {
                 receive(b, received);
                 received += 1;
@@ -48,7 +49,7 @@ pub(crate) fn a_full_ring_is_idle_and_never_overwritten(mut pair: Pair) {
     }
 }
 
-/// However much is begun, nothing is lost, and what was not taken is not begun.
+/// Sends more messages than the link has room for: no message is lost, and a refused one has not started.
 pub(crate) fn a_full_link_takes_no_more_and_loses_nothing(mut pair: Pair) {
     for len in [8, 100, PIECE, 3_000_000] {
         let (a, b) = pair.ends(0);
@@ -75,16 +76,18 @@ pub(crate) fn a_full_link_takes_no_more_and_loses_nothing(mut pair: Pair) {
                 }
             }
             let all = sent + u64::from(under_way.is_some());
-            let (mut state, mut got) = (RecvState::new(received, len), vec![0; len]);
-            // Until all is received, or what is under way must go on first.
+            let (mut state, mut payload) = (RecvState::new(received, len), vec![0; len]);
+            // Sends until all messages are received or the ring is full.
             for _ in 0..10_000 {
                 if received == all {
                     break;
                 }
-                if b.poll_recv(&mut state, &mut Landing(&mut got)).expect("recv") == RecvProgress::Complete {
-                    assert!(got == noise(len, received), "message {received} is not what was sent");
+                if b.poll_recv(&mut state, &mut CopySink(&mut payload)).expect("recv")
+                    == RecvProgress::Complete
+                {
+                    assert!(payload == noise(len, received), "message {received} is not what was sent");
                     received += 1;
-                    (state, got) = (RecvState::new(received, len), vec![0; len]);
+                    (state, payload) = (RecvState::new(received, len), vec![0; len]);
                 } else if under_way.is_some() {
                     let (state, bytes) = under_way.as_mut().expect("as seen");
                     let progress = a.poll_send(state, Span::from(&**bytes)).expect("send");
@@ -109,19 +112,19 @@ pub(crate) fn a_lane_that_is_full_does_not_stop_another(mut pair: Pair) {
     }
     assert!(sent >= CELLS, "only {sent} messages");
     assert_eq!(pair.ends(1).1.peek_digest(), None);
-    let mut got = [0; 8];
+    let mut payload = [0; 8];
     for _ in 0..3 * CELLS {
-        transfer(pair.from(0, 1), Protocol::Copy, Span::from(&bytes[..]), &mut Landing(&mut got));
-        // Nor does a direction that is full stop the other one.
-        transfer(pair.from(1, 0), Protocol::Copy, Span::from(&bytes[..]), &mut Landing(&mut got));
+        transfer(pair.from(0, 1), Protocol::Copy, Span::from(&bytes[..]), &mut CopySink(&mut payload));
+        // A full direction does not stop the other one.
+        transfer(pair.from(1, 0), Protocol::Copy, Span::from(&bytes[..]), &mut CopySink(&mut payload));
     }
 }
 
-/// Why the next message, once it has come, is not the expected one.
+/// Returns the error of receiving the next message, once it has arrived.
 fn refusal(link: &mut dyn Link, state: RecvState, to: &mut [u8]) -> TransportError {
     let until = Instant::now() + PATIENCE;
     loop {
-        match link.poll_recv(&mut state.clone(), &mut Landing(to)) {
+        match link.poll_recv(&mut state.clone(), &mut CopySink(to)) {
             Ok(RecvProgress::Complete) => panic!("{state:?} was received"),
             Ok(_) => assert!(Instant::now() < until, "nothing came"),
             Err(error) => return error,
@@ -136,24 +139,24 @@ pub(crate) fn a_message_that_is_not_expected_stays_where_it_is(mut pair: Pair) {
             let memory = registered(&pair.0[0].slab, &bytes);
             let (a, b) = pair.ends(0);
             a.poll_send(&mut SendState::new(0xabc, protocol), memory.span()).expect("send");
-            let mut got = vec![0; len + 1];
+            let mut payload = vec![0; len + 1];
             for _ in 0..2 {
-                let error = refusal(b, RecvState::new(0xdef, len), &mut got);
+                let error = refusal(b, RecvState::new(0xdef, len), &mut payload);
                 assert!(
                     matches!(error, TransportError::Mismatch { expected: 0xdef, found: 0xabc }),
                     "{error}"
                 );
                 let text = error.to_string();
                 assert!(text.contains("def") && text.contains("abc"), "{text}");
-                let error = refusal(b, RecvState::new(0xabc, len + 1), &mut got);
+                let error = refusal(b, RecvState::new(0xabc, len + 1), &mut payload);
                 let text = format!("has {len} bytes where {} were expected", len + 1);
                 assert!(error.to_string().contains(&text), "{error}");
                 assert_eq!(b.peek_digest(), Some(0xabc));
             }
-            got.truncate(len);
-            let progress = b.poll_recv(&mut RecvState::new(0xabc, len), &mut Landing(&mut got));
+            payload.truncate(len);
+            let progress = b.poll_recv(&mut RecvState::new(0xabc, len), &mut CopySink(&mut payload));
             assert_eq!(progress.expect("the message"), RecvProgress::Complete);
-            assert_eq!(got, bytes);
+            assert_eq!(payload, bytes);
         }
     }
 }
@@ -164,18 +167,18 @@ pub(crate) fn a_source_that_is_read_in_place_is_in_use_until_it_was_received(mut
         let memory = registered(&pair.0[0].slab, &noise(LEN, 4));
         let (a, b) = pair.ends(0);
         let mut send = SendState::new(1, protocol);
-        let (mut got, mut recv) = (vec![0; LEN], RecvState::new(1, LEN));
+        let (mut payload, mut recv) = (vec![0; LEN], RecvState::new(1, LEN));
         let mut polls = 0;
         loop {
             assert_eq!(a.poll_send(&mut send, memory.span()).expect("send"), SendProgress::Posted);
             polls += 1;
-            if b.poll_recv(&mut recv, &mut Landing(&mut got)).expect("recv") == RecvProgress::Complete {
+            if b.poll_recv(&mut recv, &mut CopySink(&mut payload)).expect("recv") == RecvProgress::Complete {
                 break;
             }
         }
         assert!(polls > 1, "a long message keeps others waiting");
         assert_eq!(a.poll_send(&mut send, memory.span()).expect("send"), SendProgress::Complete);
-        assert!(got == memory.as_slice());
+        assert!(payload == memory.as_slice());
     }
 }
 
@@ -191,9 +194,9 @@ pub(crate) fn posted_messages_do_not_hold_up_later_ones(mut pair: Pair) {
         let mut more = SendState::new(99, protocol);
         assert_eq!(a.poll_send(&mut more, part(0)).expect("send"), SendProgress::Idle);
         for i in 0..CELLS {
-            let mut got = vec![0; 100];
-            b.poll_recv(&mut RecvState::new(i as u64, 100), &mut Landing(&mut got)).expect("recv");
-            assert_eq!(got, memory.as_slice()[i * 100..][..100]);
+            let mut payload = vec![0; 100];
+            b.poll_recv(&mut RecvState::new(i as u64, 100), &mut CopySink(&mut payload)).expect("recv");
+            assert_eq!(payload, memory.as_slice()[i * 100..][..100]);
             for (j, state) in states.iter_mut().enumerate() {
                 let expected = if j <= i { SendProgress::Complete } else { SendProgress::Posted };
                 let progress = a.poll_send(state, part(j)).expect("send");
@@ -205,16 +208,16 @@ pub(crate) fn posted_messages_do_not_hold_up_later_ones(mut pair: Pair) {
 
 pub(crate) fn unregistered_memory_is_copied_when_asked_to_be_read_in_place(mut pair: Pair) {
     let bytes = noise(10_000, 8);
-    let mut got = vec![0; 10_000];
+    let mut payload = vec![0; 10_000];
     let copied = pair.ends(0).0.counters().copied_bytes;
-    transfer(pair.ends(0), Protocol::Direct, Span::from(&*bytes), &mut Landing(&mut got));
-    assert_eq!(got, bytes);
+    transfer(pair.ends(0), Protocol::Direct, Span::from(&*bytes), &mut CopySink(&mut payload));
+    assert_eq!(payload, bytes);
     assert_eq!(pair.ends(0).0.counters().copied_bytes - copied, pair.copied(10_000, false).0);
 }
 
 pub(crate) fn many_messages_between_two_threads_keep_their_order(mut pair: Pair) {
     const FOR: Duration = Duration::from_millis(1500);
-    /// Mostly within a cell, sometimes staged.
+    /// Returns message `i`: mostly inline, sometimes staged.
     fn message(i: u64) -> ([u8; 160], usize) {
         let mut bytes = [i as u8; 160];
         bytes[..8].copy_from_slice(&i.to_ne_bytes());
@@ -249,11 +252,11 @@ pub(crate) fn many_messages_between_two_threads_keep_their_order(mut pair: Pair)
         let (mut i, mut polls) = (0, 0);
         while i < total.load(Acquire) {
             let (bytes, len) = message(i);
-            let mut got = [0; 160];
-            // Of a single piece: all of it or nothing.
-            match receiver.poll_recv(&mut RecvState::new(i, len), &mut Landing(&mut got[..len])) {
+            let mut payload = [0; 160];
+            // A message of a single piece arrives as a whole.
+            match receiver.poll_recv(&mut RecvState::new(i, len), &mut CopySink(&mut payload[..len])) {
                 Ok(RecvProgress::Complete) => {
-                    assert_eq!(got[..len], bytes[..len], "message {i}");
+                    assert_eq!(payload[..len], bytes[..len], "message {i}");
                     (i, polls) = (i + 1, 0);
                 }
                 Ok(_) => idle(&mut polls),

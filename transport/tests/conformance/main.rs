@@ -2,12 +2,12 @@
 
 mod corruption;
 mod delivery;
-mod fed;
 mod fixture;
 mod flow;
 mod mixed;
 #[cfg(target_os = "linux")]
 mod mixed_verbs;
+mod prefix;
 mod processes;
 mod tcp;
 mod traffic;
@@ -47,7 +47,7 @@ on_every_driver! {
     delivery::every_size_arrives_whole_by_every_protocol,
     delivery::bytes_moved_and_copied_are_counted_exactly,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
-    fed::what_is_there_of_a_message_is_sent_on,
+    prefix::what_is_there_of_a_message_is_sent_on,
     flow::a_full_ring_is_idle_and_never_overwritten,
     flow::a_lane_that_is_full_does_not_stop_another,
     flow::a_message_that_is_not_expected_stays_where_it_is,
@@ -57,7 +57,7 @@ on_every_driver! {
     flow::many_messages_between_two_threads_keep_their_order,
 }
 
-/// All cases that do not need rings, over connections of every kind.
+/// Runs the cases that need no rings, over connections of every kind.
 macro_rules! on_every_connection {
     ($($topic:ident::$case:ident),* $(,)?) => {
         on_every_connection! { @ over_tcp "127.0.0.1" 1 Authenticate $($topic::$case),* }
@@ -81,7 +81,7 @@ on_every_connection! {
     delivery::every_size_arrives_whole_by_every_protocol,
     delivery::bytes_moved_and_copied_are_counted_exactly,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
-    fed::what_is_there_of_a_message_is_sent_on,
+    prefix::what_is_there_of_a_message_is_sent_on,
     flow::a_full_link_takes_no_more_and_loses_nothing,
     flow::a_lane_that_is_full_does_not_stop_another,
     flow::a_message_that_is_not_expected_stays_where_it_is,
@@ -129,7 +129,7 @@ macro_rules! on_every_device {
 on_every_device! {
     delivery::every_size_arrives_whole_by_every_protocol,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
-    fed::what_is_there_of_a_message_is_sent_on,
+    prefix::what_is_there_of_a_message_is_sent_on,
     flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
     flow::many_messages_between_two_threads_keep_their_order,
     verbs::registered_memory_is_never_copied,
@@ -186,14 +186,14 @@ macro_rules! on_every_mixture {
     };
 }
 
-/// Between ranks of one host, of which another one is reached by RDMA.
+/// Ranks of one host, in a job with a rank that is reached by RDMA.
 #[cfg(target_os = "linux")]
 mod over_mixed_verbs_within {
     on_every_mixture! { mixed_verbs_within:
         delivery::every_size_arrives_whole_by_every_protocol,
         delivery::bytes_moved_and_copied_are_counted_exactly,
         traffic::messages_arrive_in_order_however_the_ends_are_polled,
-        fed::what_is_there_of_a_message_is_sent_on,
+        prefix::what_is_there_of_a_message_is_sent_on,
         flow::a_full_ring_is_idle_and_never_overwritten,
         flow::a_lane_that_is_full_does_not_stop_another,
         flow::a_message_that_is_not_expected_stays_where_it_is,
@@ -204,13 +204,13 @@ mod over_mixed_verbs_within {
     }
 }
 
-/// Between ranks of two hosts, of which one has another rank.
+/// Ranks of two hosts, one of which has another rank.
 #[cfg(target_os = "linux")]
 mod over_mixed_verbs {
     on_every_mixture! { mixed_verbs:
         delivery::every_size_arrives_whole_by_every_protocol,
         traffic::messages_arrive_in_order_however_the_ends_are_polled,
-        fed::what_is_there_of_a_message_is_sent_on,
+        prefix::what_is_there_of_a_message_is_sent_on,
         flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
         flow::many_messages_between_two_threads_keep_their_order,
         verbs::registered_memory_is_never_copied,

@@ -2,7 +2,7 @@
 
 use crate::{
     fixture::*,
-    tcp::{config, open, together},
+    tcp::{config, connect_all, open},
 };
 use transport::{
     Protocol, RecvProgress, RecvState, SendProgress, SendState,
@@ -13,7 +13,7 @@ use transport::{
 impl Pair {
     pub(crate) fn mixed() -> Pair {
         let config = config("127.0.0.1", 1, Security::Authenticate);
-        let ends = together(2, |rank| {
+        let ends = connect_all(2, |rank| {
             let between = open(&config, rank);
             Mixed::open(Box::new(|_| Ok(Box::new(between))), LAYOUT, rank as u32, "", PATIENCE)
                 .expect("memory for a test")
@@ -23,7 +23,7 @@ impl Pair {
     }
 }
 
-/// The side of a pair that is this rank, the other one being `peer`.
+/// Returns this rank's side of a pair with `peer`.
 pub(crate) fn side(mut end: Mixed, peer: u32) -> Side {
     Side {
         links: (0..LAYOUT.lanes).map(|lane| end.link(peer, lane)).collect(),
@@ -36,7 +36,7 @@ pub(crate) fn side(mut end: Mixed, peer: u32) -> Side {
     }
 }
 
-/// A rank that only sends learns this way that its peer is in the same call.
+/// This is how a rank that only sends learns that its peer is in the same call.
 #[test]
 fn a_confirmed_message_is_complete_when_it_was_matched() {
     let mut pair = Pair::mixed();
@@ -49,9 +49,9 @@ fn a_confirmed_message_is_complete_when_it_was_matched() {
         for _ in 0..3 {
             assert_eq!(a.poll_send(&mut send, span).expect("send"), SendProgress::Posted, "{protocol:?}");
         }
-        let (mut recv, mut got) = (RecvState::new(digest, bytes.len()), vec![0; bytes.len()]);
-        while b.poll_recv(&mut recv, &mut Landing(&mut got)).expect("recv") != RecvProgress::Complete {}
+        let (mut recv, mut received) = (RecvState::new(digest, bytes.len()), vec![0; bytes.len()]);
+        while b.poll_recv(&mut recv, &mut CopySink(&mut received)).expect("recv") != RecvProgress::Complete {}
         assert_eq!(a.poll_send(&mut send, span).expect("send"), SendProgress::Complete, "{protocol:?}");
-        assert!(got == bytes);
+        assert!(received == bytes);
     }
 }

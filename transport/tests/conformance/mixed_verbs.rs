@@ -3,8 +3,8 @@
 use crate::{
     fixture::*,
     mixed::side,
-    tcp::{config, open, together},
-    verbs::Placed,
+    tcp::{config, connect_all, open},
+    verbs::DeviceSink,
 };
 use std::{path::PathBuf, time::Instant};
 use transport::{
@@ -18,7 +18,7 @@ use transport::{
     memory::ArenaLayout,
 };
 
-/// By rank.
+/// Host name of each rank.
 const HOSTS: [&str; 3] = ["x", "x", "y"];
 
 fn verbs_config(device: &str) -> VerbsConfig {
@@ -49,7 +49,7 @@ fn opened(
 
 fn mixed(between: impl Fn(usize) -> OpenInterHost + Sync) -> Vec<Mixed> {
     let layout = ArenaLayout { ranks: 3, ..LAYOUT };
-    together(3, |rank| {
+    connect_all(3, |rank| {
         Mixed::open(between(rank), layout, rank as u32, HOSTS[rank], PATIENCE).expect("memory for a test")
     })
 }
@@ -64,7 +64,7 @@ fn over_verbs(device: &str) -> [Mixed; 3] {
 }
 
 impl Pair {
-    /// Ranks 0 and 2.
+    /// Returns the pair of ranks 0 and 2.
     pub(crate) fn mixed_verbs(device: &str) -> Pair {
         let [a, other, b] = over_verbs(device);
         assert_eq!((a.name(), b.name()), ("shm+verbs", "shm+verbs"));
@@ -73,7 +73,7 @@ impl Pair {
         pair
     }
 
-    /// Ranks 0 and 1.
+    /// Returns the pair of ranks 0 and 1.
     pub(crate) fn mixed_verbs_within(device: &str) -> Pair {
         let [a, b, other] = over_verbs(device);
         let mut pair = Pair([side(a, 1), side(b, 0)]);
@@ -82,7 +82,7 @@ impl Pair {
     }
 }
 
-/// Memory registered once is mapped by peers of the host and known to the device.
+/// Memory registered once is mapped by local peers and known to the device.
 pub(crate) fn one_buffer_is_read_by_a_neighbour_and_put_into_another_host_without_a_copy(mut pair: Pair) {
     let mut neighbour = pair.0[0].kept.pop().expect("rank 1");
     let mut to_neighbour = pair.0[0].kept[0].link(1, 1);
@@ -90,11 +90,11 @@ pub(crate) fn one_buffer_is_read_by_a_neighbour_and_put_into_another_host_withou
     for len in [5000, (3 << 20) + 5] {
         let bytes = noise(len, 8);
         let src = registered(&pair.0[0].slab, &bytes);
-        let mut got = neighbour.slab().allocate(len).expect("room");
+        let mut received = neighbour.slab().allocate(len).expect("room");
         let before = (to_neighbour.counters(), at_neighbour.counters());
-        let mut folding = Folding(got.as_mut_slice());
+        let mut folding = ReduceSink(received.as_mut_slice());
         transfer((&mut *to_neighbour, &mut *at_neighbour), Protocol::Direct, src.span(), &mut folding);
-        assert!(got.as_slice() == bytes, "{len} bytes within the host");
+        assert!(received.as_slice() == bytes, "{len} bytes within the host");
         let copied = |after: u64, before: u64| assert_eq!(after - before, 0, "{len} bytes within the host");
         copied(to_neighbour.counters().copied_bytes, before.0.copied_bytes);
         copied(at_neighbour.counters().copied_bytes, before.1.copied_bytes);
@@ -110,7 +110,7 @@ pub(crate) fn one_buffer_is_read_by_a_neighbour_and_put_into_another_host_withou
         while !(sent && received) {
             assert!(Instant::now() < until, "stuck");
             sent = sent || a.poll_send(&mut send, src.span()).expect("send") == SendProgress::Complete;
-            let mut sink = Placed(dst.span_mut());
+            let mut sink = DeviceSink(dst.span_mut());
             received = received || b.poll_recv(&mut recv, &mut sink).expect("recv") == RecvProgress::Complete;
         }
         assert!(dst.as_slice() == bytes, "{len} bytes between hosts");
@@ -125,46 +125,49 @@ pub(crate) fn who_waits_for_a_neighbour_answers_other_hosts(mut pair: Pair) {
     let mut near = pair.0[0].kept[0].link(1, 0);
     let polls = |pair: &mut Pair| pair.ends(0).0.poll_counters().polls;
     let before = polls(&mut pair);
-    let (mut state, mut got) = (RecvState::new(1, 8), [0; 8]);
+    let (mut state, mut received) = (RecvState::new(1, 8), [0; 8]);
     for _ in 0..400 {
-        assert_eq!(near.poll_recv(&mut state, &mut Landing(&mut got)).expect("recv"), RecvProgress::Idle);
+        assert_eq!(
+            near.poll_recv(&mut state, &mut CopySink(&mut received)).expect("recv"),
+            RecvProgress::Idle
+        );
     }
     assert!(polls(&mut pair) - before >= 100, "nothing was looked for while it waited");
 }
 
-/// Endpoints of all ranks when they prefer RDMA, and the reasons for falling back.
+/// Returns the endpoints of all ranks that prefer RDMA, and the reason of each rank for falling back.
 fn preferring(config: impl Fn(usize) -> VerbsConfig + Sync) -> (Vec<Mixed>, Vec<Option<String>>) {
-    let (says, said) = std::sync::mpsc::channel();
+    let (sender, reasons) = std::sync::mpsc::channel();
     let tcp = config_of_tcp();
     let between = |rank: usize| {
-        let (verbs, second, says) = (config(rank), open(&tcp, rank), says.clone());
+        let (verbs, second, sender) = (config(rank), open(&tcp, rank), sender.clone());
         Box::new(move |host_memory: &mut HostMemory| {
             let first = opened(&verbs, rank, host_memory);
-            let tell = Box::new(move |_: &str, why: Option<&str>| {
-                says.send(why.map(str::to_owned)).expect("somebody listens");
+            let on_choice = Box::new(move |_: &str, why: Option<&str>| {
+                sender.send(why.map(str::to_owned)).expect("somebody listens");
             });
             let hosts = host_memory.hosts().to_vec();
-            let both = Fallback::new(rank as u32, hosts, first, Box::new(second), tell);
+            let both = Fallback::new(rank as u32, hosts, first, Box::new(second), on_choice);
             Ok(Box::new(both) as Box<dyn Endpoint>)
         }) as OpenInterHost
     };
     let ends = mixed(between);
-    (ends, said.try_iter().collect())
+    (ends, reasons.try_iter().collect())
 }
 
 fn config_of_tcp() -> transport::driver::tcp::TcpConfig {
     config("127.0.0.1", 1, Security::Authenticate)
 }
 
-/// A message of registered memory from each rank to each other one.
-fn all_talk(ends: &mut [Mixed]) {
+/// Sends a message of registered memory between each two ranks.
+fn exchange_all(ends: &mut [Mixed]) {
     for (a, b) in [(0, 1), (0, 2), (1, 2)] {
         let bytes = noise(50_000, 4);
         let src = registered(ends[a].slab(), &bytes);
         let (mut from, mut to) = (ends[a].link(b as u32, 1), ends[b].link(a as u32, 1));
-        let mut got = vec![0; bytes.len()];
-        transfer((&mut *from, &mut *to), Protocol::Copy, src.span(), &mut Landing(&mut got));
-        assert!(got == bytes, "from {a} to {b}");
+        let mut received = vec![0; bytes.len()];
+        transfer((&mut *from, &mut *to), Protocol::Copy, src.span(), &mut CopySink(&mut received));
+        assert!(received == bytes, "from {a} to {b}");
     }
 }
 
@@ -208,14 +211,14 @@ fn tcp_is_taken_by_all_where_one_has_no_library_or_no_device_or_no_cable() {
             (&without_device, "rank 1: the device matrix names an"),
             (&without_cable, "no cable connects rank 1 with rank 2"),
         ];
-        for (config, says) in tries {
+        for (config, sender) in tries {
             let (mut ends, why) = preferring(config);
             assert!(ends.iter().all(|end| end.name() == "shm+tcp"), "{why:?}");
-            let is_right = |why: &Option<String>| why.as_ref().is_some_and(|why| why.starts_with(says));
-            assert!(why.len() == 3 && why.iter().all(is_right), "{says}: {why:?}");
-            // All of the slab is free, including what the dropped driver had allocated.
+            let is_right = |why: &Option<String>| why.as_ref().is_some_and(|why| why.starts_with(sender));
+            assert!(why.len() == 3 && why.iter().all(is_right), "{sender}: {why:?}");
+            // The whole slab is free, including the ranges that the dropped driver had allocated.
             assert!(ends.iter().all(|end| end.slab().free_bytes() == LAYOUT.slab_bytes as u64));
-            all_talk(&mut ends);
+            exchange_all(&mut ends);
         }
     });
 }

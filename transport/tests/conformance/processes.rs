@@ -1,4 +1,4 @@
-//! Two real processes.
+//! Links between two processes.
 
 use crate::delivery::sizes;
 use crate::fixture::*;
@@ -19,7 +19,7 @@ use transport::{
 };
 
 /// Exchanges arena descriptors between two processes and makes the link.
-fn meet(rank: u32, socket: &mut UnixStream) -> (Box<dyn Link>, Slab) {
+fn open_link(rank: u32, socket: &mut UnixStream) -> (Box<dyn Link>, Slab) {
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let (ours, object) = Arena::shared(LAYOUT).expect("memory");
     shm::send_descriptor(&*socket, object.as_fd()).expect("send");
@@ -44,7 +44,7 @@ fn meet(rank: u32, socket: &mut UnixStream) -> (Box<dyn Link>, Slab) {
     (shm::link((rank, &ours), (1 - rank, &theirs), 0, pull), Slab::new(&ours, Some(object)))
 }
 
-/// Sends every size by every protocol, and gets it back. Returns how many messages came.
+/// Sends messages of every size by every protocol, and receives them back. Returns the number received.
 fn exchange(rank: u32, link: &mut dyn Link, slab: &Slab) -> u8 {
     let mut protocols = vec![Protocol::Copy, Protocol::Direct];
     protocols.extend(link.capabilities().pull.then_some(Protocol::Pull));
@@ -66,13 +66,13 @@ fn exchange(rank: u32, link: &mut dyn Link, slab: &Slab) -> u8 {
                         idle();
                     }
                 } else {
-                    let (mut state, mut got) = (RecvState::new(i as u64, len), vec![0; len]);
-                    while link.poll_recv(&mut state, &mut Landing(&mut got)).expect("recv")
+                    let (mut state, mut received) = (RecvState::new(i as u64, len), vec![0; len]);
+                    while link.poll_recv(&mut state, &mut CopySink(&mut received)).expect("recv")
                         != RecvProgress::Complete
                     {
                         idle();
                     }
-                    assert!(got == bytes, "{len} bytes by {protocol:?}");
+                    assert!(received == bytes, "{len} bytes by {protocol:?}");
                     came += 1;
                 }
             }
@@ -81,14 +81,14 @@ fn exchange(rank: u32, link: &mut dyn Link, slab: &Slab) -> u8 {
     came
 }
 
-/// The second process of the test below; nothing when it is run as a test.
+/// The second process of the test below; does nothing when it is run as a test.
 #[test]
 fn the_other_process() {
     if std::env::var_os(ROLE).is_none() {
         return;
     }
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().expect("a descriptor"));
-    let (mut link, slab) = meet(1, &mut socket);
+    let (mut link, slab) = open_link(1, &mut socket);
     let came = exchange(1, &mut *link, &slab);
     socket.write_all(&[came]).expect("write");
 }
@@ -103,7 +103,7 @@ fn two_processes_exchange_every_size_by_every_protocol() {
         .stdout(Stdio::null())
         .spawn()
         .expect("a process");
-    let (mut link, slab) = meet(0, &mut ours);
+    let (mut link, slab) = open_link(0, &mut ours);
     let came = exchange(0, &mut *link, &slab);
     let mut theirs = [0];
     ours.read_exact(&mut theirs).expect("the other one's count");

@@ -1,4 +1,4 @@
-//! Pairs of ranks over connections, and what is asked of them alone.
+//! Pairs of ranks over connections, and cases for connections only.
 
 use crate::fixture::*;
 use std::{
@@ -39,21 +39,21 @@ pub(crate) fn open(config: &TcpConfig, rank: usize) -> TcpEndpoint {
     TcpEndpoint::open(config, rank as u32, say).expect("an endpoint")
 }
 
-/// Endpoints that have come together.
+/// Returns connected endpoints.
 pub(crate) fn endpoints(config: &TcpConfig, ranks: usize) -> Vec<TcpEndpoint> {
-    together(ranks, |rank| open(config, rank))
+    connect_all(ranks, |rank| open(config, rank))
 }
 
-/// Endpoints of any kind that have come together.
-pub(crate) fn together<E: Endpoint>(ranks: usize, open: impl Fn(usize) -> E + Sync) -> Vec<E> {
-    let (words, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
+/// Opens endpoints of any kind and connects them.
+pub(crate) fn connect_all<E: Endpoint>(ranks: usize, open: impl Fn(usize) -> E + Sync) -> Vec<E> {
+    let (messages, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
     let exchange = |rank: usize| {
         let mut end = open(rank);
-        let mut heard = Vec::new();
-        while let Some(word) = end.exchange(&heard).expect("a word") {
-            words.lock().expect("no panics")[rank] = word;
+        let mut received = Vec::new();
+        while let Some(message) = end.exchange(&received).expect("a message") {
+            messages.lock().expect("no panics")[rank] = message;
             barrier.wait();
-            heard = words.lock().expect("no panics").clone();
+            received = messages.lock().expect("no panics").clone();
             barrier.wait();
         }
         end
@@ -61,19 +61,19 @@ pub(crate) fn together<E: Endpoint>(ranks: usize, open: impl Fn(usize) -> E + Sy
     let exchange = &exchange;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || exchange(rank))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("it has come together")).collect()
+        threads.into_iter().map(|thread| thread.join().expect("the endpoints are connected")).collect()
     })
 }
 
 /// Expected value of [`Pair::copied`] for these connections.
 pub(crate) fn copied(endpoint: &TcpEndpoint, len: usize) -> (u64, u64) {
     // Encryption copies the payload; small messages go through small buffers.
-    let (out_most, into_most) = match endpoint.security() {
+    let (max_sent, max_received) = match endpoint.security() {
         Security::Encrypt => (usize::MAX, usize::MAX),
         Security::Authenticate => (1024 - 16, 1024),
     };
-    let counted = |most: usize| if len <= most { len as u64 } else { 0 };
-    (counted(out_most), counted(into_most))
+    let counted = |max: usize| if len <= max { len as u64 } else { 0 };
+    (counted(max_sent), counted(max_received))
 }
 
 impl Pair {
@@ -89,17 +89,17 @@ impl Pair {
             kept: Vec::new(),
         });
         let mut pair = Pair([sides.next().expect("two"), sides.next().expect("two")]);
-        // Connections are made when they are first needed.
+        // Connections are made on first use.
         for lane in 0..2 {
             for from in [0, 1] {
-                transfer(pair.from(from, lane), Protocol::Copy, Span::empty(), &mut Landing(&mut []));
+                transfer(pair.from(from, lane), Protocol::Copy, Span::empty(), &mut CopySink(&mut []));
             }
         }
         pair
     }
 }
 
-/// Polls until there is an answer.
+/// Polls until `poll` returns a value.
 fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -112,12 +112,12 @@ fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
 }
 
 fn receive(link: &mut dyn Link, digest: u64, len: usize) -> Vec<u8> {
-    let (mut state, mut got) = (RecvState::new(digest, len), vec![0; len]);
+    let (mut state, mut payload) = (RecvState::new(digest, len), vec![0; len]);
     wait(|| {
-        let progress = link.poll_recv(&mut state, &mut Landing(&mut got)).expect("recv");
+        let progress = link.poll_recv(&mut state, &mut CopySink(&mut payload)).expect("recv");
         (progress == RecvProgress::Complete).then_some(())
     });
-    got
+    payload
 }
 
 pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair) {
@@ -126,15 +126,15 @@ pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair
         let (a, b) = pair.ends(1);
         let digest = number as u64;
         let mut state = SendState::new(digest, Protocol::Copy).with_match_ack();
-        let mut got = Vec::new();
-        // A long one is not even posted before somebody receives it.
+        let mut payload = Vec::new();
+        // A long message is not even posted before its receiver polls.
         let mut recv = RecvState::new(digest, len);
         let mut destination = vec![0; len];
         let received = wait(|| match a.poll_send(&mut state, Span::from(&*bytes)).expect("send") {
             SendProgress::Posted => Some(false),
             SendProgress::Complete => panic!("nobody has received it"),
             _ if len > BUFFER_BYTES => {
-                let progress = b.poll_recv(&mut recv, &mut Landing(&mut destination)).expect("recv");
+                let progress = b.poll_recv(&mut recv, &mut CopySink(&mut destination)).expect("recv");
                 (progress == RecvProgress::Complete).then_some(true)
             }
             _ => None,
@@ -144,15 +144,15 @@ pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair
             assert!(received || progress == SendProgress::Posted, "nobody has received it");
         }
         if received {
-            got.append(&mut destination);
+            payload.append(&mut destination);
         } else {
             wait(|| {
-                let progress = b.poll_recv(&mut recv, &mut Landing(&mut destination)).expect("recv");
+                let progress = b.poll_recv(&mut recv, &mut CopySink(&mut destination)).expect("recv");
                 (progress == RecvProgress::Complete).then_some(())
             });
-            got.append(&mut destination);
+            payload.append(&mut destination);
         }
-        assert!(got == bytes);
+        assert!(payload == bytes);
         wait(|| {
             let progress = a.poll_send(&mut state, Span::from(&*bytes)).expect("send");
             (progress == SendProgress::Complete).then_some(())
@@ -160,7 +160,7 @@ pub(crate) fn a_confirmed_message_is_complete_when_it_was_matched(mut pair: Pair
     }
 }
 
-/// The other end's earlier messages may be received only after the confirmation.
+/// The other end's earlier messages may be received only after the acknowledgement.
 pub(crate) fn a_confirmation_does_not_wait_behind_messages(mut pair: Pair) {
     let (a, b) = pair.ends(0);
     let early = noise(300, 5);
@@ -180,8 +180,8 @@ pub(crate) fn a_confirmation_does_not_wait_behind_messages(mut pair: Pair) {
     assert_eq!(receive(a, 7, 300), early);
 }
 
-/// A rank that has matched the last message of a job closes: the confirmation arrives with the end of its
-/// connection.
+/// A rank that has matched the last message of a job closes: the acknowledgement and the end of its
+/// connection arrive together.
 pub(crate) fn a_confirmation_counts_though_its_sender_has_closed_since(pair: Pair) {
     let Pair([mut here, mut there]) = pair;
     let bytes = noise(100, 1);
@@ -196,7 +196,7 @@ pub(crate) fn a_confirmation_counts_though_its_sender_has_closed_since(pair: Pai
     for link in &mut there.links {
         assert_eq!(receive(&mut **link, 1, 100), bytes);
     }
-    // The connection for such words is made meanwhile.
+    // The connection for acknowledgements is made meanwhile.
     there.tcp.as_mut().expect("an endpoint").close(PATIENCE);
     drop(there);
     for (link, state) in here.links.iter_mut().zip(&mut states) {
@@ -217,8 +217,8 @@ pub(crate) fn a_peer_that_has_gone_is_an_error_that_names_it(pair: Pair) {
     assert_eq!(receive(&mut *here.links[0], 5, 1000), last);
     for lane in 0..2 {
         let link = &mut here.links[lane];
-        let (mut state, mut got) = (RecvState::new(6, 10), [0; 10]);
-        let error = wait(|| link.poll_recv(&mut state, &mut Landing(&mut got)).err());
+        let (mut state, mut payload) = (RecvState::new(6, 10), [0; 10]);
+        let error = wait(|| link.poll_recv(&mut state, &mut CopySink(&mut payload)).err());
         assert!(matches!(error, TransportError::Closed { peer: 1 }), "{error}");
         assert!(error.to_string().contains("rank 1"), "{error}");
         let bytes = noise(100_000, 4);
@@ -228,7 +228,7 @@ pub(crate) fn a_peer_that_has_gone_is_an_error_that_names_it(pair: Pair) {
     }
 }
 
-/// Systems go on counting what they will never send.
+/// Systems keep counting bytes that they will never send.
 pub(crate) fn what_a_peer_that_has_gone_did_not_take_is_not_waited_for(pair: Pair) {
     let Pair([mut here, mut there]) = pair;
     let bytes = noise(1 << 20, 3);
@@ -242,13 +242,13 @@ pub(crate) fn what_a_peer_that_has_gone_did_not_take_is_not_waited_for(pair: Pai
     while !is_full() {}
     let mut settled = |within| here.tcp.as_mut().expect("an endpoint").flush(within, &|_| false);
     assert!(!settled(Duration::from_millis(10)), "most of it lies with our system");
-    // Not an orderly close: bytes that it has not read make its kernel reset the connection.
+    // Not an orderly close: unread bytes make the peer's kernel reset the connection.
     std::mem::forget(there.tcp.take());
     drop(there);
     assert!(settled(PATIENCE), "nobody will ever take it");
 }
 
-/// A socket that is closed while something lies unread in it takes along what it has sent.
+/// Closing a socket with unread bytes would discard the bytes that it has sent.
 pub(crate) fn an_endpoint_closes_when_all_that_it_sent_has_arrived(pair: Pair) {
     let Pair([mut here, mut there]) = pair;
     let never_read = noise(500, 1);

@@ -1,4 +1,4 @@
-//! Much going on at once: order holds however the ends are polled.
+//! Random traffic in all directions: the order holds no matter how the ends are polled.
 
 use crate::fixture::*;
 use std::{collections::VecDeque, time::Instant};
@@ -7,8 +7,8 @@ use transport::{
     memory::{Registered, Slab, Span},
 };
 
-/// A message under way, and its offset in the source.
-pub(crate) struct Flight {
+/// A message in flight, and its offset in the source.
+pub(crate) struct InFlight {
     state: SendState,
     at: usize,
     len: usize,
@@ -17,13 +17,13 @@ pub(crate) struct Flight {
     complete: bool,
 }
 
-/// One direction of a link with much going on.
+/// Random traffic on one direction of a link.
 pub(crate) struct Traffic {
     numbers: Numbers,
     foreign: Vec<u8>,
     registered: Registered,
     protocols: Vec<Protocol>,
-    flying: VecDeque<Flight>,
+    in_flight: VecDeque<InFlight>,
     /// Messages that the receiver expects: offset, length, digest.
     due: VecDeque<(usize, usize, u64)>,
     begun: u64,
@@ -41,7 +41,7 @@ impl Traffic {
             registered: registered(slab, &foreign),
             foreign,
             protocols,
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             due: VecDeque::new(),
             begun: 0,
             arrived: 0,
@@ -49,7 +49,7 @@ impl Traffic {
         }
     }
 
-    /// A message of any size, by any protocol, from registered memory or not.
+    /// Creates a message of random size and protocol, from registered memory or not.
     fn invent(&mut self) {
         let len = match self.numbers.below(10) {
             0..5 => self.numbers.below(64),
@@ -60,21 +60,21 @@ impl Traffic {
         let protocol = self.protocols[self.numbers.below(self.protocols.len())];
         let registered = self.numbers.below(4) != 0;
         let state = SendState::new(self.begun, protocol);
-        self.flying.push_back(Flight { state, at, len, registered, posted: false, complete: false });
+        self.in_flight.push_back(InFlight { state, at, len, registered, posted: false, complete: false });
         self.due.push_back((at, len, self.begun));
         self.begun += 1;
     }
 
-    /// Polls all messages under way, and begins one more if the last one is posted.
+    /// Polls all messages in flight, and starts another one if the last one is posted.
     fn send(&mut self, link: &mut dyn Link) {
-        if self.flying.iter().all(|f| f.posted) {
+        if self.in_flight.iter().all(|f| f.posted) {
             self.invent();
         }
         self.poll_flying(link);
     }
 
     fn poll_flying(&mut self, link: &mut dyn Link) {
-        for flight in &mut self.flying {
+        for flight in &mut self.in_flight {
             let from = if flight.registered { self.registered.span() } else { Span::from(&*self.foreign) };
             match link.poll_send(&mut flight.state, from.sub(flight.at, flight.len)).expect("send") {
                 SendProgress::Idle | SendProgress::Advanced => break,
@@ -82,7 +82,7 @@ impl Traffic {
                 SendProgress::Complete => (flight.posted, flight.complete) = (true, true),
             }
         }
-        self.flying.retain(|f| !f.complete);
+        self.in_flight.retain(|f| !f.complete);
     }
 
     fn receive(&mut self, link: &mut dyn Link) {
@@ -90,14 +90,15 @@ impl Traffic {
             assert_eq!(link.peek_digest(), None, "a message that nobody sent");
             return;
         };
-        let (state, got) = self.receiving.get_or_insert_with(|| (RecvState::new(digest, len), vec![0; len]));
+        let (state, received) =
+            self.receiving.get_or_insert_with(|| (RecvState::new(digest, len), vec![0; len]));
         let progress = match digest % 3 {
-            0 => link.poll_recv(state, &mut Folding(got)),
-            _ => link.poll_recv(state, &mut Landing(got)),
+            0 => link.poll_recv(state, &mut ReduceSink(received)),
+            _ => link.poll_recv(state, &mut CopySink(received)),
         };
         if progress.expect("recv") == RecvProgress::Complete {
             assert!(
-                self.foreign[at..at + len] == *got,
+                self.foreign[at..at + len] == *received,
                 "message {digest} of {len} bytes is not what was sent"
             );
             self.receiving = None;
@@ -111,11 +112,11 @@ pub(crate) fn messages_arrive_in_order_however_the_ends_are_polled(mut pair: Pai
     exchange(&mut pair);
 }
 
-/// Much traffic, all of it checked.
+/// Runs random traffic and checks all of it.
 pub(crate) fn exchange(pair: &mut Pair) {
     for seed in 1..=4 {
         let mut numbers = Numbers(seed * 0x9e37_79b9);
-        // Both directions of both lanes at once.
+        // Polls both directions of both lanes in turn.
         let mut traffic: Vec<Traffic> = (0..4)
             .map(|i| Traffic::new(seed * 10 + i, &pair.0[i as usize % 2].slab, pair.protocols()))
             .collect();

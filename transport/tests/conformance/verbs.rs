@@ -1,7 +1,7 @@
-//! Pairs of ranks over devices, and what is asked of them alone.
+//! Pairs of ranks over devices, and cases for devices only.
 //!
 //! # Safety
-//! A mapping is lent, and unmapped once it was given back.
+//! A mapping is registered, and unmapped after the registration has ended.
 
 use crate::fixture::*;
 use std::{path::PathBuf, time::Instant};
@@ -104,12 +104,12 @@ pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2
     };
     let open = |rank| VerbsEndpoint::open(&config, rank, 2, &mut |_| ()).expect("an endpoint");
     let mut ends = [open(0), open(1)];
-    let mut words = Vec::new();
+    let mut messages = Vec::new();
     loop {
-        let said: Vec<Option<Vec<u8>>> =
-            ends.iter_mut().map(|end| end.exchange(&words).expect("a word")).collect();
-        match said.into_iter().collect::<Option<Vec<_>>>() {
-            Some(said) => words = said,
+        let next: Vec<Option<Vec<u8>>> =
+            ends.iter_mut().map(|end| end.exchange(&messages).expect("a message")).collect();
+        match next.into_iter().collect::<Option<Vec<_>>>() {
+            Some(next) => messages = next,
             None => return ends,
         }
     }
@@ -134,9 +134,9 @@ impl Pair {
 }
 
 /// Destination into which the device itself places a message.
-pub(crate) struct Placed<'a>(pub(crate) SpanMut<'a>);
+pub(crate) struct DeviceSink<'a>(pub(crate) SpanMut<'a>);
 
-impl Sink for Placed<'_> {
+impl Sink for DeviceSink<'_> {
     fn write(&mut self, offset: usize, data: Span<'_>) {
         panic!("{} bytes at {offset} were not put where they belong", data.len());
     }
@@ -165,7 +165,7 @@ fn registered_memory_is_never_copied_between(pair: &mut Pair) {
         while !(sent && received) {
             assert!(Instant::now() < until, "stuck");
             sent = sent || a.poll_send(&mut send, src.span()).expect("send") == SendProgress::Complete;
-            let mut sink = Placed(dst.span_mut());
+            let mut sink = DeviceSink(dst.span_mut());
             received = received || b.poll_recv(&mut recv, &mut sink).expect("recv") == RecvProgress::Complete;
         }
         assert!(dst.as_slice() == bytes, "{len} bytes");
@@ -176,7 +176,7 @@ fn registered_memory_is_never_copied_between(pair: &mut Pair) {
     }
 }
 
-/// The suite's other cases on such cables would show nothing if nothing were ever lost.
+/// Without losses, the suite's other cases on such cables would show nothing.
 pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
     crate::traffic::exchange(&mut pair);
     let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
@@ -188,7 +188,7 @@ pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
     assert_eq!(reconnections > 0, matched, "{reconnections} connections were made new");
 }
 
-/// A queue pair that ends takes along what its device has not sent: the last message of a job would be lost.
+/// Destroying a queue pair discards what its device has not sent, which could be the last message of a job.
 pub(crate) fn an_endpoint_closes_when_its_device_has_sent_all(mut pair: Pair) {
     let bytes = noise(100, 1);
     let (a, _) = pair.ends(0);
@@ -200,7 +200,7 @@ pub(crate) fn an_endpoint_closes_when_its_device_has_sent_all(mut pair: Pair) {
     assert!(began.elapsed().as_millis() >= 30, "the cable takes 30 ms");
 }
 
-/// Apple's device and soft-RoCE refuse work below the depth that they report. The cable must stay in use.
+/// Apple's device and soft-RoCE reject work below the depth that they report. The cable must stay in use.
 pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
     crate::traffic::exchange(&mut pair);
     registered_memory_is_never_copied_between(&mut pair);
@@ -227,14 +227,14 @@ pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
     let src = registered(ends[1].slab(), &bytes);
     let mut dst = [0; 2].map(|_| ends[0].slab().allocate(bytes.len()).expect("room"));
     let [a, b] = &mut ends;
-    // So all is found behind each other; only that this cable is down is told by the other one.
+    // All pieces use rail 1; the other rail carries the report that rail 1 is down.
     a.prefer_rail(1, Some(1));
     b.prefer_rail(0, Some(1));
     let (mut into, mut from) = ([0, 1].map(|lane| a.link(1, lane)), [0, 1].map(|lane| b.link(0, lane)));
     let until = Instant::now() + PATIENCE;
     let tend = |link: &mut Box<dyn Link>| {
         assert!(Instant::now() < until, "stuck");
-        let idle = link.poll_recv(&mut RecvState::new(1, 8), &mut Landing(&mut [0; 8]));
+        let idle = link.poll_recv(&mut RecvState::new(1, 8), &mut CopySink(&mut [0; 8]));
         assert_eq!(idle.expect("nothing is amiss"), RecvProgress::Idle);
     };
     let expect = |link: &mut Box<dyn Link>, destination: &mut Registered| {
@@ -243,7 +243,7 @@ pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
         recv
     };
     let is_received = |link: &mut Box<dyn Link>, recv: &mut RecvState, destination: &mut Registered| {
-        link.poll_recv(recv, &mut Placed(destination.span_mut())).expect("recv") == RecvProgress::Complete
+        link.poll_recv(recv, &mut DeviceSink(destination.span_mut())).expect("recv") == RecvProgress::Complete
     };
     let mut recv = [0, 1].map(|lane| expect(&mut into[lane], &mut dst[lane]));
     // The second lane is polled first and gets its new credits last.
@@ -264,15 +264,15 @@ pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
     (0..50).for_each(|_| tend(&mut into[0]));
 }
 
-/// Breaks something in the fabric of this test.
+/// Injects a fault into the fabric of this test.
 fn fault(args: &[&str]) {
     let library =
         std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from).expect("set for this process");
     let tool = library.with_file_name("softrdma");
     let folder = std::env::var_os("SOFTRDMA_DIR").expect("set for this process");
-    let said = std::process::Command::new(tool).arg("fault").arg("--dir").arg(folder).args(args).output();
-    let said = said.expect("the tool");
-    assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+    let output = std::process::Command::new(tool).arg("fault").arg("--dir").arg(folder).args(args).output();
+    let output = output.expect("the tool");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Pieces have arrived when the operation is aborted and its memory is freed: their completions must not
@@ -283,9 +283,9 @@ pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
     let src = registered(&pair.0[0].slab, &bytes);
     let memory = Mapping::private_for_device(LEN, 4 << 30).expect("memory for a test");
     let endpoint = pair.0[1].endpoint.as_mut().expect("an endpoint");
-    // SAFETY: the mapping stays until the lease is dropped.
+    // SAFETY: the mapping stays until the registration guard is dropped.
     let lease = unsafe { endpoint.register(memory.as_ptr(), LEN) }.expect("not lent yet");
-    // SAFETY: all of the mapping, for as long as it is there; nobody else uses it.
+    // SAFETY: the span is the whole mapping while it exists; no other code uses it.
     let destination = unsafe { SpanMut::new(memory.as_ptr(), LEN) };
     endpoint.begin_use(destination.as_span());
     let (a, b) = pair.ends(0);
@@ -298,9 +298,9 @@ pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
     }
     b.abort();
     drop((lease, memory));
-    // Between calls connections are looked after, and completions taken.
+    // Between calls, the keep-alive thread takes completions.
     std::thread::sleep(std::time::Duration::from_millis(100));
-    let mut got = vec![0; 1];
-    let again = b.poll_recv(&mut RecvState::new(10, 1), &mut Landing(&mut got));
+    let mut received = vec![0; 1];
+    let again = b.poll_recv(&mut RecvState::new(10, 1), &mut CopySink(&mut received));
     assert!(!matches!(again, Ok(RecvProgress::Complete)));
 }

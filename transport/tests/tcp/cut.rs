@@ -18,7 +18,7 @@ use transport::{
     memory::Span,
 };
 
-/// Two hosts with a cable; gone with this.
+/// Two network namespaces with a cable; dropped with this value.
 struct Hosts([Child; 2]);
 
 fn runs(program: &str, args: &[&str]) -> bool {
@@ -26,7 +26,7 @@ fn runs(program: &str, args: &[&str]) -> bool {
 }
 
 impl Hosts {
-    /// None where this process may not make any.
+    /// Creates the namespaces; returns `None` if this process may not.
     fn new() -> Option<Hosts> {
         if !runs("unshare", &["--net", "true"]) || !runs("ip", &["-V"]) {
             return None;
@@ -55,7 +55,7 @@ impl Hosts {
         assert!(runs("nsenter", &[&enter, args].concat()), "ip {args:?}");
     }
 
-    /// Moves this thread, and those that it starts, to a host.
+    /// Moves this thread, and the threads that it starts, to a host.
     fn enter(&self, at: usize) {
         let space = File::open(format!("/proc/{}/ns/net", self.0[at].id())).expect("a namespace");
         let entered =
@@ -90,14 +90,14 @@ fn keeps_sending(link: &mut dyn Link) -> TransportError {
     }
 }
 
-/// Waits for an answer to a message that was sent.
+/// Waits for an answer to a sent message.
 fn waits_for_an_answer(link: &mut dyn Link) -> TransportError {
     let began = Instant::now();
     let mut state = SendState::new(1, Protocol::Copy);
     let _ = link.poll_send(&mut state, Span::from(&[1; 8][..]));
-    let (mut state, mut got) = (RecvState::new(2, 8), [0; 8]);
+    let (mut state, mut payload) = (RecvState::new(2, 8), [0; 8]);
     loop {
-        match link.poll_recv(&mut state, &mut Landing(&mut got)) {
+        match link.poll_recv(&mut state, &mut CopySink(&mut payload)) {
             Err(error) => return error,
             Ok(_) => thread::sleep(Duration::from_millis(1)),
         }
@@ -105,34 +105,34 @@ fn waits_for_an_answer(link: &mut dyn Link) -> TransportError {
     }
 }
 
-/// Two ranks talk, the cable is cut, and both find out.
+/// Two ranks exchange messages, the cable is cut, and both notice.
 fn cut(hosts: &Hosts, security: Security, peer_timeout: Duration, acts: [Act; 2]) {
-    let (words, meeting) = (Mutex::new(vec![Vec::new(); 2]), Barrier::new(2));
+    let (messages, barrier) = (Mutex::new(vec![Vec::new(); 2]), Barrier::new(2));
     let rank = |rank: usize| {
         hosts.enter(rank);
         let address = Bind::Address([10, 77, 0, rank as u8 + 1].into());
         let config = TcpConfig { bind: address, security, sockets: Some(1), peer_timeout, ..config() };
         let mut end =
             TcpEndpoint::open(&config, rank as u32, WarningHandler::new(|_| ())).expect("an endpoint");
-        let mut heard = Vec::new();
-        while let Some(word) = end.exchange(&heard).expect("a word") {
-            words.lock().expect("no panics")[rank] = word;
-            meeting.wait();
-            heard = words.lock().expect("no panics").clone();
-            meeting.wait();
+        let mut received = Vec::new();
+        while let Some(message) = end.exchange(&received).expect("a message") {
+            messages.lock().expect("no panics")[rank] = message;
+            barrier.wait();
+            received = messages.lock().expect("no panics").clone();
+            barrier.wait();
         }
         let rails = end.rails(1 - rank as u32);
         assert_eq!((rails[0].ours.as_str(), &*rails[0].theirs), ("cable", &*format!("10.77.0.{}", 2 - rank)));
         let mut link = end.link(1 - rank as u32, 0);
         exchange(&mut *link);
-        // Idle for longer than anybody is waited for: that alone is no sign of anything.
+        // Idle for longer than the peer timeout, which alone is no failure.
         thread::sleep(Duration::from_millis(2000));
         exchange(&mut *link);
-        meeting.wait();
+        barrier.wait();
         if rank == 0 {
             hosts.ip(0, &["link", "set", "cable", "down"]);
         }
-        meeting.wait();
+        barrier.wait();
         let began = Instant::now();
         let error = acts[rank](&mut *link);
         (error, began.elapsed())
@@ -149,7 +149,7 @@ fn cut(hosts: &Hosts, security: Security, peer_timeout: Duration, acts: [Act; 2]
     for (number, error, after) in found.into_inner().expect("no panics") {
         let peer = 1 - number as u32;
         assert!(matches!(error, TransportError::Lost { peer: of, .. } if of == peer), "{error}");
-        // All that was waited for until then is what the system took to repeat something, and to say so.
+        // The time before is the system's time to retransmit once and to report it.
         assert!(after + Duration::from_millis(400) > peer_timeout, "rank {number} after {after:?}: {error}");
         // The system alone would take a quarter of an hour.
         assert!(after < Duration::from_secs(10), "rank {number} after {after:?}: {error}");
@@ -160,26 +160,26 @@ fn cut(hosts: &Hosts, security: Security, peer_timeout: Duration, acts: [Act; 2]
 fn exchange(link: &mut dyn Link) {
     let bytes = noise(3000, 5);
     let (mut send, mut recv) = (SendState::new(9, Protocol::Copy), RecvState::new(9, 3000));
-    let (mut sent, mut received, mut got) = (false, false, vec![0; 3000]);
+    let (mut sent, mut received, mut payload) = (false, false, vec![0; 3000]);
     let began = Instant::now();
     while !(sent && received) {
         assert!(began.elapsed() < PATIENCE, "stuck");
         let progress = link.poll_send_unless(sent, &mut send, &bytes);
         sent = progress;
-        let progress = link.poll_recv_unless(received, &mut recv, &mut got);
+        let progress = link.poll_recv_unless(received, &mut recv, &mut payload);
         received = progress;
         thread::yield_now();
     }
-    assert!(got == bytes);
+    assert!(payload == bytes);
 }
 
-/// Polls that leave alone what is through.
-trait Unless {
+/// Polls that skip complete messages.
+trait PollUnlessDone {
     fn poll_send_unless(&mut self, done: bool, state: &mut SendState, bytes: &[u8]) -> bool;
     fn poll_recv_unless(&mut self, done: bool, state: &mut RecvState, to: &mut [u8]) -> bool;
 }
 
-impl Unless for dyn Link + '_ {
+impl PollUnlessDone for dyn Link + '_ {
     fn poll_send_unless(&mut self, done: bool, state: &mut SendState, bytes: &[u8]) -> bool {
         let complete = transport::SendProgress::Complete;
         done || self.poll_send(state, Span::from(bytes)).expect("send") == complete
@@ -187,7 +187,7 @@ impl Unless for dyn Link + '_ {
 
     fn poll_recv_unless(&mut self, done: bool, state: &mut RecvState, to: &mut [u8]) -> bool {
         let complete = transport::RecvProgress::Complete;
-        done || self.poll_recv(state, &mut Landing(to)).expect("recv") == complete
+        done || self.poll_recv(state, &mut CopySink(to)).expect("recv") == complete
     }
 }
 
@@ -199,6 +199,6 @@ fn ranks_whose_cable_is_cut_find_out_while_something_is_under_way() {
     };
     cut(&hosts, Security::Authenticate, PEER_TIMEOUT, [keeps_sending, keeps_sending]);
     cut(&hosts, Security::Encrypt, PEER_TIMEOUT, [keeps_sending, waits_for_an_answer]);
-    // And later, where more is to be borne.
+    // A longer peer timeout delays the error.
     cut(&hosts, Security::Authenticate, PEER_TIMEOUT * 3, [waits_for_an_answer, waits_for_an_answer]);
 }

@@ -1,4 +1,4 @@
-//! Strangers at the door: none gets in, none holds up those who belong, all are counted.
+//! Foreign callers: none is admitted, none delays the ranks of the job, all are counted.
 
 use crate::net::*;
 use std::{
@@ -15,25 +15,25 @@ use transport::{
     secure::{Handshake, Purpose, Secret, SecureError, handshake_over_stream},
 };
 
-/// Two ranks, and what they say of strangers.
+/// Two ranks, and their warnings about foreign callers.
 struct Pair {
     ends: Vec<TcpEndpoint>,
     log: Log,
-    /// The next lane that is not connected.
+    /// The next lane without a connection.
     next: u8,
 }
 
-/// Enough to connect a new one again and again.
+/// Number of lanes, enough to connect another one for each check.
 const LANES: u8 = 200;
 
 impl Pair {
     fn new() -> Pair {
         let log = Log::default();
-        Pair { ends: meet(&TcpConfig { lanes: LANES, ..config() }, 2, &log), log, next: 1 }
+        Pair { ends: connect_all(&TcpConfig { lanes: LANES, ..config() }, 2, &log), log, next: 1 }
     }
 
-    /// Listening address of rank 1; rank 0's call wins when both call.
-    fn door(&self) -> SocketAddr {
+    /// Returns the listening address of rank 1; rank 0's attempt wins if both connect.
+    fn address(&self) -> SocketAddr {
         self.ends[1].listen_addresses()[0]
     }
 
@@ -41,8 +41,8 @@ impl Pair {
         self.ends[1].refused()
     }
 
-    /// Ranks of the job still connect, on a lane that was not connected before.
-    fn works(&mut self) -> Duration {
+    /// Checks that ranks of the job still connect, on a lane without a connection. Returns the time.
+    fn connects(&mut self) -> Duration {
         let [a, b] = &mut self.ends[..] else { panic!("two ranks") };
         let (mut there, mut back) = (a.link(1, self.next), b.link(0, self.next));
         self.next += 1;
@@ -50,21 +50,21 @@ impl Pair {
     }
 }
 
-fn visit(pair: &Pair) -> TcpStream {
-    let stream = TcpStream::connect(pair.door()).expect("the door is open");
+fn connect(pair: &Pair) -> TcpStream {
+    let stream = TcpStream::connect(pair.address()).expect("the door is open");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     stream
 }
 
-/// Waits until the other end hangs up, and says what it had to say before.
-fn what_is_said(stream: &mut TcpStream) -> Vec<u8> {
-    let mut said = Vec::new();
-    match stream.read_to_end(&mut said) {
+/// Reads until the other end closes, and returns the bytes.
+fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut text = Vec::new();
+    match stream.read_to_end(&mut text) {
         Ok(_) => {}
         Err(e) if e.kind() == ErrorKind::ConnectionReset => {}
         Err(e) => panic!("nobody hung up: {e}"),
     }
-    said
+    text
 }
 
 #[test]
@@ -75,11 +75,11 @@ fn who_says_nothing_or_nonsense_is_hung_up_on_within_a_second_and_told_nothing()
     let spoken: [(&[u8], u64); 4] = [(&[], 900), (&half, 900), (b"GET / HTTP/1.1\r\n\r\n", 0), (&long, 0)];
     for (bytes, patience) in spoken {
         let before = pair.refused();
-        let mut stream = visit(&pair);
+        let mut stream = connect(&pair);
         let began = Instant::now();
-        // It may hang up before all is said.
+        // The other end may close before all bytes are written.
         let _ = stream.write_all(bytes);
-        assert_eq!(what_is_said(&mut stream), b"", "a stranger is told nothing");
+        assert_eq!(read_to_end(&mut stream), b"", "a stranger is told nothing");
         assert!(began.elapsed() >= Duration::from_millis(patience), "who may still speak is listened to");
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         until("it is not counted", || pair.refused() > before);
@@ -97,8 +97,8 @@ fn another_secret_or_purpose_is_refused() {
     for (secret, purpose) in [(&other, Purpose::Data), (&secret(), Purpose::Bootstrap)] {
         let before = pair.refused();
         let handshake = Handshake::initiator(secret, purpose, b"").expect("begun");
-        let error =
-            handshake_over_stream(&mut visit(&pair), handshake, deadline).expect_err("no member of the job");
+        let error = handshake_over_stream(&mut connect(&pair), handshake, deadline)
+            .expect_err("no member of the job");
         assert!(matches!(error, SecureError::Closed), "{error}");
         until("it is not counted", || pair.refused() > before);
     }
@@ -111,9 +111,9 @@ fn who_knows_the_secret_and_is_no_rank_of_this_communicator_is_refused() {
     for hello in [&b""[..], &[0; 26], &[0xff; 26], &[1; 1024]] {
         let before = pair.refused();
         let handshake = Handshake::initiator(&secret(), Purpose::Data, hello).expect("begun");
-        let mut stream = visit(&pair);
+        let mut stream = connect(&pair);
         handshake_over_stream(&mut stream, handshake, deadline).expect("the secret is right");
-        assert_eq!(what_is_said(&mut stream), b"", "no verdict");
+        assert_eq!(read_to_end(&mut stream), b"", "no verdict");
         until("it is not counted", || pair.refused() > before);
     }
 }
@@ -121,9 +121,9 @@ fn who_knows_the_secret_and_is_no_rank_of_this_communicator_is_refused() {
 #[test]
 fn a_recorded_handshake_is_of_no_use() {
     let mut pair = Pair::new();
-    // A member of the job calls through a hand that writes down all it says.
-    let (mut recorded, door) = (Vec::new(), pair.door());
-    let mut stream = TcpStream::connect(door).expect("the door is open");
+    // A rank of the job connects through a recorder of its bytes.
+    let (mut recorded, address) = (Vec::new(), pair.address());
+    let mut stream = TcpStream::connect(address).expect("the door is open");
     let mut member = Handshake::initiator(&secret(), Purpose::Data, &[0; 26]).expect("begun");
     while !member.is_done() {
         if member.outgoing().is_empty() {
@@ -139,24 +139,26 @@ fn a_recorded_handshake_is_of_no_use() {
     }
     drop(stream);
     let before = pair.refused();
-    let mut stream = visit(&pair);
+    let mut stream = connect(&pair);
     stream.write_all(&recorded).expect("written");
-    // It gets an answer to its first message, made for nobody else, and nothing after it.
-    let answer = what_is_said(&mut stream);
+    // The replay gets an answer to its first message, made for this connection, and nothing more.
+    let answer = read_to_end(&mut stream);
     assert!(answer.len() < 200, "{} bytes", answer.len());
     until("it is not counted", || pair.refused() > before);
-    pair.works();
+    pair.connects();
 }
 
 #[test]
 fn a_thousand_strangers_do_not_hold_up_those_who_belong() {
     let mut pair = Pair::new();
-    let door = pair.door();
+    let address = pair.address();
     let crowd = thread::spawn(move || {
         let mut inside = Vec::new();
         for number in 0..1000 {
-            // The system may have no more descriptors for us; those who came are enough.
-            let Ok(mut stream) = TcpStream::connect_timeout(&door, Duration::from_secs(5)) else { continue };
+            // The system may have no descriptors left; the previous callers suffice.
+            let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_secs(5)) else {
+                continue;
+            };
             if number % 3 == 0 {
                 let _ = stream.write_all(b"tbc");
             } else if number % 3 == 1 {
@@ -171,12 +173,12 @@ fn a_thousand_strangers_do_not_hold_up_those_who_belong() {
     });
     let mut slowest = Duration::ZERO;
     while pair.next < 4 || (!crowd.is_finished() && pair.next < LANES - 1) {
-        slowest = slowest.max(pair.works());
+        slowest = slowest.max(pair.connects());
     }
     assert!(slowest < Duration::from_secs(10), "{slowest:?}");
     assert!(crowd.join().expect("no panics") > 100);
     until("they are not counted", || pair.refused() >= 500);
-    pair.works();
+    pair.connects();
     let told = pair.log.lock().expect("no panics").len();
     assert_eq!(told, 1, "once per address");
 }

@@ -1,4 +1,4 @@
-//! The TCP transport against those who do not belong: strangers at its door, and peers that have gone mad.
+//! The TCP driver against foreign callers, peers that vanish and races.
 
 #[cfg(target_os = "linux")]
 mod cut;

@@ -1,4 +1,4 @@
-//! Endpoints in threads of this process, and what travels between them.
+//! Endpoints in threads of this process, and messages between them.
 
 use std::{
     sync::{Arc, Barrier, Mutex},
@@ -15,7 +15,7 @@ use transport::{
     secure::Secret,
 };
 
-/// Longer than anything here takes on a busy machine.
+/// Upper bound for every wait of these tests, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Warnings of endpoints about refused connections.
@@ -34,20 +34,20 @@ pub(crate) fn config() -> TcpConfig {
     }
 }
 
-/// Endpoints of these options, by rank, that have come together; or the error of each that could not.
-pub(crate) fn try_to_meet(configs: &[TcpConfig], log: &Log) -> Vec<Result<TcpEndpoint, TransportError>> {
+/// Connects endpoints with these options, by rank. Returns the error of each one that failed.
+pub(crate) fn try_connect_all(configs: &[TcpConfig], log: &Log) -> Vec<Result<TcpEndpoint, TransportError>> {
     let ranks = configs.len();
-    let (words, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
-    let (words, barrier) = (&words, &barrier);
+    let (messages, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
+    let (messages, barrier) = (&messages, &barrier);
     let exchange = |rank: usize| {
         let log = Arc::clone(log);
         let say = WarningHandler::new(move |what| log.lock().expect("no panics").push(what.to_owned()));
         let mut end = TcpEndpoint::open(&configs[rank], rank as u32, say)?;
-        let mut heard = Vec::new();
-        while let Some(word) = end.exchange(&heard)? {
-            words.lock().expect("no panics")[rank] = word;
+        let mut received = Vec::new();
+        while let Some(message) = end.exchange(&received)? {
+            messages.lock().expect("no panics")[rank] = message;
             barrier.wait();
-            heard = words.lock().expect("no panics").clone();
+            received = messages.lock().expect("no panics").clone();
             barrier.wait();
         }
         Ok(end)
@@ -59,16 +59,16 @@ pub(crate) fn try_to_meet(configs: &[TcpConfig], log: &Log) -> Vec<Result<TcpEnd
     })
 }
 
-/// Endpoints that have come together.
-pub(crate) fn meet(config: &TcpConfig, ranks: usize, log: &Log) -> Vec<TcpEndpoint> {
-    let all = try_to_meet(&vec![config.clone(); ranks], log);
-    all.into_iter().map(|end| end.expect("it has come together")).collect()
+/// Connects endpoints with equal options.
+pub(crate) fn connect_all(config: &TcpConfig, ranks: usize, log: &Log) -> Vec<TcpEndpoint> {
+    let all = try_connect_all(&vec![config.clone(); ranks], log);
+    all.into_iter().map(|end| end.expect("the endpoints are connected")).collect()
 }
 
-/// Copies a message to where it belongs.
-pub(crate) struct Landing<'a>(pub(crate) &'a mut [u8]);
+/// Copies a message to its destination.
+pub(crate) struct CopySink<'a>(pub(crate) &'a mut [u8]);
 
-impl Sink for Landing<'_> {
+impl Sink for CopySink<'_> {
     fn write(&mut self, offset: usize, data: Span<'_>) {
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
@@ -89,7 +89,7 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Sends a message there and back, checks it, and says how long that took.
+/// Sends a message there and back, checks it, and returns the time that it took.
 pub(crate) fn echo<'l>(
     a: &mut (dyn Link + 'l),
     b: &mut (dyn Link + 'l),
@@ -101,22 +101,22 @@ pub(crate) fn echo<'l>(
     for turn in [0, 1] {
         let (from, to) = if turn == 0 { (&mut *a, &mut *b) } else { (&mut *b, &mut *a) };
         let (mut send, mut recv) = (SendState::new(digest, Protocol::Copy), RecvState::new(digest, len));
-        let mut got = vec![0; len];
+        let mut payload = vec![0; len];
         let (mut sent, mut received) = (false, false);
         while !(sent && received) {
             assert!(began.elapsed() < PATIENCE, "stuck");
             sent = sent
                 || from.poll_send(&mut send, Span::from(&*bytes)).expect("send") == SendProgress::Complete;
-            let progress = to.poll_recv(&mut recv, &mut Landing(&mut got));
+            let progress = to.poll_recv(&mut recv, &mut CopySink(&mut payload));
             received = received || progress.expect("recv") == RecvProgress::Complete;
             thread::yield_now();
         }
-        assert!(got == bytes, "{len} bytes");
+        assert!(payload == bytes, "{len} bytes");
     }
     began.elapsed()
 }
 
-/// Waits until it is so.
+/// Waits until `done` returns true.
 pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
     let began = Instant::now();
     while !done() {

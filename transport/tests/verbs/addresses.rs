@@ -1,4 +1,4 @@
-//! Addresses that are elsewhere, late, or not there.
+//! GIDs that have moved, appear late, or are missing.
 
 use crate::fabric::on;
 use std::time::{Duration, Instant};
@@ -20,9 +20,9 @@ fn fabric(profile: &str, settings: &str) -> String {
 /// Runs `find_gid` and returns its result and the messages of the wait.
 fn find(library: &Library, patience: Duration) -> (Result<(u8, Gid), VerbsError>, Vec<String>) {
     let context = library.open("x0").expect("a device");
-    let mut said = Vec::new();
-    let found = find_gid(&context, patience, &mut |message| said.push(message.to_owned()));
-    (found, said)
+    let mut text = Vec::new();
+    let found = find_gid(&context, patience, &mut |message| text.push(message.to_owned()));
+    (found, text)
 }
 
 const LONG: Duration = Duration::from_secs(30);
@@ -31,10 +31,10 @@ const LONG: Duration = Duration::from_secs(30);
 fn ipv4_is_found_where_it_is() {
     let fabric = fabric("apple-tb5", ", gid_index = 3, ipv4 = '169.254.7.8'");
     on("addresses::ipv4_is_found_where_it_is", &fabric, |library| {
-        let (found, said) = find(library, LONG);
+        let (found, text) = find(library, LONG);
         let (index, gid) = found.expect("an address");
         assert_eq!((index, gid.to_string().as_str()), (3, "::ffff:169.254.7.8"));
-        assert!(said.is_empty(), "{said:?}");
+        assert!(text.is_empty(), "{text:?}");
     });
 }
 
@@ -43,11 +43,11 @@ fn ipv4_is_waited_for_on_thunderbolt() {
     let fabric = fabric("apple-tb5", ", gid = 'late', gid_after_ms = 400");
     on("addresses::ipv4_is_waited_for_on_thunderbolt", &fabric, |library| {
         let began = Instant::now();
-        let (found, said) = find(library, LONG);
+        let (found, text) = find(library, LONG);
         let (index, gid) = found.expect("an address");
         assert!(index == 1 && gid.is_ipv4_mapped(), "{index} {gid}");
         assert!(began.elapsed() < LONG / 2, "waited on after it was there");
-        assert_eq!(said, ["x0: waiting for an IPv4 address to be assigned to its port, for 30 s at most"]);
+        assert_eq!(text, ["x0: waiting for an IPv4 address to be assigned to its port, for 30 s at most"]);
     });
 }
 
@@ -57,10 +57,10 @@ fn in_the_end_a_link_local_address_is_taken() {
     on("addresses::in_the_end_a_link_local_address_is_taken", &fabric, |library| {
         let patience = Duration::from_millis(200);
         let began = Instant::now();
-        let (found, said) = find(library, patience);
+        let (found, text) = find(library, patience);
         let (index, gid) = found.expect("an address");
         assert!(index == 0 && gid.is_link_local() && !gid.is_ipv4_mapped(), "{index} {gid}");
-        assert!(began.elapsed() >= patience && said.len() == 1, "{said:?}");
+        assert!(began.elapsed() >= patience && text.len() == 1, "{text:?}");
     });
 }
 
@@ -68,9 +68,9 @@ fn in_the_end_a_link_local_address_is_taken() {
 fn others_take_what_there_is_at_once() {
     let fabric = fabric("ib", ", gid = 'missing'");
     on("addresses::others_take_what_there_is_at_once", &fabric, |library| {
-        let (found, said) = find(library, LONG);
+        let (found, text) = find(library, LONG);
         let (index, gid) = found.expect("an address");
-        assert!(index == 0 && gid.is_link_local() && said.is_empty(), "{index} {gid} {said:?}");
+        assert!(index == 0 && gid.is_link_local() && text.is_empty(), "{index} {gid} {text:?}");
     });
 }
 
@@ -78,8 +78,8 @@ fn others_take_what_there_is_at_once() {
 fn a_port_that_stays_down_is_waited_for_by_name() {
     let fabric = fabric("apple-tb5", ", port = 'down', gid = 'missing'");
     on("addresses::a_port_that_stays_down_is_waited_for_by_name", &fabric, |library| {
-        let (found, said) = find(library, Duration::from_millis(100));
-        assert!(said.len() == 1 && said[0].contains("its port to come up"), "{said:?}");
+        let (found, text) = find(library, Duration::from_millis(100));
+        assert!(text.len() == 1 && text[0].contains("its port to come up"), "{text:?}");
         let error = found.expect_err("no cable");
         assert_eq!(error.cause(), Some(Cause::PortDown), "{error}");
     });

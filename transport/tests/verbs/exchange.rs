@@ -1,11 +1,11 @@
-//! Bytes that get from here to there.
+//! Transfers between queue pairs.
 //!
 //! # Safety
-//! See `rig`.
+//! See `ends`.
 
 use crate::{
+    ends::{End, pair, spec},
     fabric::{APPLE, IB, USB4, on},
-    rig::{End, pair, spec},
 };
 use transport::verbs::{
     Access, Completion, Library, LocalRun, Operation, POLL_BATCH, PostError, QpType, QueuePairSpec,
@@ -20,7 +20,7 @@ fn request(id: u64, run: LocalRun, operation: Operation) -> SendRequest {
     SendRequest { id, run, operation, signaled: true, inline: false }
 }
 
-/// A write with a number, in both directions at once, and a write without one before it.
+/// Writes with immediate data in both directions at once, each after a write without.
 fn writes(library: &Library, device: &str, service: QpType) {
     let [mut a, mut b] = pair(library, [device, device], service, Access::Remote);
     let bytes = noise(100_000);
@@ -93,7 +93,7 @@ fn inline_bytes_are_taken_at_once() {
         a.connect(&b.address());
         b.connect(&a.address());
         assert!(a.queue_pair.granted().max_inline_data >= 64);
-        // Memory that is not registered, and gone when the bytes are looked at.
+        // Memory that is not registered, and overwritten before the bytes are checked.
         let mut passing = *b"passing through";
         let run = LocalRun { start: passing.as_mut_ptr(), len: passing.len() as u32, lkey: 0 };
         let sent = SendRequest { inline: true, ..request(1, run, Operation::Send) };
@@ -140,7 +140,7 @@ fn full_queues_say_so() {
             a.receive(id, LocalRun::EMPTY).expect("room");
         }
         assert_eq!(a.receive(99, LocalRun::EMPTY), Err(PostError::Full));
-        // A completion that is taken makes room.
+        // A consumed completion frees an entry of the queue.
         a.success(1);
         a.post(&writes[0]).expect("room");
     });

@@ -14,10 +14,10 @@ use std::{
 };
 use transport::verbs::Library;
 
-/// Longer than any test takes on a busy machine.
+/// Upper bound for every test, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Says to a process that it is the inner one, and where the library is.
+/// Environment variable that marks the inner process and holds the path of the library.
 const INNER: &str = "TBCCL_TEST_VERBS_LIBRARY";
 
 /// Two kinds of adapters, each connected to itself.
@@ -29,7 +29,7 @@ pub(crate) const IB: &str = "
     ends = ['a/ib0', 'a/ib0']
 ";
 
-/// As above, of Linux over USB4.
+/// The same with Linux's devices over USB4.
 pub(crate) const USB4: &str = "
     [[node]]
     name = 'a'
@@ -59,7 +59,7 @@ pub(crate) fn library() -> &'static Path {
         let folder = test.parent().and_then(Path::parent).expect("cargo's folder");
         let release: &[&str] = if folder.ends_with("release") { &["--release"] } else { &[] };
         let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--workspace", "--lib", "--bins"])
+            .args(["build", "--quiet", "--workspace", "--lib", "--bins", "--features=tbccl/test-driver"])
             .args(release)
             .status();
         assert!(built.expect("cargo").success(), "the software device can't be built");
@@ -67,7 +67,7 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
-/// Runs a test on a fabric. `name` is the test's, with its module; it is called in a process of its own.
+/// Runs a test on a fabric, in a process of its own. `name` is the name of the test with its module.
 pub(crate) fn on(name: &str, fabric: &str, test: impl FnOnce(&Library)) {
     if let Some(library) = std::env::var_os(INNER) {
         let library = Library::load(Some(Path::new(&library))).expect("the library");
@@ -99,9 +99,9 @@ pub(crate) fn on(name: &str, fabric: &str, test: impl FnOnce(&Library)) {
         thread::sleep(Duration::from_millis(2));
     }
     let end = inner.wait_with_output().expect("our child");
-    let said = format!("{}{}", String::from_utf8_lossy(&end.stdout), String::from_utf8_lossy(&end.stderr));
-    assert!(end.status.signal().is_none(), "ended by a signal, or too slow: {said}");
-    assert!(end.status.success(), "{said}");
-    // A wrong name would run no test at all.
-    assert!(said.contains("1 passed"), "no test has the name {name}: {said}");
+    let text = format!("{}{}", String::from_utf8_lossy(&end.stdout), String::from_utf8_lossy(&end.stderr));
+    assert!(end.status.signal().is_none(), "ended by a signal, or too slow: {text}");
+    assert!(end.status.success(), "{text}");
+    // A wrong name would run no test.
+    assert!(text.contains("1 passed"), "no test has the name {name}: {text}");
 }

@@ -1,11 +1,11 @@
-//! Objects that keep each other alive, states, events, and names that are wrong.
+//! Ownership, states, events and wrong names.
 //!
 //! # Safety
-//! See `rig`.
+//! See `ends`.
 
 use crate::{
+    ends::{End, pair, spec},
     fabric::{APPLE, IB, PATIENCE, on},
-    rig::{End, pair, spec},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{os::fd::BorrowedFd, path::Path, time::Duration};
@@ -27,8 +27,8 @@ fn devices_are_listed_and_found_by_name() {
         assert_eq!(names, ["rdma_en2", "rdma_en3", "rdma_en4"]);
         assert!(devices.iter().all(|device| device.guid != 0));
         assert!(devices[0].guid != devices[1].guid && devices[0].transport_type.0 == 100);
-        let said = library.open("rdma_en33").expect_err("no such device").to_string();
-        assert!(said.contains("did you mean `rdma_en3`?; known: rdma_en2, rdma_en3, rdma_en4"), "{said}");
+        let text = library.open("rdma_en33").expect_err("no such device").to_string();
+        assert!(text.contains("did you mean `rdma_en3`?; known: rdma_en2, rdma_en3, rdma_en4"), "{text}");
         let context = library.open("rdma_en3").expect("a device");
         assert_eq!((context.name(), context.attributes().map(|attr| attr.max_mr)), ("rdma_en3", Some(100)));
         let gids = context.gids();
@@ -41,10 +41,13 @@ fn devices_are_listed_and_found_by_name() {
 fn libraries_that_are_none_are_named() {
     let missing = Library::load(Some(Path::new("/there/is/no/libverbs.so"))).expect_err("no such file");
     assert!(matches!(&missing, VerbsError::Library { library, .. } if library == "/there/is/no/libverbs.so"));
-    // A library that every process has, and that knows nothing of verbs.
-    let said = Library::load(Some(Path::new("libc.so.6"))).expect_err("no verbs library");
+    // A library that every process has, without any verbs function.
+    let error = Library::load(Some(Path::new("libc.so.6"))).expect_err("no verbs library");
     let is_missing = |name: &str, symbol: &str| name == "libc.so.6" && symbol == "ibv_get_device_list";
-    assert!(matches!(&said, VerbsError::Symbol { library, symbol } if is_missing(library, symbol)), "{said}");
+    assert!(
+        matches!(&error, VerbsError::Symbol { library, symbol } if is_missing(library, symbol)),
+        "{error}"
+    );
 }
 
 #[test]
@@ -108,7 +111,7 @@ fn armed_queues_announce_completions() {
         let ours = transport::verbs::LocalAddress { gid_index, mtu: transport::verbs::Mtu::B1024, psn: 7 };
         end.connect(&ours, &a.address()).expect("connected");
         for id in 0..2 {
-            // SAFETY: no memory.
+            // SAFETY: the receive has no memory.
             unsafe { end.post_receive(id, LocalRun::EMPTY) }.expect("posted");
         }
         cq.arm().expect("armed");
@@ -119,7 +122,7 @@ fn armed_queues_announce_completions() {
         a.post(&request).expect("posted");
         assert!(is_readable(channel.fd(), PATIENCE));
         assert_eq!((channel.drain(), channel.drain()), (1, 0));
-        // It is announced once, until it is armed again.
+        // The event comes once until the queue is armed again.
         a.post(&request).expect("posted");
         assert!(!is_readable(channel.fd(), Duration::ZERO) && channel.drain() == 0);
     });
@@ -147,12 +150,12 @@ fn events_name_the_queue_pair_they_are_about() {
 fn devices_without_events_say_so() {
     on("lifetimes::devices_without_events_say_so", APPLE, |library| {
         let end = End::new(library, "rdma_en2", spec(QpType::UC), Access::Local);
-        let said = end.context.channel().expect_err("no channels");
+        let error = end.context.channel().expect_err("no channels");
         assert!(
-            matches!(&said, VerbsError::Refused(refusal) if refusal.errno == Errno::EOPNOTSUPP),
-            "{said}"
+            matches!(&error, VerbsError::Refused(refusal) if refusal.errno == Errno::EOPNOTSUPP),
+            "{error}"
         );
-        // Without a channel there is nothing to announce on.
+        // Without a channel, the queue can't be armed.
         end.completions.arm().expect_err("no announcements");
         assert_eq!(end.context.next_event(), None);
     });

@@ -2,14 +2,14 @@
 //! real one.
 //!
 //! # Safety
-//! See `rig`.
+//! See `ends`.
 
 #![cfg(target_os = "linux")]
 
-mod abilities;
 mod addresses;
+mod capabilities;
+mod ends;
 mod exchange;
 mod fabric;
 mod lifetimes;
 mod refusals;
-mod rig;

@@ -1,11 +1,11 @@
-//! Everything that the device can be made to refuse, and what is said then.
+//! Failures of every kind that a device reports, and their messages.
 //!
 //! # Safety
-//! See `rig`; and regions are ended before the memory that they cover.
+//! See `ends`; and regions are deregistered before the memory that they cover is freed.
 
 use crate::{
+    ends::{End, pair, spec},
     fabric::{APPLE, IB, on},
-    rig::{End, pair, spec},
 };
 use transport::verbs::{
     Access, Action, Cause, Completion, Context, Errno, Gid, Library, LocalAddress, LocalRun, Mtu, Operation,
@@ -31,11 +31,11 @@ const CABLES: &str = "
 
 /// Checks that the error has this cause and number, and is one line that begins with the device and port.
 fn expect(error: &VerbsError, cause: Cause, errno: Errno) {
-    let said = error.to_string();
-    let VerbsError::Refused(refusal) = error else { panic!("{said}") };
-    assert_eq!((error.cause(), refusal.errno), (Some(cause), errno), "{said}");
-    assert!(said.starts_with(&format!("{}/1: ", refusal.device)) && !said.contains('\n'), "{said}");
-    assert!(said.contains(&errno.to_string()) && said.ends_with(cause.remedy()), "{said}");
+    let text = error.to_string();
+    let VerbsError::Refused(refusal) = error else { panic!("{text}") };
+    assert_eq!((error.cause(), refusal.errno), (Some(cause), errno), "{text}");
+    assert!(text.starts_with(&format!("{}/1: ", refusal.device)) && !text.contains('\n'), "{text}");
+    assert!(text.contains(&errno.to_string()) && text.ends_with(cause.remedy()), "{text}");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn the_eleventh_queue_pair() {
         expect(&make().expect_err("the eleventh"), Cause::QueuePairs, Errno::EBUSY);
         made.pop();
         make().expect("one was given back");
-        // Of a service that is not there, there is none however many are left.
+        // The device has no queue pairs of this type, no matter how many are left.
         let reliable = domain.queue_pair(&spec(QpType::RC), &cq).expect_err("no such service");
         expect(&reliable, Cause::Service(QpType::RC), Errno::EOPNOTSUPP);
     });
@@ -76,7 +76,7 @@ fn memory_that_is_not_there() {
     on("refusals::memory_that_is_not_there", IB, |library| {
         let domain = library.open("ib0").expect("a device").domain().expect("a domain");
         let nowhere = std::ptr::without_provenance_mut(4096);
-        // SAFETY: nothing is posted; that it is not mapped is what the device has to find out.
+        // SAFETY: nothing is posted; the device must find that the memory is not mapped.
         let error = unsafe { domain.register(nowhere, 4096, Access::Local) }.expect_err("not mapped");
         expect(&error, Cause::Unmapped, Errno::EFAULT);
         let action = Action::Register { bytes: 4096 };
@@ -152,7 +152,7 @@ fn an_address_that_is_not_there() {
     });
 }
 
-/// The text for a completion that is not a success.
+/// Returns the text for a failed completion.
 fn explained(context: &Context, completion: &Completion) -> String {
     VerbsError::of_work(context, completion).to_string()
 }
@@ -172,12 +172,12 @@ fn work_that_comes_out_wrong() {
         assert!(explained(&a.context, &found).contains("the peer's key does not allow it"));
         let flushed = b.completion(2);
         assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR);
-        let said = explained(&b.context, &flushed);
+        let text = explained(&b.context, &flushed);
         assert!(
-            said.starts_with(&format!("ib0/1, queue pair {}: WR_FLUSH_ERR", b.queue_pair.number())),
-            "{said}"
+            text.starts_with(&format!("ib0/1, queue pair {}: WR_FLUSH_ERR", b.queue_pair.number())),
+            "{text}"
         );
-        // A peer that has ended.
+        // A peer whose queue pair was destroyed.
         let [mut a, b] = pair(library, ["ib0", "ib0"], QpType::RC, Access::Remote);
         let target = b.target(0);
         drop(b);

@@ -33,7 +33,6 @@ use threads::Threads;
 use topology::{Rank, Reach};
 use transport::{
     Link,
-    driver::strict::StrictEndpoint,
     memory::{Arena, ArenaLayout, Slab},
 };
 
@@ -169,8 +168,12 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
         Transport::Verbs => {
             endpoint::join_if_opened(verbs::open(identity, config), identity, config, reconnect_listener)
         }
+        #[cfg(feature = "test-driver")]
         Transport::Strict => {
-            let endpoint = StrictEndpoint::open(layout(identity.size(), config), identity.rank())?;
+            let endpoint = transport::driver::strict::StrictEndpoint::open(
+                layout(identity.size(), config),
+                identity.rank(),
+            )?;
             endpoint::join(Box::new(endpoint), identity, config, reconnect_listener)
         }
     }

@@ -309,9 +309,9 @@ fn a_confirmation_that_can_not_be_is_an_error() {
         assert_eq!(sent, SendProgress::Posted);
         let mut came = [0; HEADER_BYTES + 8];
         fixture.peer.read_exact(&mut came).expect("the message");
-        let word = [lane.to_le_bytes(), count.to_le_bytes()].concat();
+        let ack = [lane.to_le_bytes(), count.to_le_bytes()].concat();
         peer.write_all(&header(u64::from_le_bytes(*b"matched!"), 16, 0)).expect("written");
-        peer.write_all(&word).expect("written");
+        peer.write_all(&ack).expect("written");
         let until = Instant::now() + PATIENCE;
         let error = loop {
             match fixture.link.poll_send(&mut state, Span::from(&bytes[..])) {

@@ -91,7 +91,7 @@ fn another_secret_is_refused_before_anything_is_said() {
     let [_, mut b] = ends();
     let error = b.receive(&said(&mut a)).expect_err("another secret");
     assert!(matches!(error, SecureError::Secret), "{error}");
-    assert!(b.outgoing().is_empty(), "a stranger is told nothing");
+    assert!(b.outgoing().is_empty(), "a foreign initiator gets no answer");
     assert_eq!(b.bytes_wanted(), 0);
     assert!(b.receive(b"more").is_err() && !b.is_done() && b.finish().is_err());
 }

@@ -35,13 +35,13 @@ pub(crate) struct End {
     came: Vec<Completion>,
 }
 
-/// The queue pairs of most tests.
+/// Returns the queue pair options of most tests.
 pub(crate) fn spec(service: QpType) -> QueuePairSpec {
     QueuePairSpec { service, send_depth: 64, recv_depth: 64, inline_bytes: 0 }
 }
 
 impl End {
-    /// Ready for receives.
+    /// Creates an end that is ready for receives.
     pub(crate) fn new(library: &Library, device: &str, spec: QueuePairSpec, access: Access) -> End {
         let context = library.open(device).expect("a device");
         let domain = context.domain().expect("a domain");
@@ -49,14 +49,14 @@ impl End {
         let page = || UnsafeCell::new(Page([0; 16384]));
         let memory = Memory((0..BYTES / size_of::<Page>()).map(|_| page()).collect());
         let start = memory.0[0].get().cast();
-        // SAFETY: the memory is mapped until after the region has ended.
+        // SAFETY: the memory is mapped until after the region is deregistered.
         let region = unsafe { domain.register(start, BYTES, access) }.expect("registered");
         let queue_pair = domain.queue_pair(&spec, &completions).expect("a queue pair");
         queue_pair.initialize(access).expect("initialised");
         End { queue_pair, region, memory, completions, domain, context, came: Vec::new() }
     }
 
-    /// An address of the port, and its place.
+    /// Returns a GID of the port with its index.
     pub(crate) fn gid(&self) -> (u8, Gid) {
         let gids = self.context.gids();
         *gids.iter().find(|(_, gid)| gid.is_ipv4_mapped()).unwrap_or(&gids[0])
@@ -72,32 +72,32 @@ impl End {
         self.queue_pair.connect(&ours, theirs).expect("connected");
     }
 
-    /// A part of the memory, for our own work.
+    /// Returns a range of the memory, for this end's requests.
     pub(crate) fn run(&self, at: usize, len: usize) -> LocalRun {
         assert!(at + len <= BYTES);
         let start = self.region.start().wrapping_add(at);
         LocalRun { start, len: len as u32, lkey: self.region.lkey() }
     }
 
-    /// A place in the memory, for the other end's work.
+    /// Returns an address in the memory, for the peer's writes.
     pub(crate) fn target(&self, at: usize) -> RemoteRun {
         RemoteRun { address: self.region.start().addr() as u64 + at as u64, rkey: self.region.rkey() }
     }
 
     pub(crate) fn fill(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= BYTES);
-        // SAFETY: inside the memory, which nobody else uses meanwhile.
+        // SAFETY: the range is inside the memory, and no other code uses it meanwhile.
         unsafe { self.region.start().add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
 
     pub(crate) fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
         assert!(at + len <= self.memory.0.len() * size_of::<Page>());
-        // SAFETY: inside the memory; volatile, since the device writes to it.
+        // SAFETY: the address is inside the memory; the read is volatile, since the device writes to it.
         (at..at + len).map(|at| unsafe { self.region.start().add(at).read_volatile() }).collect()
     }
 
     pub(crate) fn receive(&self, id: u64, run: LocalRun) -> Result<(), PostError> {
-        // SAFETY: memory of this end, or none; the queue pair ends first.
+        // SAFETY: the memory belongs to this end, or is empty; the queue pair is destroyed first.
         unsafe { self.queue_pair.post_receive(id, run) }
     }
 
@@ -106,7 +106,7 @@ impl End {
         unsafe { self.queue_pair.post_send(request) }
     }
 
-    /// The completion of some work, which must come. Others are kept.
+    /// Waits for the completion of a request. Keeps completions of other requests.
     pub(crate) fn completion(&mut self, id: u64) -> Completion {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -120,7 +120,7 @@ impl End {
         }
     }
 
-    /// As above, of work that went well.
+    /// Waits for the successful completion of a request.
     pub(crate) fn success(&mut self, id: u64) -> Completion {
         let found = self.completion(id);
         assert_eq!(found.status, WcStatus::SUCCESS, "{found:?}");

@@ -1,4 +1,4 @@
-//! Messages that are sent on as they come to be there.
+//! Messages whose bytes become available little by little.
 
 use crate::{delivery::sizes, fixture::*};
 use std::time::Instant;
@@ -15,18 +15,18 @@ pub(crate) fn what_is_there_of_a_message_is_sent_on(mut pair: Pair) {
     let mut numbers = Numbers(77);
     for protocol in pair.protocols() {
         for len in sizes() {
-            for folded in [false, true] {
+            for reduced in [false, true] {
                 let bytes = noise(len, len as u64 + 7);
                 let mut foreign = vec![0xee; len];
                 let mut memory = registered(&pair.0[0].slab, &foreign);
-                let from_slab = folded || protocol == Protocol::Direct;
+                let from_slab = reduced || protocol == Protocol::Direct;
                 let src = if from_slab { memory.span_mut() } else { SpanMut::from(&mut foreign[..]) };
-                let message = Message { bytes: &bytes, src, protocol, folded };
-                feed(pair.from(0, 1), &message, &mut numbers);
-                // The following message must not be mistaken for it.
-                let mut got = vec![0; len];
-                transfer(pair.from(0, 1), protocol, src.as_span(), &mut Landing(&mut got));
-                assert!(got == bytes, "the message behind one of {len} bytes by {protocol:?}");
+                let message = Message { bytes: &bytes, src, protocol, reduced };
+                send_in_prefixes(pair.from(0, 1), &message, &mut numbers);
+                // The next message must not be mistaken for the current one.
+                let mut payload = vec![0; len];
+                transfer(pair.from(0, 1), protocol, src.as_span(), &mut CopySink(&mut payload));
+                assert!(payload == bytes, "the message behind one of {len} bytes by {protocol:?}");
             }
         }
     }
@@ -34,19 +34,23 @@ pub(crate) fn what_is_there_of_a_message_is_sent_on(mut pair: Pair) {
 
 struct Message<'a> {
     bytes: &'a [u8],
-    /// Source memory, which is filled little by little.
+    /// Source memory, which the test fills little by little.
     src: SpanMut<'a>,
     protocol: Protocol,
-    folded: bool,
+    reduced: bool,
 }
 
 /// Sends a message whose bytes become available little by little.
-fn feed((from, to): (&mut dyn Link, &mut dyn Link), message: &Message<'_>, numbers: &mut Numbers) {
-    let Message { bytes, src, protocol, folded } = *message;
+fn send_in_prefixes(
+    (from, to): (&mut dyn Link, &mut dyn Link),
+    message: &Message<'_>,
+    numbers: &mut Numbers,
+) {
+    let Message { bytes, src, protocol, reduced } = *message;
     let len = bytes.len();
-    let what = format!("{len} bytes by {protocol:?}, folded {folded}");
+    let what = format!("{len} bytes by {protocol:?}, folded {reduced}");
     let (mut send, mut recv) = (SendState::new(3, protocol), RecvState::new(3, len));
-    let (mut sent, mut received, mut ready, mut got) = (false, false, 0, vec![0x11; len]);
+    let (mut sent, mut received, mut ready, mut payload) = (false, false, 0, vec![0x11; len]);
     let until = Instant::now() + PATIENCE;
     while !(sent && received) {
         assert!(Instant::now() < until, "stuck with {ready} of {what}, {} received", recv.received());
@@ -69,15 +73,15 @@ fn feed((from, to): (&mut dyn Link, &mut dyn Link), message: &Message<'_>, numbe
         }
         if !received {
             let before = recv.received();
-            let progress = match folded {
-                true => to.poll_recv(&mut recv, &mut Folding(&mut got)),
-                false => to.poll_recv(&mut recv, &mut Landing(&mut got)),
+            let progress = match reduced {
+                true => to.poll_recv(&mut recv, &mut ReduceSink(&mut payload)),
+                false => to.poll_recv(&mut recv, &mut CopySink(&mut payload)),
             };
             received = progress.expect("recv") == RecvProgress::Complete;
             let taken = recv.received();
             assert!(before <= taken && taken <= ready, "{taken} taken with {ready} of {what}");
-            assert!(got[before..taken] == bytes[before..taken], "{before} to {taken} of {what}");
+            assert!(payload[before..taken] == bytes[before..taken], "{before} to {taken} of {what}");
         }
     }
-    assert!(got == bytes, "{what}");
+    assert!(payload == bytes, "{what}");
 }

@@ -11,7 +11,7 @@ fn probe(library: &Library, device: &str) -> DeviceCapabilities {
 
 #[test]
 fn adapters_that_have_everything() {
-    on("abilities::adapters_that_have_everything", IB, |library| {
+    on("capabilities::adapters_that_have_everything", IB, |library| {
         let found = probe(library, "ib0");
         assert_eq!(found.service, QpType::RC);
         assert!(
@@ -26,7 +26,7 @@ fn adapters_that_have_everything() {
 
 #[test]
 fn adapters_without_inline_work() {
-    on("abilities::adapters_without_inline_work", USB4, |library| {
+    on("capabilities::adapters_without_inline_work", USB4, |library| {
         let found = probe(library, "usb4_rdma0");
         assert!(found.service == QpType::RC && found.write_imm && found.max_inline == 0, "{found:?}");
     });
@@ -34,7 +34,7 @@ fn adapters_without_inline_work() {
 
 #[test]
 fn frame_devices() {
-    on("abilities::frame_devices", APPLE, |library| {
+    on("capabilities::frame_devices", APPLE, |library| {
         let found = probe(library, "rdma_en2");
         assert!(found.service == QpType::UC && found.unreliable);
         assert!(!found.one_sided && !found.write_imm && !found.events && !found.late_registration);
@@ -48,7 +48,7 @@ fn frame_devices() {
 /// Ten queue pairs and a hundred regions are few: probing must give back what it takes.
 #[test]
 fn probing_leaves_nothing_behind() {
-    on("abilities::probing_leaves_nothing_behind", APPLE, |library| {
+    on("capabilities::probing_leaves_nothing_behind", APPLE, |library| {
         let context = library.open("rdma_en2").expect("a device");
         let domain = context.domain().expect("a domain");
         for _ in 0..150 {
