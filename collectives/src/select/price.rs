@@ -408,7 +408,7 @@ impl PlanCosts {
         reach: &Reach,
     ) -> Result<PlanCosts, String> {
         let schedule = planned(shape, algorithm, 1).map_err(|error| error.to_string())?;
-        if let Some((from, to)) = schedule.gap(reach) {
+        if let Some((from, to)) = schedule.first_unconnected(reach) {
             return Err(format!("it sends from rank {from} to rank {to}, and no cable connects them"));
         }
         let steps = schedule.programs.iter().map(|program| program.steps.len()).sum();
