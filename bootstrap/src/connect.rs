@@ -117,7 +117,7 @@ impl ConnectSpec {
 /// Connects to a rendezvous.
 ///
 /// # Errors
-/// The reason of failure of each address, in one line.
+/// A line that gives, for each address, the reason why it could not be reached.
 pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, String> {
     let began = Instant::now();
     let mut pause = RETRY_PAUSES[0];

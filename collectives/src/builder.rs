@@ -30,7 +30,7 @@ pub struct Builder {
     /// The codec of packed messages.
     codec: Option<Codec>,
     /// Whether ranks send the results that they complete.
-    results_travel: bool,
+    are_results_sent: bool,
     /// The stage of the steps that are added next.
     stage: u32,
     /// The first planned rank; `drafts` belong to it and the ranks that follow.
@@ -77,7 +77,7 @@ impl Builder {
         let draft = |rank| Draft { memory: Memory::new(&shape, ranks, Rank(rank)), steps: Vec::new() };
         let drafts = (0..ranks).map(draft).collect();
         let shape = Schedule { programs: Vec::new(), ..shape };
-        Builder { shape, ranks, cuts, codec: None, results_travel: false, stage: 0, first: 0, drafts }
+        Builder { shape, ranks, cuts, codec: None, are_results_sent: false, stage: 0, first: 0, drafts }
     }
 
     /// Whether input and output are the same memory.
@@ -135,8 +135,8 @@ impl Builder {
 
     /// States that some ranks which complete results send them. With packed messages all of them then go on
     /// with the packed result, so that all have the same bits.
-    pub fn results_travel(&mut self) {
-        self.results_travel = true;
+    pub fn declare_results_sent(&mut self) {
+        self.are_results_sent = true;
     }
 
     /// Adds any step, its `last` mark as it is.
@@ -162,7 +162,7 @@ impl Builder {
             for draft in &mut drafts {
                 let blocks;
                 (draft.steps, blocks) =
-                    quantize(&draft.memory, shape.chunks, &draft.steps, self.results_travel);
+                    quantize(&draft.memory, shape.chunks, &draft.steps, self.are_results_sent);
                 most = most.max(blocks);
             }
             shape.packing = Some(Packing { codec, blocks: most });

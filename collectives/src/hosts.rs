@@ -22,8 +22,8 @@ pub enum Hosts {
     Sizes(Sizes),
 }
 
-/// Ranks per host, for hosts of unequal sizes: up to [`Sizes::MAX_HOSTS`], with up to [`Sizes::MAX_RANKS_PER_HOST`]
-/// on each.
+/// Ranks per host, for hosts of unequal sizes: up to [`Sizes::MAX_HOSTS`] hosts, with up to
+/// [`Sizes::MAX_RANKS_PER_HOST`] ranks on each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// Ranks of each host; 0 only behind the last host.
@@ -83,24 +83,24 @@ impl Hosts {
             Sizes::new(&sizes).map(Hosts::Sizes),
         ];
         let holds = |rule: &Hosts| {
-            rule.suit(n) && (0..n).all(|rank| rule.place(Rank(rank), n).0 == host_of[rank as usize])
+            rule.fits(n) && (0..n).all(|rank| rule.place(Rank(rank), n).0 == host_of[rank as usize])
         };
         let rule = rules.into_iter().flatten().find(holds);
-        rule.filter(|rule| sizes.len() > 1 && rule.most(n) > 1).unwrap_or(Hosts::One)
+        rule.filter(|rule| sizes.len() > 1 && rule.max_per_host(n) > 1).unwrap_or(Hosts::One)
     }
 
     /// Returns the rule by which the ranks of a cluster are placed.
     #[must_use]
-    pub fn on(cluster: &Cluster) -> Hosts {
+    pub fn of_cluster(cluster: &Cluster) -> Hosts {
         match cluster.ranks_per_host() {
             several if several > 1 && cluster.hosts() > 1 => Hosts::Blocks(several),
             _ => Hosts::One,
         }
     }
 
-    /// Whether the rule can place `n` ranks.
+    /// Whether the rule can place exactly `n` ranks.
     #[must_use]
-    pub fn suit(self, n: u32) -> bool {
+    pub fn fits(self, n: u32) -> bool {
         match self {
             Hosts::Sizes(sizes) => sizes.iter().sum::<u32>() == n,
             Hosts::One | Hosts::Blocks(_) | Hosts::Turns(_) => true,
@@ -133,7 +133,7 @@ impl Hosts {
 
     /// Returns the number of ranks on the fullest host.
     #[must_use]
-    pub fn most(self, n: u32) -> u32 {
+    pub fn max_per_host(self, n: u32) -> u32 {
         match self {
             Hosts::Sizes(sizes) => sizes.iter().max().unwrap_or(n),
             Hosts::One | Hosts::Blocks(_) | Hosts::Turns(_) => self.ranks_on(0, n),
@@ -233,7 +233,7 @@ mod tests {
     fn is_sound(hosts: Hosts, n: u32) {
         let mut seen = Vec::new();
         for host in 0..hosts.count(n) {
-            assert!((1..=hosts.most(n)).contains(&hosts.ranks_on(host, n)), "{hosts} {n}");
+            assert!((1..=hosts.max_per_host(n)).contains(&hosts.ranks_on(host, n)), "{hosts} {n}");
             for number in 0..hosts.ranks_on(host, n) {
                 let rank = hosts.rank(host, number, n);
                 assert_eq!(hosts.place(rank, n), (host, number), "{hosts} {n}");
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn sizes_must_come_to_the_ranks() {
-        assert!(sizes(&[3, 1]).suit(4) && !sizes(&[3, 1]).suit(5));
+        assert!(sizes(&[3, 1]).fits(4) && !sizes(&[3, 1]).fits(5));
         let spec = crate::Spec::new(crate::Collective::AllReduce, 5).expect("in range");
         let error = spec.with_hosts(sizes(&[3, 1])).expect_err("4 are not 5").to_string();
         assert!(error.contains("hosts of 3,1 ranks are not 5 ranks"), "{error}");

@@ -5,7 +5,7 @@ use crate::UnknownName;
 /// Reads a size in bytes: `4`, `64K`, `1.5M`, `2G`; suffixes are powers of 1024, with or without `B` or `iB`.
 ///
 /// # Errors
-/// What is wrong, and what a size looks like.
+/// A message that names the defect: an unknown suffix, or a number that is missing or out of range.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_lowercase().as_str() {

@@ -305,7 +305,7 @@ impl Spec {
     /// # Errors
     /// [`PlanError::Hosts`] when the hosts have more or fewer ranks than the spec.
     pub fn with_hosts(self, hosts: Hosts) -> Result<Spec, PlanError> {
-        if hosts.suit(self.ranks) {
+        if hosts.fits(self.ranks) {
             Ok(Spec { hosts, ..self })
         } else {
             Err(PlanError::Hosts { hosts, ranks: self.ranks })

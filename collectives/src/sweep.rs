@@ -125,7 +125,7 @@ fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
     let dealt = sizes.flat_map(|size| [Hosts::Blocks(size), Hosts::Turns(size)]);
     let unequal = [vec![1, ranks - 1], vec![ranks.saturating_sub(3), 1, 2]];
     let unequal = unequal.iter().filter_map(|each| Sizes::new(each)).map(Hosts::Sizes);
-    let unequal = unequal.filter(|hosts| hosts.suit(ranks));
+    let unequal = unequal.filter(|hosts| hosts.fits(ranks));
     dealt.filter(|hosts| *hosts != Hosts::Turns(1)).chain(unequal).chain([Hosts::One]).collect()
 }
 

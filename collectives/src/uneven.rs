@@ -21,7 +21,7 @@ use crate::analysis::Matching;
 use crate::layout::{BlockLayout, TooLarge};
 use crate::plan::Algorithm;
 use crate::schedule::{Buffer, ChunkRange, Schedule};
-use crate::verify::{At, Fault};
+use crate::verify::{Fault, LocatedStep};
 use crate::{Collective, Rank};
 
 /// Whether the collective has a vector form.
@@ -81,7 +81,7 @@ pub fn check(schedule: &Schedule) -> Result<(), Fault> {
             partner.of(schedule).action.payload().and_then(|range| shapes(Rank(partner.rank), range)) == own
         });
         if !(alike && met) {
-            return Err(Fault::Shapes { at: At::new(schedule, id.rank, id.step) });
+            return Err(Fault::Shapes { at: LocatedStep::new(schedule, id.rank, id.step) });
         }
     }
     Ok(())

@@ -15,7 +15,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// Watches for forks from now on: a forked child gets an error from every function, since the library is
 /// never unloaded (`build.rs`).
-pub(crate) use forks::notice as notice_forks;
+pub(crate) use forks::register_handler as register_fork_handler;
 
 /// Runs a function of the interface and returns its result as a number.
 #[inline]

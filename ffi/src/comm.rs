@@ -5,7 +5,7 @@
 //! name.
 
 use crate::{
-    boundary::{Outcome, boundary, notice_forks, remember},
+    boundary::{Outcome, boundary, register_fork_handler, remember},
     cast::{fill_list, out},
     codes::{Coded, ResultCode},
     comm_handle::{Comm, HeldComm, NONE, find, find_any, give, tbcclComm_t, unknown},
@@ -28,7 +28,7 @@ pub(crate) fn make(
 ) -> Outcome {
     let place = out(what, place)?;
     place.write(NONE);
-    notice_forks();
+    register_fork_handler();
     let job = move || job()?.map_or(Ok(NONE), |made| give(Comm::new(made)));
     if group::is_open() {
         return group::defer_init(place, job);
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn tbcclCommInitAll(
         }
         let ranks = u32::try_from(ndev)
             .map_err(|_| Failure::argument(format!("ndev is {ndev}; it must be at least 1")))?;
-        notice_forks();
+        register_fork_handler();
         let made = Communicator::local(ranks, &config_with([])?)?;
         let handles = made.into_iter().map(|made| give(Comm::new(made))).collect::<Outcome<Vec<_>>>()?;
         // SAFETY: as `tbccl.h` says, there is room for one handle of each rank.

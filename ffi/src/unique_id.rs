@@ -4,7 +4,7 @@
 //! The only unsafe act here is to export a name.
 
 use crate::{
-    boundary::{Outcome, boundary, notice_forks},
+    boundary::{Outcome, boundary, register_fork_handler},
     cast::out,
     tbcclResult_t,
 };
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn tbcclGetUniqueId(
 ) -> tbcclResult_t {
     boundary(|| {
         let place = out("uniqueId", uniqueId)?;
-        notice_forks();
+        register_fork_handler();
         place.write((&UniqueId::create().map_err(tbccl::Error::from)?).into());
         Ok(())
     })

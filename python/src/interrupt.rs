@@ -99,7 +99,7 @@ pub(crate) fn run_on_thread<T: Send + 'static>(
 /// Starts fork detection: from now on a forked child cannot use the library.
 ///
 /// The handler may stay registered, since Python never unloads the extension module.
-pub(crate) use forks::notice as notice_forks;
+pub(crate) use forks::register_handler as register_fork_handler;
 
 /// Whether this process is such a child.
 pub(crate) use forks::is_child as is_forked;

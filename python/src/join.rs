@@ -3,7 +3,7 @@
 use crate::{
     calls::seconds,
     errors::{invalid_argument, to_exception},
-    interrupt::{check_fork, notice_forks, run_on_thread},
+    interrupt::{check_fork, register_fork_handler, run_on_thread},
     state::State,
 };
 use pyo3::prelude::*;
@@ -65,7 +65,7 @@ fn create(
     work: impl FnOnce(&Config) -> Result<Communicator, Error> + Send + 'static,
 ) -> PyResult<CommunicatorHandle> {
     check_fork()?;
-    notice_forks();
+    register_fork_handler();
     let result = run_on_thread(py, move || work(&config).and_then(|comm| with_p2p(comm, p2p, &config)))?;
     let (comm, p2p) = result.map_err(|error| to_exception(&error))?;
     Ok(CommunicatorHandle { state: State::new(comm, p2p), options: CallOptions::default() })
@@ -77,7 +77,7 @@ fn create(
 #[pyfunction]
 pub(crate) fn unique_id(py: Python<'_>) -> PyResult<Vec<u8>> {
     check_fork()?;
-    notice_forks();
+    register_fork_handler();
     let id = py.detach(UniqueId::create).map_err(|error| to_exception(&error.into()))?;
     Ok(id.as_bytes().to_vec())
 }

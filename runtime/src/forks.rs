@@ -25,7 +25,7 @@ extern "C" fn in_the_child() {
 /// Registers the fork handler, after which [`is_child`] reports children of this process. Called before
 /// anything exists that a child could not use. The calling code must stay loaded until the process ends,
 /// since the handler cannot be removed.
-pub fn notice() {
+pub fn register_handler() {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| {
         // SAFETY: the function stays loaded until the process ends, as the caller ensures, and does nothing

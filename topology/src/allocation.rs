@@ -1,9 +1,10 @@
 //! Allocation of ranks to hosts: slots, limits, and the order in which ranks are dealt.
 //!
-//! Ranks are dealt host by host, each up to its slots ([`DealOrder::Slot`], so that neighbors in a ring share a host
-//! where possible), or one to each host in turn ([`DealOrder::Node`]). A host without stated slots counts as one
-//! slot until more ranks are requested than there are slots; then such hosts take the rest in equal shares.
-//! Hosts with stated slots take more only if oversubscription is allowed, and never more than their maximum.
+//! Ranks are dealt host by host, each up to its slots ([`DealOrder::Slot`]), or one to each host in turn
+//! ([`DealOrder::Node`]). The first order lets neighbors in a ring share a host where possible. A host
+//! without stated slots counts as one slot until more ranks are requested than there are slots; then such
+//! hosts take the rest in equal shares. Hosts with stated slots take more only if oversubscription is
+//! allowed, and never more than their maximum.
 
 use crate::Host;
 use thiserror::Error;
@@ -53,19 +54,19 @@ pub enum AllocationError {
     },
     /// More ranks than the maximum of all hosts.
     #[error(
-        "{ranks} ranks, but {hosts} hosts may have {most} at most; raise the maximum, or ask for fewer ranks"
+        "{ranks} ranks, but {hosts} hosts may have {max} at most; raise the maximum, or ask for fewer ranks"
     )]
     BeyondMaximum {
         /// Requested ranks.
         ranks: u32,
         /// The sum of the limits.
-        most: u64,
+        max: u64,
         /// Number of hosts.
         hosts: usize,
     },
     /// More ranks per host than a host may have.
     #[error(
-        "--per-host {per_host}, but `{host}` may have {most} ranks at most; raise its maximum, or lower the \
+        "--per-host {per_host}, but `{host}` may have {max} ranks at most; raise its maximum, or lower the \
          number"
     )]
     HostBeyondMaximum {
@@ -74,7 +75,7 @@ pub enum AllocationError {
         /// The host.
         host: String,
         /// The host's limit.
-        most: u32,
+        max: u32,
     },
 }
 
@@ -102,8 +103,8 @@ pub fn allocate(hosts: &[Host], request: &Request) -> Result<Vec<usize>, Allocat
 /// Returns the ranks that each host takes without oversubscription.
 fn quotas(hosts: &[Host], request: &Request) -> Result<Vec<u32>, AllocationError> {
     let quota = |host: &Host| match (request.per_host, host.max_slots) {
-        (Some(per_host), Some(most)) if per_host > most => {
-            Err(AllocationError::HostBeyondMaximum { per_host, host: host.name.clone(), most })
+        (Some(per_host), Some(max)) if per_host > max => {
+            Err(AllocationError::HostBeyondMaximum { per_host, host: host.name.clone(), max })
         }
         (Some(per_host), _) => Ok(per_host),
         (None, _) => Ok(host.slots.unwrap_or(1)),
@@ -148,14 +149,14 @@ fn stretch(
         |host: &Host| request.oversubscribe || (host.slots.is_none() && request.per_host.is_none());
     for _ in 0..left {
         let has_room = |(at, host): &(usize, &Host)| {
-            may_grow(host) && host.max_slots.is_none_or(|most| counts[*at] < most)
+            may_grow(host) && host.max_slots.is_none_or(|max| counts[*at] < max)
         };
         let least = hosts.iter().enumerate().filter(has_room).min_by_key(|(at, _)| counts[*at]);
         let Some((at, _)) = least else {
             let hosts_in_all = hosts.len();
             if hosts.iter().any(may_grow) {
-                let most = counts.iter().map(|count| u64::from(*count)).sum();
-                return Err(AllocationError::BeyondMaximum { ranks, most, hosts: hosts_in_all });
+                let max = counts.iter().map(|count| u64::from(*count)).sum();
+                return Err(AllocationError::BeyondMaximum { ranks, max, hosts: hosts_in_all });
             }
             return Err(AllocationError::NotEnoughSlots { ranks, slots, hosts: hosts_in_all });
         };
@@ -218,7 +219,7 @@ mod tests {
         );
         assert_eq!(dealt("a:8\nb", Request { per_host: Some(2), ..ranks(3) }).expect("room"), "aab");
         let beyond = dealt("a slots=1 max-slots=1\nb", Request { per_host: Some(2), ..Request::default() });
-        assert!(matches!(beyond, Err(AllocationError::HostBeyondMaximum { most: 1, .. })), "{beyond:?}");
+        assert!(matches!(beyond, Err(AllocationError::HostBeyondMaximum { max: 1, .. })), "{beyond:?}");
         let few = dealt("a\nb", Request { per_host: Some(2), ..ranks(5) });
         assert!(matches!(few, Err(AllocationError::NotEnoughSlots { slots: 4, .. })), "{few:?}");
     }
@@ -234,7 +235,7 @@ mod tests {
         let more = |n| Request { oversubscribe: true, ..ranks(n) };
         assert_eq!(dealt("a slots=1 max-slots=2\nb:1", more(5)).expect("room"), "aabbb");
         let beyond = dealt("a slots=1 max-slots=2\nb slots=1 max-slots=2", more(5));
-        assert!(matches!(beyond, Err(AllocationError::BeyondMaximum { most: 4, .. })), "{beyond:?}");
+        assert!(matches!(beyond, Err(AllocationError::BeyondMaximum { max: 4, .. })), "{beyond:?}");
     }
 
     #[test]

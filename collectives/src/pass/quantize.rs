@@ -7,7 +7,7 @@
 //!   on with the packed value, not with the original.
 //! * A packed value that has not changed is never packed again: it is sent on as it is.
 //! * A packed value is decoded where it is added, or where it is a result; not before.
-//! * Where ranks that complete results send them ([`Builder::results_travel`]), each of them packs its
+//! * Where ranks that complete results send them ([`Builder::declare_results_sent`]), each of them packs its
 //!   result, whether or not it has to send it.
 //!
 //! A packed chunk has the length of the chunk of the same index, so it always keeps its index. Sent data is
@@ -17,7 +17,7 @@
 //! A rank's steps are rewritten by themselves, so that a rank can plan for itself alone; the verifier proves
 //! for all together that the results are the same.
 //!
-//! [`Builder::results_travel`]: crate::builder::Builder::results_travel
+//! [`Builder::declare_results_sent`]: crate::builder::Builder::declare_results_sent
 
 use crate::schedule::Memory;
 use crate::schedule::{Action, Buffer, ChunkRange, DraftStep};
@@ -34,7 +34,7 @@ pub(crate) fn quantize(
     memory: &Memory,
     chunks: u32,
     steps: &[DraftStep],
-    results_travel: bool,
+    are_results_sent: bool,
 ) -> (Vec<DraftStep>, u32) {
     let steps: Vec<DraftStep> = steps.iter().flat_map(single_chunks).collect();
     let mut last_writes = HashMap::new();
@@ -44,7 +44,7 @@ pub(crate) fn quantize(
     let mut rewriter = Rewriter {
         memory,
         chunks,
-        results_travel,
+        are_results_sent,
         last_writes,
         cells: HashMap::new(),
         pools: HashMap::new(),
@@ -92,7 +92,7 @@ struct Pool {
 struct Rewriter<'a> {
     memory: &'a Memory,
     chunks: u32,
-    results_travel: bool,
+    are_results_sent: bool,
     /// The last step that writes to a cell.
     last_writes: HashMap<usize, usize>,
     cells: HashMap<usize, Cell>,
@@ -191,7 +191,7 @@ impl Rewriter<'_> {
 
     /// A result that goes to others is packed at once.
     fn pack_if_complete(&mut self, at: usize, step: &DraftStep, range: ChunkRange, last: bool) {
-        if last && self.results_travel {
+        if last && self.are_results_sent {
             self.packed(at, step, range);
         }
     }

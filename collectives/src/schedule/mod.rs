@@ -218,7 +218,7 @@ impl Schedule {
 
     /// Returns the first two ranks that a message travels between although nothing connects them.
     #[must_use]
-    pub fn gap(&self, reach: &Reach) -> Option<(Rank, Rank)> {
+    pub fn first_unconnected(&self, reach: &Reach) -> Option<(Rank, Rank)> {
         let ranks = (0..).map(Rank).zip(&self.programs);
         let mut pairs = ranks.flat_map(|(rank, program)| {
             program.steps.iter().filter_map(move |step| step.action.message().map(|(peer, _)| (rank, peer)))

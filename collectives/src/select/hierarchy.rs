@@ -32,7 +32,7 @@ pub(super) fn preferred(
     stage_bytes: u64,
 ) -> Option<(&'static str, &'static str)> {
     let n = call.ranks;
-    let (count, most) = (hosts.count(n), hosts.most(n));
+    let (count, most) = (hosts.count(n), hosts.max_per_host(n));
     if count < 2 || most < 2 {
         return None;
     }
@@ -68,7 +68,7 @@ fn cost(call: Call, hosts: Hosts, algorithm: &str) -> Option<Cost> {
         (Collective::AllGather, "direct") => (share(pairs, 1), other_hosts, 1),
         (Collective::AllGather, "ring") => (share((ranks - 1) * cross_host_hops(hosts, n), 1), 1, ranks - 1),
         (Collective::AllGather, "hierarchical") => {
-            (share(u64::from(hosts.most(n)) * (count - 1), 1), other_hosts, 2)
+            (share(u64::from(hosts.max_per_host(n)) * (count - 1), 1), other_hosts, 2)
         }
         _ => return None,
     };

@@ -137,7 +137,9 @@ pub fn choose(
     policy: &Policy,
     requirements: Requirements,
 ) -> Result<Choice, PlanError> {
-    choose_by(call, root, reach, policy, requirements, || simulated(call, root, reach, policy, requirements))
+    choose_with(call, root, reach, policy, requirements, || {
+        simulated(call, root, reach, policy, requirements)
+    })
 }
 
 /// Returns the choice of the policy's model, or `None` without a model or a simulated plan.
@@ -161,7 +163,7 @@ pub fn simulated(
 /// Chooses as [`choose`] does, with a `simulated` choice that the caller may cache.
 ///
 /// Calls `simulated` only if neither overrides nor measurements decide.
-pub fn choose_by(
+pub fn choose_with(
     call: Call,
     root: Rank,
     reach: &Reach,
@@ -287,7 +289,7 @@ pub fn check(
     reach: &Reach,
     requirements: Requirements,
 ) -> Result<(), PlanError> {
-    match gap(call, root, algorithm, reach, requirements.hosts)? {
+    match first_unconnected(call, root, algorithm, reach, requirements.hosts)? {
         None => Ok(()),
         Some((from, to)) => Err(PlanError::NoCable {
             algorithm: plan::algorithm(call.collective, algorithm)?.name,
@@ -309,10 +311,10 @@ fn capable_algorithms(
     let capable =
         plan::algorithms(call.collective).filter(|a| !requirements.uneven || a.takes_uneven_blocks());
     let names = capable.map(|algorithm| algorithm.name);
-    names.filter(|name| gap(call, root, name, reach, requirements.hosts) == Ok(None)).collect()
+    names.filter(|name| first_unconnected(call, root, name, reach, requirements.hosts) == Ok(None)).collect()
 }
 
-fn gap(
+fn first_unconnected(
     call: Call,
     root: Rank,
     algorithm: &str,
@@ -323,7 +325,7 @@ fn gap(
         return Ok(None);
     }
     let spec = Spec::new(call.collective, call.ranks)?.with_root(root)?.with_hosts(hosts)?;
-    Ok(plan::plan(&spec, algorithm)?.gap(reach))
+    Ok(plan::plan(&spec, algorithm)?.first_unconnected(reach))
 }
 
 fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {

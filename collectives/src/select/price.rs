@@ -174,7 +174,7 @@ impl Model {
     /// `costs` is a name or a table; the default is `"rdma"`.
     ///
     /// # Errors
-    /// A message for people about the cluster or its costs.
+    /// A message that says what is wrong in the cluster or its costs.
     pub fn from_toml(text: &str) -> Result<Model, String> {
         let cluster = Cluster::from_toml(text).map_err(|error| error.to_string())?;
         let mut table: toml::Table =
@@ -408,7 +408,7 @@ impl PlanCosts {
         reach: &Reach,
     ) -> Result<PlanCosts, String> {
         let schedule = planned(shape, algorithm, 1).map_err(|error| error.to_string())?;
-        if let Some((from, to)) = schedule.gap(reach) {
+        if let Some((from, to)) = schedule.first_unconnected(reach) {
             return Err(format!("it sends from rank {from} to rank {to}, and no cable connects them"));
         }
         let steps = schedule.programs.iter().map(|program| program.steps.len()).sum();

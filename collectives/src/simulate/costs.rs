@@ -150,7 +150,7 @@ impl Costs {
     /// Parses TOML with the fields of this structure.
     ///
     /// # Errors
-    /// The parser's message.
+    /// The message of the TOML parser, on one line.
     pub fn from_toml(text: &str) -> Result<Costs, String> {
         toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))
     }

@@ -23,7 +23,7 @@ mod receiver;
 mod sender;
 
 use super::{
-    Timing, Why,
+    StartReason, Timing,
     costs::{Costs, Protocol, at_rate},
     event::{Event, Events},
     network::Network,
@@ -175,17 +175,17 @@ impl<'a> Machine<'a> {
                 self.send(stream);
             }
             Event::Left { stream, prediction } if self.network.is_current(stream, prediction) => {
-                self.left(stream)
+                self.left(stream);
             }
             Event::Left { .. } => {}
             Event::Arrived { stream } => {
                 self.streams[stream as usize].here += 1;
-                self.take(stream, Why::Message);
+                self.take(stream, StartReason::Message);
             }
             Event::Taken { stream } => {
                 self.streams[stream as usize].is_taking = false;
                 self.finish_take(stream);
-                self.take(stream, Why::Rank);
+                self.take(stream, StartReason::Rank);
             }
             Event::Released { stream } => self.release(stream),
         }
@@ -206,7 +206,7 @@ impl<'a> Machine<'a> {
             Kind::Send => self.send(stream),
             Kind::Recv | Kind::RecvReduce => {
                 self.grant(stream);
-                self.take(stream, Why::Dependency);
+                self.take(stream, StartReason::Dependency);
             }
             Kind::Copy | Kind::Reduce | Kind::Pack => {
                 let gbs = match kind {
@@ -230,7 +230,7 @@ impl<'a> Machine<'a> {
             let timing = &mut self.timings[step as usize];
             timing.begin = start;
             if start > self.now && *owner != NONE {
-                (timing.why, timing.cause) = (Why::Rank, *owner);
+                (timing.reason, timing.cause) = (StartReason::Rank, *owner);
             }
         }
         (*free, *owner) = (start + seconds, step);
@@ -260,7 +260,7 @@ impl<'a> Machine<'a> {
     fn mark_ready(&mut self, step: u32, cause: u32) {
         let timing = &mut self.timings[step as usize];
         if timing.ready.is_nan() {
-            (timing.ready, timing.why, timing.cause) = (self.now, Why::Dependency, cause);
+            (timing.ready, timing.reason, timing.cause) = (self.now, StartReason::Dependency, cause);
         }
     }
 

@@ -33,7 +33,7 @@ mod tests;
 mod trace;
 
 pub use costs::Costs;
-pub use critical::{Moment, critical_path};
+pub use critical::{PathStep, critical_path};
 pub use network::LinkUse;
 pub use report::{bus_bandwidth, report};
 pub use svg::svg;
@@ -48,7 +48,7 @@ use topology::{Cluster, Rank};
 
 /// The reason why a step began no earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Why {
+pub enum StartReason {
     /// None: the call began.
     #[default]
     Start,
@@ -78,7 +78,7 @@ pub struct Timing {
     /// For a send, the seconds in which its message occupied links.
     pub wire: f32,
     /// The reason why it began no earlier.
-    pub why: Why,
+    pub reason: StartReason,
     /// The step that delayed it, by its number among the steps of all ranks.
     cause: u32,
 }
@@ -86,7 +86,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Timing {
         let never = f64::NAN;
-        Timing { ready: never, begin: never, end: never, wire: 0.0, why: Why::Start, cause: NONE }
+        Timing { ready: never, begin: never, end: never, wire: 0.0, reason: StartReason::Start, cause: NONE }
     }
 }
 

@@ -8,8 +8,8 @@
 //! fairness has paradoxes. Both rules agree wherever the streams of a link are limited by the same thing, as
 //! in all plans of this crate; elsewhere this rule is pessimistic.
 //!
-//! Invariant: rates change only in [`Network::update_rates`], which runs once after all events of a time, so that
-//! streams that begin together cost one update and not one each.
+//! Invariant: rates change only in [`Network::update_rates`], which runs once after all events of a time.
+//! Streams that begin together therefore cost one update and not one each.
 
 use super::event::{Event, Events};
 use topology::{Cluster, Route};
@@ -21,8 +21,8 @@ pub struct LinkUse {
     pub bytes: u64,
     /// Seconds in which it carried bytes.
     pub busy: f64,
-    /// The most streams that shared it at a time.
-    pub most: u32,
+    /// Maximum number of streams that shared it at a time.
+    pub max_streams: u32,
 }
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Network {
             }
             flow.places[place] = link.streams.len() as u32;
             link.streams.push((stream, place as u8));
-            link.used.most = link.used.most.max(link.streams.len() as u32);
+            link.used.max_streams = link.used.max_streams.max(link.streams.len() as u32);
             if !std::mem::replace(&mut link.dirty, true) {
                 self.dirty.push(number);
             }
@@ -213,7 +213,7 @@ impl Network {
             let link = &self.links[*link as usize];
             link.capacity / link.streams.len() as f64
         };
-        let rate = flow.route.links().iter().map(share).fold(flow.route.most, f64::min);
+        let rate = flow.route.links().iter().map(share).fold(flow.route.max_rate, f64::min);
         let flow = &mut self.flows[stream as usize];
         if rate == flow.rate {
             return;

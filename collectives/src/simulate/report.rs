@@ -1,6 +1,6 @@
 //! The outcome of a simulation as text.
 
-use super::{Moment, Outcome, Why, critical_path};
+use super::{Outcome, PathStep, StartReason, critical_path};
 use crate::Schedule;
 use std::fmt::Write;
 use topology::{Cluster, Rank};
@@ -15,18 +15,18 @@ pub fn bus_bandwidth(schedule: &Schedule, bytes: u64, seconds: f64) -> f64 {
     bytes as f64 / seconds * schedule.collective.busbw_factor(schedule.ranks())
 }
 
-impl Why {
+impl StartReason {
     /// Returns the cause of a step's delay, as text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Why::Start => "the call's beginning",
-            Why::Dependency => "an earlier step",
-            Why::Fifo => "its turn",
-            Why::Rank => "a busy rank",
-            Why::Message => "its message",
-            Why::Grant => "the receiver's word",
-            Why::Credit => "room at the receiver",
+            StartReason::Start => "the call's beginning",
+            StartReason::Dependency => "an earlier step",
+            StartReason::Fifo => "its turn",
+            StartReason::Rank => "a busy rank",
+            StartReason::Message => "its message",
+            StartReason::Grant => "the receiver's grant",
+            StartReason::Credit => "room at the receiver",
         }
     }
 }
@@ -41,21 +41,21 @@ pub fn report(schedule: &Schedule, cluster: &Cluster, outcome: &Outcome) -> Stri
     text
 }
 
-fn write_path(text: &mut String, schedule: &Schedule, path: &[Moment]) -> std::fmt::Result {
+fn write_path(text: &mut String, schedule: &Schedule, path: &[PathStep]) -> std::fmt::Result {
     writeln!(text, "critical path, {} steps (microseconds):", path.len())?;
     writeln!(text, "{:>10} {:>10}  {:<8} {:<22} step", "begin", "end", "rank", "after")?;
     let skipped = path.len().saturating_sub(MAX_LINES);
-    for (at, moment) in path.iter().enumerate() {
+    for (at, on_path) in path.iter().enumerate() {
         if skipped > 0 && at == MAX_LINES / 2 {
             writeln!(text, "{:>10} {skipped} more", "...")?;
         }
         if (MAX_LINES / 2..MAX_LINES / 2 + skipped).contains(&at) {
             continue;
         }
-        let Moment { rank: Rank(rank), step, begin, end, why, .. } = moment;
+        let PathStep { rank: Rank(rank), step, begin, end, reason, .. } = on_path;
         let action = &schedule.programs[*rank as usize].steps[*step as usize].action;
         let (begin, end) = (begin * 1e6, end * 1e6);
-        writeln!(text, "{begin:>10.2} {end:>10.2}  {rank:<8} {:<22} {step}: {action}", why.name())?;
+        writeln!(text, "{begin:>10.2} {end:>10.2}  {rank:<8} {:<22} {step}: {action}", reason.name())?;
     }
     Ok(())
 }
@@ -72,7 +72,11 @@ fn write_links(text: &mut String, cluster: &Cluster, outcome: &Outcome) -> std::
     for pair in links.iter().take(MAX_LINES / 2) {
         let (link, used) = pair;
         let (full, busy) = (100.0 * load(pair), 100.0 * used.busy / outcome.makespan);
-        writeln!(text, "{full:>6.1}% {busy:>6.1}% {:>14} {:>7}  {}", used.bytes, used.most, link.name)?;
+        writeln!(
+            text,
+            "{full:>6.1}% {busy:>6.1}% {:>14} {:>7}  {}",
+            used.bytes, used.max_streams, link.name
+        )?;
     }
     Ok(())
 }

@@ -86,7 +86,7 @@ fn draw(text: &mut String, schedule: &Schedule, outcome: &Outcome, title: &str) 
     }
     let (bars, left_out) = bars(outcome, rows);
     let on_path: HashSet<(usize, usize)> =
-        critical_path(outcome).iter().map(|moment| (moment.rank.index(), moment.step as usize)).collect();
+        critical_path(outcome).iter().map(|step| (step.rank.index(), step.step as usize)).collect();
     for bar in &bars {
         let Look { line, class, .. } = look(&schedule.programs[bar.rank].steps[bar.step].action);
         let (x, width) = (scale.x(bar.from), (scale.x(bar.to) - scale.x(bar.from)).max(0.4));

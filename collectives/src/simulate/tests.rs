@@ -127,11 +127,11 @@ fn what_follows_is_ready_when_the_first_piece_is_there() {
     let outcome = run(&schedule, 10_000, &cluster, &costs);
     let [received, sent] = outcome.timings(Rank(1)) else { panic!("two steps: {schedule}") };
     assert_close(sent.ready, ALPHA + 1e-6);
-    assert_eq!((sent.begin, sent.why), (sent.ready, Why::Dependency));
+    assert_eq!((sent.begin, sent.reason), (sent.ready, StartReason::Dependency));
     assert!(sent.begin < received.end && received.end < sent.end);
     let path = critical_path(&outcome);
     assert_eq!(
-        path.iter().map(|moment| (moment.rank.0, moment.step)).collect::<Vec<_>>(),
+        path.iter().map(|step| (step.rank.0, step.step)).collect::<Vec<_>>(),
         [(0, 0), (1, 0), (1, 1)]
     );
 }
@@ -178,7 +178,7 @@ fn credits_throttle() {
     assert_close(with(2), 4.0 * (2.0 * ALPHA + 1e-6) + 1e-6 - ALPHA);
     assert_close(with(16), ALPHA + 8e-6);
     let outcome = run(&schedule, bytes, &cluster, &Costs { credits: 1, ..Costs::default() });
-    assert_eq!(outcome.timings(Rank(0))[3].why, Why::Credit);
+    assert_eq!(outcome.timings(Rank(0))[3].reason, StartReason::Credit);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_granted_message_waits_for_its_receiver() {
     let outcome = run(&schedule, 10_000, &cluster, &costs);
     // The copy, the grant, the message, and the confirmation of its arrival.
     assert_close(outcome.makespan, 10e-6 + (1e-6 + ALPHA) + (10e-6 + ALPHA) + ALPHA);
-    assert_eq!(outcome.timings(Rank(0))[0].why, Why::Grant);
+    assert_eq!(outcome.timings(Rank(0))[0].reason, StartReason::Grant);
     let small = Costs { eager_bytes: 10_000, copy_gbs: f64::INFINITY, ..costs };
     assert_close(seconds(&schedule, 10_000, &cluster, &small), 10e-6 + ALPHA);
 }
@@ -224,7 +224,7 @@ fn the_critical_path_leads_from_the_beginning_to_the_end() {
         let tree = planned(Collective::AllReduce, "double_binary_tree", 5, 6);
         let outcome = run(&tree, 3_000_000, &Cluster::mesh(5, SPEED), &costs);
         let path = critical_path(&outcome);
-        let mut seen: Vec<(Rank, u32)> = path.iter().map(|moment| (moment.rank, moment.step)).collect();
+        let mut seen: Vec<(Rank, u32)> = path.iter().map(|step| (step.rank, step.step)).collect();
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), path.len(), "a step is on the path once");
@@ -232,11 +232,11 @@ fn the_critical_path_leads_from_the_beginning_to_the_end() {
     }
     // Every stage is a send and its receive.
     assert_eq!(path.len(), 2 * 8);
-    assert_eq!(path[0].why, Why::Start);
+    assert_eq!(path[0].reason, StartReason::Start);
     assert_close(path.last().expect("not empty").end, outcome.makespan);
     for (before, after) in path.iter().zip(&path[1..]) {
         assert!(before.begin <= after.end && before.end <= after.end, "{before:?} {after:?}");
-        assert!([Why::Message, Why::Dependency].contains(&after.why), "{after:?}");
+        assert!([StartReason::Message, StartReason::Dependency].contains(&after.reason), "{after:?}");
     }
 }
 

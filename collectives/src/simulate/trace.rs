@@ -25,7 +25,7 @@ fn write_events(text: &mut String, schedule: &Schedule, outcome: &Outcome) -> st
         write!(text, "{separator}{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{rank},")?;
         write!(text, "\"args\":{{\"name\":\"rank {rank}\"}}}}")?;
         for (number, (step, timing)) in program.steps.iter().zip(outcome.timings(Rank(rank))).enumerate() {
-            let Timing { ready, begin, end, why, .. } = *timing;
+            let Timing { ready, begin, end, reason, .. } = *timing;
             let (thread, kind) = match step.action.message() {
                 Some((Rank(peer), Direction::Out)) => (2 * peer + 1, "send"),
                 Some((Rank(peer), Direction::In)) => (2 * peer + 2, "receive"),
@@ -46,7 +46,7 @@ fn write_events(text: &mut String, schedule: &Schedule, outcome: &Outcome) -> st
                 "\"lane\":{},\"ready\":{:.4},\"after\":\"{}\"}}}}",
                 step.lane,
                 ready * 1e6,
-                why.name()
+                reason.name()
             )?;
         }
     }

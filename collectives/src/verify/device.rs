@@ -1,6 +1,6 @@
 //! The rules of a device: they depend on sizes, so they are checked against a layout.
 
-use super::fault::{At, Fault};
+use super::fault::{Fault, LocatedStep};
 use crate::UnknownName;
 use crate::layout::BlockLayout;
 use crate::schedule::{Action, Schedule};
@@ -85,7 +85,7 @@ pub fn verify_on_device(
             if bytes > max {
                 let segments = segments_for(layout, elem_size as u64, max);
                 return Err(Fault::MessageTooLong {
-                    at: At::new(schedule, rank, number),
+                    at: LocatedStep::new(schedule, rank, number),
                     bytes,
                     max,
                     segments,

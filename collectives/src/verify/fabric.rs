@@ -29,7 +29,7 @@ impl DeviceRules {
     /// Returns the rules of the device with the shortest messages of a fabric file.
     ///
     /// # Errors
-    /// The error of the file, for people.
+    /// A message that says what is wrong in the file.
     pub fn of_fabric(text: &str) -> Result<DeviceRules, String> {
         let fabric: Fabric = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         let mut all = Vec::new();

@@ -6,9 +6,9 @@ use std::fmt;
 use thiserror::Error;
 use topology::Rank;
 
-/// A step, as faults name it.
+/// A step and its position in the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct At {
+pub struct LocatedStep {
     /// The rank.
     pub rank: Rank,
     /// The index in the rank's program.
@@ -17,14 +17,14 @@ pub struct At {
     pub step: Box<Step>,
 }
 
-impl At {
-    pub(crate) fn new(schedule: &Schedule, rank: u32, number: u32) -> At {
+impl LocatedStep {
+    pub(crate) fn new(schedule: &Schedule, rank: u32, number: u32) -> LocatedStep {
         let step = schedule.programs[rank as usize].steps[number as usize].clone();
-        At { rank: Rank(rank), number, step: Box::new(step) }
+        LocatedStep { rank: Rank(rank), number, step: Box::new(step) }
     }
 }
 
-impl fmt::Display for At {
+impl fmt::Display for LocatedStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} step {} `{}`", self.rank, self.number, self.step)
     }
@@ -41,7 +41,7 @@ pub enum Fault {
     #[error("{at}: rank {} has no peer {peer}", at.rank)]
     Peer {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The peer.
         peer: Rank,
     },
@@ -49,7 +49,7 @@ pub enum Fault {
     #[error("{at}: lane {} on a step that can use {lanes}", at.step.lane)]
     Lane {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The lanes that there are for it.
         lanes: u8,
     },
@@ -57,7 +57,7 @@ pub enum Fault {
     #[error("{at}: `after` and `following` must name earlier steps in ascending order, and {before} is not")]
     Dependency {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The dependency.
         before: u32,
     },
@@ -65,7 +65,7 @@ pub enum Fault {
     #[error("{at}: {range} is outside of the buffer, whose chunks are {chunks}")]
     Bounds {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The chunks.
         range: ChunkRange,
         /// The chunks that there are.
@@ -75,7 +75,7 @@ pub enum Fault {
     #[error("{at}: {a} and {b} differ in length, or may when the count is not a multiple of the chunks")]
     Lengths {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// One operand.
         a: ChunkRange,
         /// The other one.
@@ -87,7 +87,7 @@ pub enum Fault {
     )]
     Packed {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The misplaced range.
         range: ChunkRange,
     },
@@ -95,7 +95,7 @@ pub enum Fault {
     #[error("{at}: {range} is input that is not part of the output, and may not be written")]
     InputWritten {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The written range.
         range: ChunkRange,
     },
@@ -103,7 +103,7 @@ pub enum Fault {
     #[error("{at}: the destination overlaps {operand}")]
     Overlap {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The operand.
         operand: ChunkRange,
     },
@@ -111,7 +111,7 @@ pub enum Fault {
     #[error("{at}: no step of rank {peer} meets it")]
     Unmatched {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The rank that should have a step for it.
         peer: Rank,
     },
@@ -119,9 +119,9 @@ pub enum Fault {
     #[error("{send} meets {recv}: lengths differ, or may when the count is not a multiple of the chunks")]
     Unequal {
         /// The send.
-        send: At,
+        send: LocatedStep,
         /// The receive.
-        recv: At,
+        recv: LocatedStep,
     },
     /// Steps that wait for each other.
     #[error("deadlock with {credits} credits:\n  {}", circle(chain))]
@@ -129,15 +129,15 @@ pub enum Fault {
         /// The credits of each lane.
         credits: u32,
         /// Each waits for the next one, or meets it; the last waits for the first.
-        chain: Vec<At>,
+        chain: Vec<LocatedStep>,
     },
     /// Two steps that touch the same memory in no defined order.
     #[error("race on {chunk} of rank {}: {first} and {second} have no order", first.rank)]
     Race {
         /// The one listed first.
-        first: At,
+        first: LocatedStep,
         /// The other one.
-        second: At,
+        second: LocatedStep,
         /// A chunk that both touch, as the second one calls it.
         chunk: ChunkRange,
     },
@@ -145,7 +145,7 @@ pub enum Fault {
     #[error("{at}: it cannot follow step {followed}: {why}")]
     Follows {
         /// The step with the mark.
-        at: At,
+        at: LocatedStep,
         /// The step that it is to follow.
         followed: u32,
         /// Why it can't.
@@ -155,7 +155,7 @@ pub enum Fault {
     #[error("{at}: {range} is read before anything is written there")]
     Undefined {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The range that it reads.
         range: ChunkRange,
     },
@@ -163,7 +163,7 @@ pub enum Fault {
     #[error("{at}: combines chunk {a} of the input with chunk {b}")]
     Mixed {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The chunk of the inputs that the first operand holds.
         a: u32,
         /// The chunk of the inputs that the second operand holds.
@@ -173,7 +173,7 @@ pub enum Fault {
     #[error("{at}: adds the contribution of rank {rank} a second time")]
     Twice {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The rank that contributes twice.
         rank: Rank,
     },
@@ -181,7 +181,7 @@ pub enum Fault {
     #[error("{at}: {}", mark(*.expected))]
     Last {
         /// The step.
-        at: At,
+        at: LocatedStep,
         /// The mark that the step should have.
         expected: bool,
     },
@@ -237,7 +237,7 @@ pub enum Fault {
     #[error("{at}: mixes blocks that may differ in length")]
     Shapes {
         /// The step.
-        at: At,
+        at: LocatedStep,
     },
     /// A chunk of the result that holds something else.
     #[error("chunk {chunk} of rank {rank} should be chunk {expected} of the input{}, but is chunk {found}{}",
@@ -262,7 +262,7 @@ pub enum Fault {
     )]
     MessageTooLong {
         /// The send.
-        at: At,
+        at: LocatedStep,
         /// Its length.
         bytes: u64,
         /// The longest message.
@@ -272,8 +272,8 @@ pub enum Fault {
     },
 }
 
-fn circle(chain: &[At]) -> String {
-    let mut text: Vec<String> = chain.iter().map(At::to_string).collect();
+fn circle(chain: &[LocatedStep]) -> String {
+    let mut text: Vec<String> = chain.iter().map(LocatedStep::to_string).collect();
     text.extend(chain.first().map(|at| format!("rank {} step {}", at.rank, at.number)));
     text.join("\n  waits for ")
 }

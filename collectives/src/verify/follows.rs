@@ -4,7 +4,7 @@
 //! follows; that receive writes exactly the memory that it sends; and no step has written there since. The
 //! rest follows from the plan without marks.
 
-use super::fault::{At, Fault};
+use super::fault::{Fault, LocatedStep};
 use crate::analysis::Touched;
 use crate::schedule::Memory;
 use crate::schedule::{Action, RankProgram, Step};
@@ -16,7 +16,7 @@ pub(super) fn check(
     touched: &Touched,
     program: &RankProgram,
     step: &Step,
-    at: impl FnOnce() -> At,
+    at: impl FnOnce() -> LocatedStep,
 ) -> Result<(), Fault> {
     let Some(followed) = step.follows else { return Ok(()) };
     match objection(memory, touched, program, step, followed) {

@@ -20,7 +20,7 @@ mod races;
 pub(crate) mod structure;
 
 pub use device::{DeviceRules, verify_on_device};
-pub use fault::{At, Fault};
+pub use fault::{Fault, LocatedStep};
 
 use crate::analysis::{Cycle, Flow, Matching, Mismatch};
 use crate::numerics::Numerics;
@@ -69,10 +69,10 @@ impl fmt::Display for Report {
 /// Checks everything that does not depend on sizes.
 ///
 /// # Errors
-/// The first [`Fault`].
+/// The first [`Fault`] of the plan.
 pub fn verify(schedule: &Schedule, credits: Credits) -> Result<Report, Fault> {
     structure::check(schedule)?;
-    let at = |id: StepId| At::new(schedule, id.rank, id.step);
+    let at = |id: StepId| LocatedStep::new(schedule, id.rank, id.step);
     let matching = Matching::new(schedule).map_err(|mismatch| match mismatch {
         Mismatch::Alone(id) => {
             let at = at(id);

@@ -1,6 +1,6 @@
 //! Checks that every rank's result is the one that the collective promises.
 
-use super::fault::{At, Fault};
+use super::fault::{Fault, LocatedStep};
 use crate::Collective;
 use crate::analysis::{Expression, Expressions, Flow, Matching, Value, ValueError, Values};
 use crate::numerics::{self, Numerics};
@@ -39,7 +39,7 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching, flow: &Flow) -> Re
 }
 
 fn name(schedule: &Schedule, id: StepId, wrong: ValueError) -> Fault {
-    let at = At::new(schedule, id.rank, id.step);
+    let at = LocatedStep::new(schedule, id.rank, id.step);
     match wrong {
         ValueError::Undefined(range) => Fault::Undefined { at, range },
         ValueError::Mixed { a, b } => Fault::Mixed { at, a, b },

@@ -4,7 +4,7 @@
 //! that have [touched](Touched) its chunks since they were last written.
 
 use super::{
-    fault::{At, Fault},
+    fault::{Fault, LocatedStep},
     follows,
 };
 use crate::analysis::{Matching, Order, Touched, Turn};
@@ -22,10 +22,13 @@ pub(super) fn check(schedule: &Schedule, matching: &Matching) -> Result<u32, Fau
         for (number, step) in (0..).zip(&program.steps) {
             past.order.push(turn(matching, StepId { rank, step: number }, step), &step.after);
             if let Some((other, chunk)) = past.conflict(&memory, step, number) {
-                let (first, second) = (At::new(schedule, rank, other), At::new(schedule, rank, number));
+                let (first, second) =
+                    (LocatedStep::new(schedule, rank, other), LocatedStep::new(schedule, rank, number));
                 return Err(Fault::Race { first, second, chunk });
             }
-            follows::check(&memory, &past.touched, program, step, || At::new(schedule, rank, number))?;
+            follows::check(&memory, &past.touched, program, step, || {
+                LocatedStep::new(schedule, rank, number)
+            })?;
             past.touched.touch(&memory, &step.action, number);
             if step.action.message().is_some() {
                 max_in_flight = past.in_flight(step, number).max(max_in_flight);

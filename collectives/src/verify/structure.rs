@@ -1,6 +1,6 @@
 //! Checks each step by itself, without the others.
 
-use super::fault::{At, Fault};
+use super::fault::{Fault, LocatedStep};
 use crate::schedule::Memory;
 use crate::schedule::{Action, Buffer, ChunkRange, InPlace, Schedule, Step};
 use topology::MAX_RANKS;
@@ -22,7 +22,7 @@ pub(crate) fn check(schedule: &Schedule) -> Result<(), Fault> {
             )));
         }
         for (number, step) in program.steps.iter().enumerate() {
-            let at = || At::new(schedule, rank as u32, number as u32);
+            let at = || LocatedStep::new(schedule, rank as u32, number as u32);
             check_message(schedule, Rank(rank as u32), step, at)?;
             check_dependencies(step, number as u32, at)?;
             check_ranges(schedule.chunks, &memory, step, at)?;
@@ -54,7 +54,12 @@ pub(crate) fn check_shape(schedule: &Schedule, ranks: u64) -> Result<(), Fault> 
     Ok(())
 }
 
-fn check_message(schedule: &Schedule, rank: Rank, step: &Step, at: impl Fn() -> At) -> Result<(), Fault> {
+fn check_message(
+    schedule: &Schedule,
+    rank: Rank,
+    step: &Step,
+    at: impl Fn() -> LocatedStep,
+) -> Result<(), Fault> {
     let message = step.action.message();
     let nobody = |peer: &Rank| *peer == rank || peer.0 >= schedule.ranks();
     if let Some(peer) = message.map(|(peer, _)| peer).filter(nobody) {
@@ -64,7 +69,7 @@ fn check_message(schedule: &Schedule, rank: Rank, step: &Step, at: impl Fn() -> 
     if step.lane >= lanes { Err(Fault::Lane { at: at(), lanes }) } else { Ok(()) }
 }
 
-fn check_dependencies(step: &Step, number: u32, at: impl Fn() -> At) -> Result<(), Fault> {
+fn check_dependencies(step: &Step, number: u32, at: impl Fn() -> LocatedStep) -> Result<(), Fault> {
     let mut previous = None;
     for before in &step.after {
         if *before >= number || previous >= Some(*before) {
@@ -75,7 +80,12 @@ fn check_dependencies(step: &Step, number: u32, at: impl Fn() -> At) -> Result<(
     Ok(())
 }
 
-fn check_ranges(chunks: u32, memory: &Memory, step: &Step, at: impl Fn() -> At) -> Result<(), Fault> {
+fn check_ranges(
+    chunks: u32,
+    memory: &Memory,
+    step: &Step,
+    at: impl Fn() -> LocatedStep,
+) -> Result<(), Fault> {
     let shape = |range: ChunkRange| (range.first % chunks, range.len);
     let mut first = None;
     for range in step.action.ranges() {
@@ -91,7 +101,7 @@ fn check_ranges(chunks: u32, memory: &Memory, step: &Step, at: impl Fn() -> At) 
 }
 
 /// Packed chunks are encoded, sent, received and decoded, one by one; they do not lie side by side.
-fn check_packed(step: &Step, at: impl Fn() -> At) -> Result<(), Fault> {
+fn check_packed(step: &Step, at: impl Fn() -> LocatedStep) -> Result<(), Fault> {
     // The place among the action's ranges: the range that it writes comes first.
     let place = match step.action {
         Action::Send { src: range, .. } | Action::Recv { dst: range, .. } => range.is_packed().then_some(0),
@@ -109,7 +119,12 @@ fn check_packed(step: &Step, at: impl Fn() -> At) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_writes(in_place: InPlace, memory: &Memory, step: &Step, at: impl Fn() -> At) -> Result<(), Fault> {
+fn check_writes(
+    in_place: InPlace,
+    memory: &Memory,
+    step: &Step,
+    at: impl Fn() -> LocatedStep,
+) -> Result<(), Fault> {
     let Some(dst) = step.action.writes() else { return Ok(()) };
     let (span, output) = (memory.span(dst), memory.whole(Buffer::Output));
     let shared = in_place == InPlace::Yes && output.start <= span.start && span.end <= output.end;

@@ -50,7 +50,7 @@ impl fmt::Display for Failure {
 
 /// Starts fork detection: from now on, a child forked from this process gets an error from every call. The
 /// library is never unloaded (`build.rs`).
-pub(crate) use forks::notice as notice_forks;
+pub(crate) use forks::register_handler as register_fork_handler;
 
 /// Runs a function that may throw, and throws if it failed.
 #[inline]

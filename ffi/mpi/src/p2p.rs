@@ -117,10 +117,9 @@ impl WorldP2p {
         let mut buffered = self.buffered();
         let mut departures: HashMap<Rank, P2pRequest> = HashMap::new();
         for BufferedSend { to, .. } in &*buffered {
+            let (source, dst) = (Some(*to), EMPTY.cast_mut());
             // SAFETY: an empty message writes nothing.
-            if let Ok(request) =
-                unsafe { self.p2p.recv(Some(*to), FINALIZE_CONTEXT, None, EMPTY.cast_mut(), 0) }
-            {
+            if let Ok(request) = unsafe { self.p2p.recv(source, FINALIZE_CONTEXT, None, dst, 0) } {
                 departures.insert(*to, request);
             }
         }

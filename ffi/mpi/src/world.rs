@@ -8,7 +8,7 @@
 //! once all the same.
 
 use crate::{
-    boundary::{Failure, Outcome, notice_forks},
+    boundary::{Failure, Outcome, register_fork_handler},
     group::{Group, GroupOptions},
     objects::{self, Handle},
     p2p::WorldP2p,
@@ -90,7 +90,7 @@ pub(crate) fn init() -> Outcome {
         State::Running(_) => return Err(Failure::usage("it has been called before")),
         State::Finalized => return Err(finalized()),
     }
-    notice_forks();
+    register_fork_handler();
     *state = State::Running(World::join()?);
     Ok(())
 }

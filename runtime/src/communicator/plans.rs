@@ -346,7 +346,7 @@ impl Plans {
         // The model belongs to the options, and does not count where the program has chosen.
         let bucket = Bucket { call, root: shape.root, requirements };
         let simulated = || if self.overriding.is_some() { None } else { self.simulated(bucket) };
-        let choice = select::choose_by(call, shape.root, &self.reach, policy, requirements, simulated)?;
+        let choice = select::choose_with(call, shape.root, &self.reach, policy, requirements, simulated)?;
         let segments = if self.segments_once > 0 { self.segments_once } else { segments };
         let segments = match segments {
             wanted if wanted > 0 && shape.collective != Collective::Barrier => wanted,

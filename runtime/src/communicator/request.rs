@@ -243,7 +243,8 @@ impl<'m> Request<'m> {
     /// Makes the request of a call whose operation and lengths have been checked.
     ///
     /// # Errors
-    /// None; the type is that of the checks, so that the request is made where it is used.
+    /// None. The function returns a `Result`, as the checks do, so that the compiler constructs the request
+    /// in the caller's memory.
     #[inline(always)]
     pub(super) fn new(
         Signature { kind, shape }: Signature,

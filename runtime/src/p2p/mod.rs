@@ -389,9 +389,9 @@ impl Core {
     }
 
     /// Waits for a request, and progresses messages meanwhile.
-    fn wait(&self, state: &RequestState, most: Option<Duration>) -> Option<Result<Delivery>> {
+    fn wait(&self, state: &RequestState, timeout: Option<Duration>) -> Option<Result<Delivery>> {
         // A time limit beyond the clock's range is none.
-        let until = most.and_then(|most| Instant::now().checked_add(most));
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let _waiting = CountGuard::new(&self.waiters);
         let mut waiter = Waiter::new(self.policy, Some(&*self.sleeper));
         let mut look = None;
@@ -405,7 +405,7 @@ impl Core {
                 Err(TryLockError::WouldBlock) => (false, state.result()),
                 Err(TryLockError::Poisoned(_)) => break Some(Err(self.broken())),
             };
-            if result.is_some() || until.is_some_and(|until| Instant::now() >= until) {
+            if result.is_some() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break result;
             }
             if moved {

@@ -29,10 +29,10 @@ impl Parker {
 }
 
 impl Sleeper for Parker {
-    fn sleep(&self, most: Duration) {
+    fn sleep(&self, timeout: Duration) {
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, SeqCst);
-        drop(self.woken.wait_timeout(lock, most));
+        drop(self.woken.wait_timeout(lock, timeout));
         self.sleepers.fetch_sub(1, SeqCst);
     }
 }

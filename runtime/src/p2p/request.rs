@@ -35,14 +35,14 @@ impl P2pRequest {
         }
     }
 
-    /// Waits until the request is complete, for at most `most` or without limit, and progresses messages
+    /// Waits until the request is complete, for up to `timeout` or without limit, and progresses messages
     /// meanwhile. Returns `None` if it is not complete in time. A request that makes no progress for the
     /// communicator's time limit while it is waited for fails all messages of this rank.
     #[must_use]
-    pub fn wait(&self, most: Option<Duration>) -> Option<Result<Delivery>> {
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<Delivery>> {
         match &self.0 {
             State::Done(result) => Some(result.clone()),
-            State::Pending(state, core) => state.result().or_else(|| core.wait(state, most)),
+            State::Pending(state, core) => state.result().or_else(|| core.wait(state, timeout)),
         }
     }
 }

@@ -241,7 +241,7 @@ impl SharedCommunicator {
     /// oldest first. Does not wait for a call in progress, and includes its progress.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of writing to `out`.
     pub fn dump(&self, out: &mut dyn io::Write) -> io::Result<()> {
         self.0.core.control.dump(out)
     }

@@ -31,21 +31,21 @@ impl Pending {
         self.0.result().clone()
     }
 
-    /// Waits until the calls are done, for at most `most` or without limit; the calls' own time limits end
+    /// Waits until the calls are done, for up to `timeout` or without limit; the calls' own time limits end
     /// them in either case. Returns `None` if they are not done in time.
     #[must_use]
-    pub fn wait(&self, most: Option<Duration>) -> Option<Result<()>> {
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<()>> {
         // A deadline beyond the clock's range is none.
-        let until = most.and_then(|most| Instant::now().checked_add(most));
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut result = self.0.result();
         loop {
             if result.is_some() {
                 return result.clone();
             }
-            result = match until {
+            result = match deadline {
                 None => self.0.done.wait(result).unwrap_or_else(PoisonError::into_inner),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return None;
                     }
@@ -85,9 +85,9 @@ mod tests {
         assert!(pending.wait(Some(Duration::from_millis(5))).is_none(), "not in time");
         assert!(pending.wait(Some(Duration::ZERO)).is_none());
         std::thread::scope(|scope| {
-            let waiters = [None, Some(Duration::MAX)].map(|most| {
+            let waiters = [None, Some(Duration::MAX)].map(|timeout| {
                 let pending = pending.clone();
-                scope.spawn(move || pending.wait(most))
+                scope.spawn(move || pending.wait(timeout))
             });
             promise.complete(Err(Error::LauncherGone));
             for waiter in waiters {

@@ -129,7 +129,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         .and_then(|spec| spec.with_root(Rank(args.root)))
         .map_err(CommandError::new)?;
     let hosts = args.hosts.unwrap_or_else(|| hosts_of(&model.cluster, args.ranks));
-    if !hosts.suit(args.ranks) {
+    if !hosts.fits(args.ranks) {
         return Err(CommandError::new(PlanError::Hosts { hosts, ranks: args.ranks }));
     }
     let shape = CallShape {
@@ -146,7 +146,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
 
 /// Returns how the first ranks of a cluster are distributed over its hosts.
 fn hosts_of(cluster: &Cluster, ranks: u32) -> Hosts {
-    let hosts = Hosts::on(cluster);
+    let hosts = Hosts::of_cluster(cluster);
     if hosts.count(ranks) > 1 { hosts } else { Hosts::One }
 }
 

@@ -13,7 +13,7 @@ fn play() {
         ("shrink_healthy", _) => scenarios::shrink_healthy(comm),
         ("ladder", seed) => scenarios::ladder(comm, seed.parse().expect("a number"), 2, scenarios::LARGE),
         ("brief_ladder", seed) => {
-            scenarios::ladder(comm, seed.parse().expect("a number"), 2, scenarios::LARGE / 64)
+            scenarios::ladder(comm, seed.parse().expect("a number"), 2, scenarios::LARGE / 64);
         }
         ("two_die", _) => scenarios::two_die(comm),
         ("grow", _) => scenarios::grow(comm),

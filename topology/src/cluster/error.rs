@@ -59,10 +59,10 @@ pub enum ClusterError {
         hosts: u32,
     },
     /// More tiers than a route has links for.
-    #[error("there are more than {most} tiers of switches; leave some out")]
+    #[error("there are more than {max} tiers of switches; leave some out")]
     TooManyTiers {
         /// Maximum number of tiers.
-        most: usize,
+        max: usize,
     },
     /// A cable end, or a port, that does not exist.
     #[error(

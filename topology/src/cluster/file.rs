@@ -158,8 +158,8 @@ fn positive(key: &'static str, number: f64) -> Result<f64, ClusterError> {
     Err(ClusterError::Number { key, found: number.to_string(), expected: "a number above 0 is needed" })
 }
 
-fn within(key: &'static str, number: u32, most: u32) -> Result<u32, ClusterError> {
-    if (1..=most).contains(&number) {
+fn within(key: &'static str, number: u32, max: u32) -> Result<u32, ClusterError> {
+    if (1..=max).contains(&number) {
         return Ok(number);
     }
     Err(ClusterError::Number {
@@ -232,9 +232,9 @@ impl File {
         }
     }
 
-    fn hosts(&self, most: u32) -> Result<u32, ClusterError> {
+    fn hosts(&self, max: u32) -> Result<u32, ClusterError> {
         let hosts = self.hosts.ok_or(ClusterError::Missing { key: "hosts", example: "e.g. `hosts = 4`" })?;
-        within("hosts", hosts, most)
+        within("hosts", hosts, max)
     }
 
     fn speed(&self) -> Result<Speed, ClusterError> {

@@ -79,7 +79,7 @@ pub struct Route {
     /// Seconds from the departure of a byte to its arrival.
     pub latency: f64,
     /// Maximum rate of one message in bytes per second, besides the links' capacities.
-    pub most: f64,
+    pub max_rate: f64,
 }
 
 impl Route {
@@ -87,7 +87,7 @@ impl Route {
     pub const MAX_LINKS: usize = 10;
 
     fn new(latency: f64) -> Route {
-        Route { links: [0; Route::MAX_LINKS], len: 0, latency, most: f64::INFINITY }
+        Route { links: [0; Route::MAX_LINKS], len: 0, latency, max_rate: f64::INFINITY }
     }
 
     fn with(mut self, link: Option<u32>) -> Route {
@@ -216,9 +216,9 @@ impl Cluster {
         }
         let (a, b) = (self.host_of(from), self.host_of(to));
         if a == b {
-            let most = self.inside.speed.bytes_per_second;
+            let max_rate = self.inside.speed.bytes_per_second;
             let route = Route::new(self.inside.speed.latency).with(self.memory.map(|first| first + a));
-            return Some(Route { most, ..route });
+            return Some(Route { max_rate, ..route });
         }
         match &self.wires {
             Wires::Cables(routes) => routes.get(&(a, b)).copied(),

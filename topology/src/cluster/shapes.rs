@@ -130,7 +130,7 @@ impl Cluster {
 
     /// Returns the cluster of a wiring's hosts, with equal rails.
     #[must_use]
-    pub fn wired(wiring: &Wiring, speed: Speed) -> Cluster {
+    pub fn from_wiring(wiring: &Wiring, speed: Speed) -> Cluster {
         let mut cables = Vec::new();
         for rail in wiring.rails() {
             let (HostIndex(a), HostIndex(b)) = (rail.low.host, rail.high.host);
@@ -162,7 +162,7 @@ impl Cluster {
             return Err(ClusterError::Tiers { hosts });
         }
         if 2 * tiers.len() > Route::MAX_LINKS {
-            return Err(ClusterError::TooManyTiers { most: Route::MAX_LINKS / 2 });
+            return Err(ClusterError::TooManyTiers { max: Route::MAX_LINKS / 2 });
         }
         let mut cluster =
             Cluster::bare(format!("{hosts} hosts below switches"), hosts, (ranks_per_host, inside));

@@ -99,8 +99,8 @@ pub(super) fn check_room(hosts: usize) -> Result<(), String> {
 /// Checks that a host's maximum is at least its slots.
 pub(super) fn check_maximum(host: &Host) -> Result<(), String> {
     match (host.slots, host.max_slots) {
-        (Some(slots), Some(most)) if most < slots => Err(format!(
-            "`{}` has {slots} slots, and {most} at most; raise the maximum, or lower the slots",
+        (Some(slots), Some(max_slots)) if max_slots < slots => Err(format!(
+            "`{}` has {slots} slots, and {max_slots} at most; raise the maximum, or lower the slots",
             host.name
         )),
         _ => Ok(()),

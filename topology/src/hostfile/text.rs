@@ -8,8 +8,8 @@
 //! ```
 //!
 //! As in Open MPI, a host that is named again has the slots of all its lines together, and a line without
-//! slots counts as one then. CountedHost once and without slots, its slots stay unknown. `slots` may be called
-//! `cpu` or `count`, and the maximum `max_slots`, `max-slots`, `slots_max` or `slots-max`.
+//! slots counts as one then. The slots of a host that is named once, without slots, stay unknown. `slots` may
+//! be called `cpu` or `count`, and the maximum `max_slots`, `max-slots`, `slots_max` or `slots-max`.
 //!
 //! Excluded hosts (`^mac0`) and relative names (`+n1`) have no meaning without a resource manager, and are
 //! refused.
@@ -110,7 +110,7 @@ impl Lines {
         let mut name = check::host_name(name).map_err(of_name)?;
         let mut slots =
             short.map(|text| check::slots(text.parse().ok(), text)).transpose().map_err(of_name)?;
-        let mut most = None;
+        let mut max_slots = None;
         for (at, word) in rest {
             let here = |what| (Some(*at), what);
             let (key, value) = word.split_once('=').ok_or_else(|| {
@@ -127,7 +127,7 @@ impl Lines {
                     slots = Some(check::slots(value.parse().ok(), value).map_err(here)?);
                 }
                 "max-slots" | "max_slots" | "slots-max" | "slots_max" => {
-                    most = Some(check::slots(value.parse().ok(), value).map_err(here)?);
+                    max_slots = Some(check::slots(value.parse().ok(), value).map_err(here)?);
                 }
                 "user" | "username" | "user-name" | "user_name" => {
                     name = check::host_name(&format!("{value}@{name}")).map_err(here)?;
@@ -135,10 +135,10 @@ impl Lines {
                 _ => return Err(here(format!("unknown key `{key}`; {}", check::nearest(key, &KEYS)))),
             }
         }
-        self.count(name, slots, most).map_err(of_name)
+        self.count(name, slots, max_slots).map_err(of_name)
     }
 
-    fn count(&mut self, name: String, slots: Option<u32>, most: Option<u32>) -> Result<(), String> {
+    fn count(&mut self, name: String, slots: Option<u32>, max_slots: Option<u32>) -> Result<(), String> {
         let at = match self.named.iter().position(|named| named.host.name == name) {
             Some(at) => at,
             None => {
@@ -151,7 +151,7 @@ impl Lines {
         named.lines += 1;
         named.slots += u64::from(slots.unwrap_or(1));
         named.stated |= slots.is_some();
-        named.host.max_slots = most.or(named.host.max_slots);
+        named.host.max_slots = max_slots.or(named.host.max_slots);
         if named.stated || named.lines > 1 {
             named.host.slots = Some(check::slots(Some(named.slots), &named.slots.to_string())?);
         }

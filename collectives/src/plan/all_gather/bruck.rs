@@ -1,8 +1,8 @@
 //! All-gather by Bruck's algorithm.
 //!
-//! Chunks: 1. In round `k` rank `r` has the blocks of the 2^k ranks from itself on, and sends them to rank `r
-//! - 2^k`; the last round sends only the blocks that the receiver lacks. Blocks arrive at their final place
-//! in the output, so no rotation follows. A run that wraps around to rank 0 takes two messages.
+//! Chunks: 1. In round `k` rank `r` has the blocks of the 2^k ranks from itself on, and sends them to rank
+//! `r - 2^k`; the last round sends only the blocks that the receiver lacks. Blocks arrive at their final
+//! place in the output, so no rotation follows. A run that wraps around to rank 0 takes two messages.
 //!
 //! Stages: ⌈log2 n⌉. Bytes sent per rank: n-1 blocks, which is the least possible. Cost: ⌈log2 n⌉·α +
 //! (n-1)·Bβ.

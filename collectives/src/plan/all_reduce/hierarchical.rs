@@ -29,7 +29,7 @@ use topology::Rank;
 /// [`PlanError::TooLarge`] for too many segments; [`PlanError::Lanes`] for too many replicas or stripes.
 pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let (n, hosts) = (spec.ranks(), spec.hosts());
-    let (host_count, max_local_ranks) = (hosts.count(n), hosts.most(n));
+    let (host_count, max_local_ranks) = (hosts.count(n), hosts.max_per_host(n));
     let mut builder = Builder::new(spec, "hierarchical", host_count * max_local_ranks, 0);
     for rank in spec.planned_ranks() {
         if n == 1 {

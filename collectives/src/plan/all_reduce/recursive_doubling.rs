@@ -38,7 +38,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     let mut builder = Builder::new(spec, "recursive_doubling", 1, rounds.min(2));
     let core = Core::of(n);
     if core.pairs > 0 {
-        builder.results_travel();
+        builder.declare_results_sent();
     }
     for rank in spec.planned_ranks() {
         match (core.term(rank), core.partner(rank)) {

@@ -2,7 +2,7 @@
 
 use super::{Block, Machine, Position, next, part};
 use crate::simulate::{
-    Why,
+    StartReason,
     costs::at_rate,
     event::Event,
     program::{Kind, NONE, Step},
@@ -58,7 +58,7 @@ impl Machine<'_> {
     }
 
     /// Takes the arrived pieces of a stream.
-    pub(super) fn take(&mut self, stream: u32, mut why: Why) {
+    pub(super) fn take(&mut self, stream: u32, mut reason: StartReason) {
         loop {
             let progress = &self.streams[stream as usize];
             let Position { message, piece } = progress.takes;
@@ -71,7 +71,7 @@ impl Machine<'_> {
             }
             let step = self.step(number);
             let protocol = self.protocol(step);
-            self.note_take(stream, number, why);
+            self.note_take(stream, number, reason);
             let bytes = part(step.bytes, protocol.pieces, piece);
             let once = if piece == 0 { self.costs.recv_us * 1e-6 } else { 0.0 };
             let combining = match step.kind {
@@ -90,25 +90,27 @@ impl Machine<'_> {
             }
             self.streams[stream as usize].is_taking = false;
             self.finish_take(stream);
-            why = Why::Rank;
+            reason = StartReason::Rank;
         }
     }
 
     /// Records the cause of the time at which a piece is processed. The last piece's cause is the message's,
     /// unless the piece followed at once.
-    fn note_take(&mut self, stream: u32, number: u32, why: Why) {
+    fn note_take(&mut self, stream: u32, number: u32, reason: StartReason) {
         let Position { message, piece } = self.streams[stream as usize].takes;
         let timing = &mut self.timings[number as usize];
         if piece == 0 {
             timing.begin = self.now;
         }
-        match why {
-            Why::Message => (timing.why, timing.cause) = (Why::Message, self.program.sends[message as usize]),
-            Why::Rank if piece == 0 => {
+        match reason {
+            StartReason::Message => {
+                (timing.reason, timing.cause) = (StartReason::Message, self.program.sends[message as usize]);
+            }
+            StartReason::Rank if piece == 0 => {
                 let before =
                     message.checked_sub(1).filter(|at| *at >= self.program.streams[stream as usize].first);
                 let before = before.map_or(NONE, |before| self.program.recvs[before as usize]);
-                (timing.why, timing.cause) = (Why::Fifo, before);
+                (timing.reason, timing.cause) = (StartReason::Fifo, before);
             }
             _ => {}
         }

@@ -3,7 +3,7 @@
 //! The receiver's half sends events that announce grants and taken pieces.
 
 use super::{Block, Machine, Position, Progress, next, part};
-use crate::simulate::{Why, event::Event, program::NONE};
+use crate::simulate::{StartReason, event::Event, program::NONE};
 
 impl Machine<'_> {
     /// Completes the first incomplete send and the copied sends behind it, since sends complete in order.
@@ -89,7 +89,7 @@ impl Machine<'_> {
         false
     }
 
-    /// Records why a send began now and not before.
+    /// Records the reason why a send began no earlier.
     fn note_begin(&mut self, stream: u32, number: u32) {
         let progress = &self.streams[stream as usize];
         let message = progress.begins.message;
@@ -111,14 +111,14 @@ impl Machine<'_> {
                     kept
                 };
                 let timing = &mut self.timings[number as usize];
-                (timing.why, timing.cause) = (Why::Grant, cause);
+                (timing.reason, timing.cause) = (StartReason::Grant, cause);
             }
             Block::Credit => {
                 let taken = progress.takes.message.min(message.saturating_sub(1)).max(first);
-                (timing.why, timing.cause) = (Why::Credit, self.program.recvs[taken as usize]);
+                (timing.reason, timing.cause) = (StartReason::Credit, self.program.recvs[taken as usize]);
             }
             Block::None if message > first => {
-                (timing.why, timing.cause) = (Why::Fifo, self.program.sends[message as usize - 1]);
+                (timing.reason, timing.cause) = (StartReason::Fifo, self.program.sends[message as usize - 1]);
             }
             Block::None => {}
         }

@@ -95,7 +95,7 @@ impl Communicator {
     /// launcher can report the shortage once instead of once per rank.
     ///
     /// # Errors
-    /// The error of a rank.
+    /// [`Error::Transport`] when the system refuses the memory of one rank.
     pub fn preflight(ranks: u32, config: &Config) -> Result<()> {
         let layout = layout(ranks, config);
         let (_ours, object) = Arena::shared(layout)?;

@@ -148,7 +148,7 @@ impl Case {
 
     /// Returns the distribution of ranks over the cluster's hosts, which are filled one after the other.
     fn hosts(&self) -> Hosts {
-        let hosts = Hosts::on(&self.cluster);
+        let hosts = Hosts::of_cluster(&self.cluster);
         if hosts.count(self.ranks) > 1 { hosts } else { Hosts::One }
     }
 

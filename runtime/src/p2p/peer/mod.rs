@@ -1,32 +1,32 @@
 //! Messages in flight from and to one peer.
 //!
 //! Lane 0 carries frames and, directly behind its frame, each eager message. It never stalls: an arriving
-//! message goes to a receive or, within the sender's credit, to the heap. Lane 1 carries announced messages
-//! from memory to memory, in the order in which receives asked for them.
+//! message goes to a receive or, within the sender's credit, to the heap. Lane 1 (`data_lane`) carries
+//! announced messages.
 //!
 //! Invariants: a sender has at most [`CREDIT_UNITS`] units of eager messages that no receive has taken; the
 //! receiver returns credit with frames that travel anyway, or by a frame of its own when half of it is due. A
 //! message is asked for at most once, and only when a receive has matched it.
 
+mod data_lane;
+
 use super::{
-    Delivery,
     eager::EagerReceive,
     frame::{EAGER_BYTES, FRAME_BYTES, Frame, FrameBytes},
     queues::Queues,
     state::{RecvRequest, RequestInfo, SendRequest},
 };
 use crate::{communicator::LinkAccess, executor::CopySink};
+use data_lane::DataLane;
 use std::collections::{BTreeMap, VecDeque};
 use topology::Rank;
 use transport::{
-    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
+    Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
     memory::{Span, SpanMut},
 };
 
 /// The lane of control frames.
 pub(super) const CONTROL: u8 = 0;
-/// The lane of announced messages.
-pub(super) const DATA: u8 = 1;
 
 /// Units of the receiver's memory that a sender may use.
 pub(super) const CREDIT_UNITS: u32 = (1 << 20) / UNIT_BYTES as u32;
@@ -37,20 +37,12 @@ pub(super) fn units_of(len: usize) -> u32 {
     (2 + len.div_ceil(UNIT_BYTES)) as u32
 }
 
-/// Digests are even, as all digests of calls; the low bits of a payload's digest are its length or number.
+/// Digests are even, as all digests of calls; the low bits of an eager message's digest are its length.
 pub(super) const FRAME_DIGEST: u64 = 0x6d61_696c_0000_0000;
 pub(super) const EAGER_DIGEST: u64 = 0x6d61_696c_8000_0000;
-const DATA_DIGEST: u64 = 0x6d61_8000_0000_0000;
-
-/// Returns the digest of an announced message.
-fn data_digest(number: u64) -> u64 {
-    DATA_DIGEST | number << 1 & 0x7fff_ffff_fffe
-}
 
 /// Frames taken from one peer before others get their turn.
 const FRAMES_AT_A_TIME: usize = 32;
-/// Receives announced to a link ahead of the current one.
-const ANNOUNCED_AHEAD: usize = 8;
 
 /// The reason why a peer cannot be driven.
 #[derive(Debug)]
@@ -77,25 +69,6 @@ struct QueuedFrame {
     payload: Option<Span<'static>>,
     /// The request that completes when this has been sent.
     request: Option<SendRequest>,
-}
-
-/// An announced message on its way to the peer.
-#[derive(Debug)]
-struct DataSend {
-    state: SendState,
-    request: SendRequest,
-    posted: bool,
-    is_sent: bool,
-}
-
-/// A message that this rank has asked for.
-#[derive(Debug)]
-struct DataRecv {
-    state: RecvState,
-    request: RecvRequest,
-    tag: i32,
-    /// The part of the receive's memory that the message fills.
-    target: SpanMut<'static>,
 }
 
 /// The state of one peer.
@@ -126,10 +99,7 @@ pub(super) struct Peer {
     state: RecvState,
     /// The eager message that is arriving.
     eager: Option<EagerReceive>,
-    data_sends: VecDeque<DataSend>,
-    data_recvs: VecDeque<DataRecv>,
-    /// Number of receives in `data_recvs` that have been announced to the link.
-    announced_ahead: usize,
+    data_lane: DataLane,
 }
 
 impl Peer {
@@ -150,9 +120,7 @@ impl Peer {
             frame: [0; FRAME_BYTES],
             state: RecvState::new(FRAME_DIGEST, FRAME_BYTES),
             eager: None,
-            data_sends: VecDeque::new(),
-            data_recvs: VecDeque::new(),
-            announced_ahead: 0,
+            data_lane: DataLane::default(),
         }
     }
 
@@ -177,13 +145,13 @@ impl Peer {
 
     /// Whether a link writes to memory of a receive.
     pub(super) fn is_receiving(&self) -> bool {
-        !self.data_recvs.is_empty() || self.eager.as_ref().is_some_and(EagerReceive::is_matched)
+        self.data_lane.is_receiving() || self.eager.as_ref().is_some_and(EagerReceive::is_matched)
     }
 
     /// Returns the number of entries of all queues, for tests.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
-        self.control_queue.len() + self.awaiting_cts.len() + self.data_sends.len() + self.data_recvs.len()
+        self.control_queue.len() + self.awaiting_cts.len() + self.data_lane.len()
     }
 
     /// Returns the longest message that may be sent eagerly to this peer.
@@ -250,10 +218,7 @@ impl Peer {
         tag: i32,
         request: RecvRequest,
     ) {
-        let target = request.dst.sub(0, len);
-        links.begin_use(target.as_span());
-        let state = links.to_receive(data_digest(number), len);
-        self.data_recvs.push_back(DataRecv { state, request, tag, target });
+        self.data_lane.push_recv(links, (number, len), tag, request);
         let frame = self.encode_with_credit(&Frame::ClearToSend { number });
         self.queue_frame(frame, None);
     }
@@ -270,19 +235,15 @@ impl Peer {
         self.is_closed = true;
         self.control_queue.retain(|word| word.request.is_some());
         while matches!(self.take_frames(links, queues), Ok(true)) {}
-        while matches!(self.receive_data(links, queues), Ok(true)) {}
+        let Peer { rank, data_lane, outstanding, .. } = self;
+        while matches!(data_lane.receive(*rank, links, queues, outstanding), Ok(true)) {}
     }
 
     /// Progresses everything that can be done without waiting. Returns whether anything moved.
     pub(super) fn drive(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<bool, PeerError> {
         let mut moved = self.take_frames(links, queues)?;
         moved |= self.send_frames(links, queues)?;
-        if !self.data_sends.is_empty() {
-            moved |= self.send_data(links, queues)?;
-        }
-        if !self.data_recvs.is_empty() {
-            moved |= self.receive_data(links, queues)?;
-        }
+        moved |= self.data_lane.drive(self.rank, links, queues, &mut self.outstanding)?;
         Ok(moved)
     }
 
@@ -389,9 +350,7 @@ impl Peer {
                 let Some(request) = self.awaiting_cts.remove(&number) else {
                     return Err(self.protocol_error("a clear-to-send for no announced message").into());
                 };
-                links.begin_use(request.src);
-                let state = links.message_to_send(self.rank, DATA, data_digest(number), request.src);
-                self.data_sends.push_back(DataSend { state, request, posted: false, is_sent: false });
+                self.data_lane.push_send(links, self.rank, number, request);
             }
             Frame::Reject { number } => {
                 let Some(request) = self.awaiting_cts.remove(&number) else {
@@ -439,94 +398,9 @@ impl Peer {
         TransportError::Protocol { peer: self.rank.0, what }
     }
 
-    /// Sends announced messages that were asked for.
-    fn send_data(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<bool, PeerError> {
-        let mut moved = false;
-        for item in self.data_sends.iter_mut().filter(|item| !item.is_sent) {
-            let src = item.request.src;
-            let progress = links.link(self.rank, DATA).poll_send(&mut item.state, src)?;
-            match progress {
-                // A repeated `Posted` says only that the message is still in flight.
-                SendProgress::Posted if item.posted => continue,
-                SendProgress::Idle => break,
-                SendProgress::Advanced => {
-                    item.request.state.mark_progress();
-                    moved = true;
-                    break;
-                }
-                SendProgress::Posted => item.posted = true,
-                SendProgress::Complete => {
-                    item.is_sent = true;
-                    links.end_use(src);
-                    self.outstanding -= 1;
-                    queues.sent(&item.request, self.rank);
-                }
-            }
-            item.request.state.mark_progress();
-            moved = true;
-        }
-        while self.data_sends.pop_front_if(|item| item.is_sent).is_some() {}
-        Ok(moved)
-    }
-
-    /// Receives messages that this rank has asked for.
-    fn receive_data(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<bool, PeerError> {
-        let mut moved = false;
-        loop {
-            let link = links.link(self.rank, DATA);
-            announce_ahead(link, &mut self.data_recvs, &mut self.announced_ahead)?;
-            let Some(first) = self.data_recvs.front_mut() else { return Ok(moved) };
-            let mut sink = CopySink(first.target);
-            match link.poll_recv(&mut first.state, &mut sink)? {
-                RecvProgress::Idle => return Ok(moved),
-                RecvProgress::Advanced => {
-                    first.request.state.mark_progress();
-                    return Ok(true);
-                }
-                RecvProgress::Complete => {}
-            }
-            moved = true;
-            let Some(done) = self.data_recvs.pop_front() else { return Ok(moved) };
-            self.announced_ahead = self.announced_ahead.saturating_sub(1);
-            links.end_use(done.target.as_span());
-            // A peer that has failed may have reused its memory while it was read.
-            if !links.is_healthy() {
-                return Err(PeerError::Job);
-            }
-            self.outstanding -= 1;
-            let delivery = Delivery { from: self.rank, tag: done.tag, bytes: done.target.len() };
-            queues.received(&done.request, Ok(delivery));
-        }
-    }
-
     /// Ends all use of memory.
     pub(super) fn reset(&mut self, links: &mut LinkAccess) {
-        self.data_sends.iter().for_each(|item| links.end_use(item.request.src));
-        self.data_recvs.iter().for_each(|item| links.end_use(item.target.as_span()));
+        self.data_lane.reset(links);
         *self = Peer { is_polled: self.is_polled, ..Peer::new(self.rank) };
     }
-}
-
-/// Announces consecutive receives to links that want that.
-fn announce_ahead(
-    link: &mut dyn Link,
-    data_recvs: &mut VecDeque<DataRecv>,
-    announced_ahead: &mut usize,
-) -> Result<(), TransportError> {
-    if !link.capabilities().announced {
-        return Ok(());
-    }
-    while *announced_ahead < data_recvs.len().min(ANNOUNCED_AHEAD) {
-        // A receive that has begun unannounced must end before later ones are announced.
-        if *announced_ahead == 0 && data_recvs[0].state.received() > 0 {
-            break;
-        }
-        let item = &mut data_recvs[*announced_ahead];
-        let destination = (!item.target.is_empty()).then_some(item.target);
-        if !link.announce(&mut item.state, destination)? {
-            break;
-        }
-        *announced_ahead += 1;
-    }
-    Ok(())
 }
