@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `circles` | circles of dependencies between modules |
 //! | `edges` | dependencies between packages, and unsafe code |
+//! | `prose` | lengths of lines, and how comments begin |
 //! | `sources` | helpers: source files without comments and strings |
 
 mod circles;
 mod edges;
+mod prose;
 mod sources;

@@ -8,6 +8,14 @@ pub(crate) fn root() -> &'static Path {
 
 /// Returns the Rust files of a folder, with their paths relative to the root.
 pub(crate) fn rust_files(folder: &Path) -> Vec<(String, String)> {
+    let files = files(folder, &["rs"]);
+    assert!(!files.is_empty(), "no Rust files in {}", folder.display());
+    files
+}
+
+/// Returns the files of a folder with one of these extensions, with their paths relative to the root. Hidden
+/// folders and build outputs are left out.
+pub(crate) fn files(folder: &Path, extensions: &[&str]) -> Vec<(String, String)> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -15,15 +23,15 @@ pub(crate) fn rust_files(folder: &Path) -> Vec<(String, String)> {
             fs::read_dir(&folder).expect("a folder of ours").map(|entry| entry.expect("readable").path())
         {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if path.is_dir() && name != "target" && !name.starts_with('.') {
+            if path.is_dir() && !["target", "corpus"].contains(&name) && !name.starts_with('.') {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extensions.iter().any(|one| extension == *one))
+            {
                 files.push((from_root(&path), fs::read_to_string(&path).expect("text")));
             }
         }
     }
     files.sort();
-    assert!(!files.is_empty(), "no Rust files in {}", folder.display());
     files
 }
 

@@ -104,7 +104,7 @@ pub(crate) struct Program {
     pub(crate) id: u64,
     /// The algorithm's name.
     pub(crate) algorithm: String,
-    /// Of several calls: the first step of each, and its algorithm.
+    /// The first step and the algorithm of each call, of several that run together.
     pub(super) parts: Box<[(u32, String)]>,
     /// Peers that this rank only sends to, if it receives from none: nothing that arrives shows that they are
     /// in the same call.

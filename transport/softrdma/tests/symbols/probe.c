@@ -1,4 +1,4 @@
-/* Calls functions of a library whose path is given, and compares what they return: pairs of a kind and a name. */
+/* Calls functions of the library at a path, and compares their results: pairs of a kind and a name. */
 
 #include <dlfcn.h>
 #include <errno.h>
