@@ -35,7 +35,7 @@ pub fn register_handler() {
     });
 }
 
-/// Whether this process was forked from one that has called [`notice`].
+/// Whether this process was forked from one that has called [`register_handler`].
 #[inline]
 #[must_use]
 pub fn is_child() -> bool {
