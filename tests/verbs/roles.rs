@@ -135,8 +135,8 @@ fn collectives(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Messages up to this length are copied by their sender; longer ones in registered memory never are.
-const SHORT_MESSAGE_BYTES: usize = 32 << 10;
+/// Messages up to this length may be copied at each end; longer ones in registered memory never are.
+const SHORT_MESSAGE_BYTES: usize = 64 << 10;
 
 /// Checks all collectives, and messages between neighbors, on blocks of `count` elements.
 fn check_all<T: SmallElement>(comm: &mut Communicator, registered: bool, count: usize) -> Result<()> {

@@ -7,6 +7,7 @@ use super::{
     endpoint::{VerbsEndpoint, lock},
     incoming::Incoming,
     introduction::{Device, Devices, End, Rails, Reach, gid_of},
+    landing::{LANDINGS, place_bytes},
     memory::Keys,
     opening::Opened,
     outgoing::Outgoing,
@@ -22,6 +23,7 @@ use crate::{
     driver::Endpoint,
     verbs::{
         Access, Channel, CompletionQueue, Context, LocalAddress, Mtu, QpType, QueuePairSpec, RemoteAddress,
+        RemoteRun,
     },
 };
 
@@ -30,8 +32,6 @@ const CONTROL_DEPTH: u32 = 256;
 /// Completions that one rail may have waiting, for each direction: of its control queue, and of its data queues.
 const SENDS_PER_RAIL: u32 = CONTROL_DEPTH + 128;
 const RECEIVES_PER_RAIL: u32 = RX_SLOTS + 128;
-/// Staging places of a lane, in each direction.
-const STAGING: u32 = 8;
 /// Bytes that are taken when work is posted, where the device can; more is slower than reading them.
 const INLINE_BYTES: u32 = 256;
 
@@ -166,23 +166,35 @@ impl VerbsEndpoint {
             peers.iter().map(|peer| self.cables(*peer, devices, reach)).collect::<Result<_, _>>()?;
         self.check_queue_pairs(devices, reach)?;
         for (peer, cables) in peers.into_iter().zip(&cables) {
+            let piece_bytes = lock(&self.engine).rules.piece_bytes;
+            let staging = LANDINGS as usize * place_bytes(piece_bytes);
+            let slots = self.place(TX_SLOTS as usize * SLOT_BYTES + 2 * LANES * staging)?;
+            let base = slots + TX_SLOTS as usize * SLOT_BYTES;
             let mut rails = Vec::new();
             for (index, cable) in cables.iter().enumerate() {
-                let (rail, end) = self.make_rail(peer, index, *cable, devices)?;
+                let (rail, mut end) = self.make_rail(peer, index, *cable, devices)?;
+                end.landings = self.landings(&rail, base + LANES * staging)?;
                 rails.push(rail);
                 word.rails.push(end);
             }
-            let piece_bytes = lock(&self.engine).rules.piece_bytes;
-            let staging = STAGING as usize * piece_bytes;
-            let slots = self.place(TX_SLOTS as usize * SLOT_BYTES + 2 * LANES * staging)?;
-            let base = slots + TX_SLOTS as usize * SLOT_BYTES;
             let out =
-                std::array::from_fn(|lane| Outgoing::new(EAGER_CREDITS, base + lane * staging, STAGING));
-            let incoming =
-                std::array::from_fn(|lane| Incoming::new(base + (LANES + lane) * staging, STAGING));
+                std::array::from_fn(|lane| Outgoing::new(EAGER_CREDITS, base + lane * staging, LANDINGS));
+            let incoming = std::array::from_fn(|lane| Incoming::new(base + (LANES + lane) * staging));
             lock(&self.engine).peers[peer as usize] = Some(Peer::new(peer, rails, slots, out, incoming));
         }
         Ok(word)
+    }
+
+    /// The landing places of all lanes, of which the first begins at `base`, as the peer addresses them by a rail.
+    fn landings(&self, rail: &Rail, base: usize) -> Result<Vec<(u64, u32)>, TransportError> {
+        let engine = &mut *lock(&self.engine);
+        if !engine.rules.one_sided {
+            return Ok(Vec::new());
+        }
+        let (bytes, keys) = (place_bytes(engine.rules.piece_bytes), &mut engine.ports[rail.port].keys);
+        let places = 0..LANES * LANDINGS as usize;
+        let remote = |place: usize| keys.remote(base + place * bytes).map(|run| (run.address, run.rkey));
+        places.map(remote).collect()
     }
 
     /// Has every device of ours queue pairs for the rails of all ranks of our host that use it?
@@ -229,11 +241,12 @@ impl VerbsEndpoint {
             false => Some([queue(1, data_depth, data_depth)?, queue(2, data_depth, data_depth)?]),
         };
         let numbers = data.iter().flatten().map(Queue::number).collect();
-        let end = End { peer, rail: index, psn, control: control.number(), data: numbers };
+        let end =
+            End { peer, rail: index, psn, control: control.number(), data: numbers, landings: Vec::new() };
         let name = format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name);
         let theirs = card.name.clone();
         // Filled in when the peer has said its numbers.
-        let far = Far { control: remote(card, 0, 0, peer)?, data: Vec::new() };
+        let far = Far { control: remote(card, 0, 0, peer)?, data: Vec::new(), landings: Vec::new() };
         let rail = Rail::new(
             (cable.ours, name, theirs, self.rank < peer),
             control,
@@ -263,7 +276,10 @@ impl VerbsEndpoint {
             }
             let (them, mut env) = engine.peer(peer as usize);
             let lanes = if env.rules.one_sided { 0 } else { LANES };
-            let fits = |(index, end): (usize, &&End)| end.rail == index && end.data.len() == lanes;
+            let landings = if env.rules.one_sided { LANES * LANDINGS as usize } else { 0 };
+            let fits = |(index, end): (usize, &&End)| {
+                end.rail == index && end.data.len() == lanes && end.landings.len() == landings
+            };
             if ends.len() != them.rails.len() || !ends.iter().enumerate().all(fits) {
                 let what = format!(
                     "it has {} rails to rank {}, which has {}",
@@ -275,8 +291,12 @@ impl VerbsEndpoint {
             }
             for (rail, end) in them.rails.iter_mut().zip(&ends) {
                 let there = |qp: u32| RemoteAddress { qp, psn: end.psn, ..rail.far.control };
-                rail.far =
-                    Far { control: there(end.control), data: end.data.iter().map(|qp| there(*qp)).collect() };
+                let landing = |(address, rkey): &(u64, u32)| RemoteRun { address: *address, rkey: *rkey };
+                rail.far = Far {
+                    control: there(end.control),
+                    data: end.data.iter().map(|qp| there(*qp)).collect(),
+                    landings: end.landings.iter().map(landing).collect(),
+                };
             }
             for rail in 0..them.rails.len() {
                 them.start_rail(&mut env, rail)?;

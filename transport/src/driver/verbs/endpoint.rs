@@ -18,6 +18,7 @@ use super::{
     VerbsConfig, choice,
     engine::Engine,
     introduction::{Devices, pack, unpack},
+    landing::place_bytes,
     lease::VerbsLease,
     link::VerbsLink,
     memory::{LINE, Memory},
@@ -131,7 +132,8 @@ impl VerbsEndpoint {
         let slab_bytes =
             config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
         let slab = memory(slab_bytes)?;
-        let memory = Memory::new(&slab, config.segment_bytes as usize, config.piece_bytes as usize);
+        let memory =
+            Memory::new(&slab, config.segment_bytes as usize, place_bytes(config.piece_bytes as usize));
         let rules = Rules {
             piece_bytes: config.piece_bytes as usize,
             window: config.window as usize,

@@ -10,6 +10,7 @@
 
 use super::{
     incoming::{ANNOUNCED, GRANTED, Message, Piece},
+    landing::offset_of,
     outgoing::goes_in_pieces,
     pace::{self, Candidate},
     peer::{Env, Peer},
@@ -87,20 +88,22 @@ impl Peer {
         let len = (message.total - message.granted).min(env.rules.piece_bytes);
         let Some(rail) = self.best_rail(lane, len) else { return Ok(false) };
         let incoming = &mut self.incoming[lane];
-        let (at, staging) = match message.destination {
-            Some(at) => (at + message.granted, None),
-            None => {
-                let Some(place) = incoming.staging.pop() else { return Ok(false) };
-                (incoming.staging_base + place as usize * env.rules.piece_bytes, Some(place))
-            }
-        };
         let number = incoming.next_piece();
+        let lands = env.rules.lands(message.total as u64)
+            && incoming.is_unsolicited(&env.rules, number, 0, message.total);
+        let destination = message.destination.filter(|_| !lands);
+        let is_staged = destination.is_none();
+        if is_staged && !incoming.has_landing(number) {
+            return Ok(false);
+        }
+        let landing = incoming.staging_base + offset_of(number, env.rules.piece_bytes);
+        let at = destination.map_or(landing, |at| at + message.granted);
         incoming.pieces.push_back(Piece {
             message: incoming.first_message + index as u64,
             offset: message.granted,
             len,
             at,
-            staging,
+            is_staged,
             rail: rail as u8,
             is_here: false,
             crc: None,
@@ -115,6 +118,9 @@ impl Peer {
         incoming.messages[index].granted += len;
         incoming.outstanding += 1;
         self.send_grant(env, lane, number, rail)?;
+        if lands && self.incoming[lane].early.take(number) {
+            self.piece_came(env, rail, (lane, number))?;
+        }
         Ok(true)
     }
 
@@ -160,9 +166,9 @@ impl Peer {
         piece.said = 0;
         piece.foreign = None;
         let piece = *piece;
-        let is_unsolicited = incoming.is_unsolicited(number, piece.attempt);
         incoming.held -= usize::from(was_held);
         let message = incoming.messages[(piece.message - incoming.first_message) as usize];
+        let is_unsolicited = incoming.is_unsolicited(&env.rules, number, piece.attempt, message.total);
         self.granted += 1;
         self.rails[rail].incoming_bytes += piece.len as u64;
         let mut grant = Grant {
@@ -177,6 +183,9 @@ impl Peer {
             rail: rail as u8,
             attempt: piece.attempt,
         };
+        if is_unsolicited && env.rules.one_sided {
+            return Ok(());
+        }
         if env.rules.one_sided {
             let place = env.keys(&self.rails[rail]).remote(piece.at)?;
             (grant.address, grant.rkey) = (place.address, place.rkey);

@@ -9,8 +9,9 @@
 //! more on account of the earlier grant: its message is known to be lost, or its queue pair is dead.
 
 use super::{
+    landing::{Early, HEAD_BYTES, LANDINGS, PieceHead},
     outgoing::goes_in_pieces,
-    peer::{Env, Peer},
+    peer::{Env, Peer, Rules, read},
     wire::{CONFIRM, Kind, LANES, Mark, checksum, is_before},
 };
 use crate::{RecvProgress, RecvState, Sink, TransportError};
@@ -62,7 +63,7 @@ pub(super) struct Piece {
     pub(super) len: usize,
     /// Where it goes.
     pub(super) at: usize,
-    pub(super) staging: Option<u32>,
+    pub(super) is_staged: bool,
     pub(super) rail: u8,
     /// Its bytes are here, as its queue pair says.
     pub(super) is_here: bool,
@@ -79,8 +80,26 @@ pub(super) struct Piece {
     pub(super) attempt: u16,
     /// In which life of its rail it was granted.
     pub(super) life: u8,
-    /// The operation that its trailer names, if it is another one than ours.
-    pub(super) foreign: Option<u64>,
+    /// What its trailer or its head names, if that is not what we expect.
+    pub(super) foreign: Option<Foreign>,
+}
+
+/// How a message differs from the expected one.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Foreign {
+    /// It belongs to this operation.
+    Operation(u64),
+    /// It has so many bytes.
+    Length(u64),
+}
+
+impl Foreign {
+    fn error(self, state: &RecvState) -> TransportError {
+        match self {
+            Foreign::Operation(found) => TransportError::Mismatch { expected: state.digest, found },
+            Foreign::Length(found) => TransportError::Length { expected: state.len as u64, found },
+        }
+    }
 }
 
 impl Piece {
@@ -112,15 +131,16 @@ pub(super) struct Incoming {
     pub(super) outstanding: usize,
     /// Of these, pieces that wait for room in a queue.
     pub(super) held: usize,
-    pub(super) staging: Vec<u32>,
+    /// The first landing place; staged pieces lie in these.
     pub(super) staging_base: usize,
+    pub(super) early: Early,
     /// Pieces from this number on are sent without a grant.
     pub(super) unsolicited_from: Option<u32>,
 }
 
 impl Incoming {
-    /// `staging` places of a piece each begin at `staging_base`.
-    pub(super) fn new(staging_base: usize, staging: u32) -> Incoming {
+    /// Its landing places begin at `staging_base`.
+    pub(super) fn new(staging_base: usize) -> Incoming {
         Incoming {
             message: 0,
             eager: VecDeque::with_capacity(super::peer::EAGER_CREDITS as usize),
@@ -132,8 +152,8 @@ impl Incoming {
             done: 0,
             outstanding: 0,
             held: 0,
-            staging: (0..staging).collect(),
             staging_base,
+            early: Early::default(),
             unsolicited_from: None,
         }
     }
@@ -143,9 +163,15 @@ impl Incoming {
         self.unsolicited_from = Some(self.next_piece());
     }
 
-    /// Whether the sender sends a piece without a grant.
-    pub(super) fn is_unsolicited(&self, number: u32, attempt: u16) -> bool {
-        attempt == 0 && self.unsolicited_from.is_some_and(|first| !is_before(number, first))
+    /// Whether the sender sends a piece of a message without a grant.
+    pub(super) fn is_unsolicited(&self, rules: &Rules, number: u32, attempt: u16, total: usize) -> bool {
+        let is_allowed = self.unsolicited_from.is_some_and(|first| !is_before(number, first));
+        attempt == 0 && is_allowed && rules.may_be_unsolicited(total as u64)
+    }
+
+    /// Whether the landing place of a piece is free: the one that was there before has been handed over.
+    pub(super) fn has_landing(&self, number: u32) -> bool {
+        number.wrapping_sub(self.first_piece) < LANDINGS
     }
 
     /// Whether pieces are sent on grants only.
@@ -190,17 +216,24 @@ impl Incoming {
         self.piece_mut(number).map(|piece| piece.len)
     }
 
-    /// Takes note of the operation that a piece's trailer names.
-    pub(super) fn check_operation(&mut self, number: u32, digest: u64) {
+    /// Takes note of the operation, and of the bytes of the message where they are given, that a piece names. False
+    /// when it is another one than ours.
+    pub(super) fn check_operation(&mut self, number: u32, digest: u64, total: Option<u64>) -> bool {
         let first_message = self.first_message;
         let Some(message) = self.piece_mut(number).map(|piece| (piece.message - first_message) as usize)
         else {
-            return;
+            return true;
         };
-        let is_ours = self.messages.get(message).is_some_and(|message| message.digest == digest);
-        if let Some(piece) = self.piece_mut(number).filter(|_| !is_ours) {
-            piece.foreign = Some(digest);
+        let Some(expected) = self.messages.get(message).copied() else { return true };
+        let foreign = match total {
+            _ if expected.digest != digest => Foreign::Operation(digest),
+            Some(total) if expected.total as u64 != total => Foreign::Length(total),
+            _ => return true,
+        };
+        if let Some(piece) = self.piece_mut(number) {
+            piece.foreign = Some(foreign);
         }
+        false
     }
 
     /// Takes note that a piece is complete; moves the counter of what has arrived.
@@ -233,9 +266,11 @@ impl Peer {
         rail: usize,
         (lane, number): (usize, u32),
     ) -> Result<(), TransportError> {
-        let Some(piece) = self.incoming[lane].piece_mut(number) else {
-            return Err(self.protocol("a piece that was not granted"));
-        };
+        let incoming = &mut self.incoming[lane];
+        if incoming.piece_mut(number).is_none() {
+            return self.came_early(env, lane, number);
+        }
+        let Some(piece) = incoming.piece_mut(number) else { return Ok(()) };
         if piece.is_here || piece.is_held || usize::from(piece.rail) != rail {
             return Ok(());
         }
@@ -256,6 +291,31 @@ impl Peer {
             }
         }
         Ok(())
+    }
+
+    /// A piece has come whose message is not announced.
+    fn came_early(&mut self, env: &Env<'_>, lane: usize, number: u32) -> Result<(), TransportError> {
+        let incoming = &mut self.incoming[lane];
+        if incoming.unsolicited_from.is_none() || !env.rules.one_sided || !incoming.has_landing(number) {
+            return Err(self.protocol("a piece that was not granted"));
+        }
+        incoming.early.note(number);
+        Ok(())
+    }
+
+    /// Compares the head of a piece in its landing place with what is expected; `None` while the piece has to come
+    /// once more.
+    fn check_landed(&mut self, env: &Env<'_>, lane: usize, number: u32, piece: &Piece) -> Option<bool> {
+        let head = read::<PieceHead>(env.memory, piece.at - HEAD_BYTES);
+        if env.rules.checksum {
+            let len = (head.len as usize).min(env.rules.piece_bytes);
+            let right = head.with_checksum(checksum(env.memory.bytes(piece.at, len)));
+            if right != head || head.piece != number {
+                return None;
+            }
+        }
+        let is_ours = self.incoming[lane].check_operation(number, head.digest, Some(head.total));
+        Some(is_ours && head.piece == number && head.len as usize == piece.len)
     }
 
     /// The peer says which checksum a piece has.
@@ -282,7 +342,15 @@ impl Peer {
         if !piece.is_here || piece.arrived || piece.foreign.is_some() {
             return Ok(());
         }
-        if env.rules.checksum || !env.rules.one_sided {
+        let total = incoming.messages[(piece.message - incoming.first_message) as usize].total;
+        if env.rules.lands(total as u64) && incoming.is_unsolicited(&env.rules, number, piece.attempt, total)
+        {
+            match self.check_landed(env, lane, number, &piece) {
+                None => return self.grant_again(env, lane, number),
+                Some(false) => return Ok(()),
+                Some(true) => {}
+            }
+        } else if env.rules.checksum || !env.rules.one_sided {
             let Some(crc) = piece.crc else { return Ok(()) };
             if env.rules.checksum && crc != checksum(env.memory.bytes(piece.at, piece.len)) {
                 // Where sends meet receives in order, one more in between would upset the order.
@@ -293,7 +361,7 @@ impl Peer {
                 };
             }
         }
-        incoming.complete(number);
+        self.incoming[lane].complete(number);
         self.grant_more(env, lane)
     }
 
@@ -438,20 +506,19 @@ impl Peer {
             self.check()?;
             return Ok(RecvProgress::Idle);
         }
-        if let Some(found) = incoming.pieces.front().and_then(|piece| piece.foreign) {
-            return Err(TransportError::Mismatch { expected: state.digest, found });
+        if let Some(foreign) = incoming.pieces.front().and_then(|piece| piece.foreign) {
+            return Err(foreign.error(state));
         }
         let before = state.received;
         while let Some(piece) = incoming.pieces.front().copied()
             && piece.arrived
             && piece.message == incoming.first_message
         {
-            if let Some(place) = piece.staging {
+            if piece.is_staged {
                 if sink.destination().is_some() {
                     self.counters[lane].copied_bytes += piece.len as u64;
                 }
                 sink.write(piece.offset, env.memory.span(piece.at, piece.len));
-                incoming.staging.push(place);
             }
             state.received += piece.len;
             incoming.pieces.pop_front();

@@ -70,6 +70,8 @@ pub(super) struct End {
     pub(super) control: u32,
     /// By lane, where pieces have queues of their own.
     pub(super) data: Vec<u32>,
+    /// Addresses and keys of the landing places, by lane and number, where pieces are written.
+    pub(super) landings: Vec<(u64, u32)>,
 }
 
 #[derive(Serialize, Deserialize)]

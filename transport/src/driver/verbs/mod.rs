@@ -11,6 +11,7 @@
 //! | `sleeper`, `tender`, `signals` | waiting without polling; who looks after connections between calls, and ends them |
 //! | `engine` | completions, and whom they belong to |
 //! | `peer` | numbered messages over whichever rails are up |
+//! | `landing` | places for pieces that nobody has granted |
 //! | `outgoing`, `incoming` | messages in slots, and pieces that go where they are granted |
 //! | `rails` | what happens when a cable goes down and comes back |
 //! | `choice` | which rails there are, and which of them to use |
@@ -35,6 +36,7 @@ mod engine;
 mod granting;
 mod incoming;
 mod introduction;
+mod landing;
 mod lease;
 mod lent;
 mod link;

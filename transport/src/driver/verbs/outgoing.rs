@@ -12,14 +12,16 @@
 //! again when the peer grants it again.
 
 use super::{
+    landing::{HEAD_BYTES, LANDINGS, PieceHead, offset_of},
     peer::{Env, Peer, Rules},
+    rail::Rail,
     telling::Notice,
     wire::{CONFIRM, Grant, Kind, Mark, PAYLOAD_BYTES, checksum, immediate, is_before},
 };
 use crate::{
     SendProgress, SendState, SizeClass, TransportError,
     memory::Span,
-    verbs::{Operation, RemoteRun},
+    verbs::{Operation, PostError, RemoteRun},
 };
 use std::{collections::VecDeque, time::Instant};
 
@@ -86,12 +88,12 @@ pub(super) struct Outgoing {
     /// Eager messages sent, and how many may be.
     sent: u32,
     limit: u32,
-    /// Grants that are not used yet, the next piece first.
+    /// Grants that are not used yet, in the order of their pieces. Pieces between them need none.
     grants: VecDeque<Grant>,
     /// Grants of pieces that are to be sent once more, in order; they go before new ones.
     again: VecDeque<Grant>,
-    /// The number of the piece that the next new grant is for.
-    expected: u32,
+    /// All pieces before this one have been handed over by the peer.
+    taken: u32,
     /// Pieces sent that are not known to have arrived, the oldest first.
     pieces: VecDeque<Piece>,
     /// The number of the first of these.
@@ -112,7 +114,7 @@ impl Outgoing {
             limit,
             grants: VecDeque::with_capacity(PIECES),
             again: VecDeque::new(),
-            expected: 0,
+            taken: 0,
             pieces: VecDeque::with_capacity(PIECES),
             arrived: 0,
             staging: (0..staging).collect(),
@@ -123,16 +125,26 @@ impl Outgoing {
 
     /// All pieces need no grant, until the rail falls.
     pub(super) fn start_unsolicited(&mut self) {
-        self.unsolicited_from = Some(self.expected);
+        self.unsolicited_from = Some(self.next());
+    }
+
+    /// The number of the next new piece.
+    fn next(&self) -> u32 {
+        self.arrived.wrapping_add(self.pieces.len() as u32)
     }
 
     /// Returns the grant of the next piece of a message: the peer's, or our own where none is needed.
     fn next_grant(&self, lane: usize, rules: &Rules, state: &SendState, total: usize) -> Option<Grant> {
-        if let Some(grant) = self.grants.front() {
+        let piece = self.next();
+        if let Some(grant) = self.grants.front().filter(|grant| grant.piece == piece) {
             return Some(*grant);
         }
-        let first = self.unsolicited_from?;
-        if is_before(self.expected, first) || self.pieces.len() >= rules.window {
+        let is_allowed = self.unsolicited_from.is_some_and(|first| !is_before(piece, first));
+        let has_place = match rules.one_sided {
+            true => piece.wrapping_sub(self.taken) < LANDINGS,
+            false => self.pieces.len() < rules.window,
+        };
+        if !is_allowed || !has_place || !rules.may_be_unsolicited(total as u64) {
             return None;
         }
         let len = (total - state.staged).min(rules.piece_bytes);
@@ -141,7 +153,7 @@ impl Outgoing {
             digest: state.digest,
             offset: state.staged as u64,
             total: total as u64,
-            piece: self.expected,
+            piece,
             len: len as u32,
             rkey: 0,
             lane: lane as u8,
@@ -150,11 +162,22 @@ impl Outgoing {
         })
     }
 
-    /// Takes note that the piece of a grant has been sent.
-    fn use_grant(&mut self) {
-        if self.grants.pop_front().is_none() {
-            self.expected = self.expected.wrapping_add(1);
+    /// Keeps the grant of a piece that has not been sent, in the place of an earlier grant of it; false when there is
+    /// no room.
+    fn keep_grant(&mut self, grant: Grant) -> bool {
+        let later = self.grants.iter().position(|kept| !is_before(kept.piece, grant.piece));
+        match later {
+            Some(at) if self.grants[at].piece == grant.piece => self.grants[at] = grant,
+            _ if self.grants.len() >= PIECES => return false,
+            Some(at) => self.grants.insert(at, grant),
+            None => self.grants.push_back(grant),
         }
+        true
+    }
+
+    /// Takes note that the piece of a grant has been sent.
+    fn use_grant(&mut self, grant: &Grant) {
+        self.grants.pop_front_if(|first| first.piece == grant.piece);
     }
 
     #[inline]
@@ -179,6 +202,14 @@ impl Outgoing {
     pub(super) fn arrived_before(&mut self, done: u32) {
         while is_before(self.arrived, done) && !self.pieces.is_empty() {
             self.pop();
+        }
+    }
+
+    /// The peer has handed over all pieces before this one.
+    #[inline]
+    pub(super) fn taken_before(&mut self, taken: u32) {
+        if is_before(self.taken, taken) {
+            self.taken = taken;
         }
     }
 
@@ -226,6 +257,53 @@ impl Outgoing {
         } else {
             !is_before(self.arrived, number)
         }
+    }
+}
+
+/// Whether the piece of a grant of our own is written to its landing place.
+fn lands(env: &Env<'_>, grant: &Grant) -> bool {
+    env.rules.one_sided && grant.address == 0
+}
+
+impl Rail {
+    /// Writes a piece to its landing place, behind its head. A copy lies behind its head here, too; other bytes are
+    /// written by themselves before the head.
+    fn post_landed(
+        &mut self,
+        env: &mut Env<'_>,
+        lane: usize,
+        number: u32,
+        piece: &Piece,
+    ) -> Result<Result<bool, PostError>, TransportError> {
+        let place = self.far.landings[lane * LANDINGS as usize + (number % LANDINGS) as usize];
+        let head = PieceHead {
+            digest: piece.digest,
+            total: piece.total,
+            piece: number,
+            len: piece.len as u32,
+            crc: 0,
+            zero: 0,
+        };
+        let head = if env.rules.checksum { head.with_checksum(piece.crc) } else { head };
+        let operation = Operation::WriteImm(place, immediate(lane, number));
+        let head_at = match piece.staging {
+            Some(_) => piece.at - HEAD_BYTES,
+            None => self.places.trailer_out(lane, number),
+        };
+        env.memory.put(head_at, Span::from(bytemuck::bytes_of(&head)));
+        let confirms = env.rules.completions_confirm();
+        let keys = env.keys(self);
+        if piece.staging.is_some() {
+            let run = keys.run(head_at, HEAD_BYTES + piece.len)?;
+            return Ok(self.control.send_piece(run, operation, (lane, number), (confirms, false)));
+        }
+        let bytes = keys.run(piece.at, piece.len)?;
+        let run = keys.run(head_at, size_of::<PieceHead>())?;
+        let behind = RemoteRun { address: place.address + HEAD_BYTES as u64, ..place };
+        Ok(match self.control.send_piece(bytes, Operation::Write(behind), (lane, number), (false, false)) {
+            Ok(true) => self.control.send_piece(run, operation, (lane, number), (confirms, false)),
+            other => other,
+        })
     }
 }
 
@@ -284,7 +362,7 @@ impl Peer {
             if !self.send_piece(env, lane, &grant, src.sub(state.staged, grant.len as usize))? {
                 break;
             }
-            self.out[lane].use_grant();
+            self.out[lane].use_grant(&grant);
             state.staged += grant.len as usize;
         }
         if !self.notices.is_empty() {
@@ -333,12 +411,14 @@ impl Peer {
             return Ok(false);
         }
         // A short message is copied even from registered memory, so that its sender need not wait until it arrives.
-        let is_copied = grant.total <= COPIED_BYTES && !out.staging.is_empty();
+        // So is one whose head would arrive though its bytes were lost.
+        let is_torn = lands(env, grant) && !env.rules.reliable && !env.rules.checksum;
+        let is_copied = is_torn || grant.total <= COPIED_BYTES && !out.staging.is_empty();
         let (at, staging) = match env.locate(src.as_ptr(), src.len()) {
             Some(at) if !is_copied => (at, None),
             _ => {
                 let Some(place) = out.staging.pop() else { return Ok(false) };
-                let at = out.staging_base + place as usize * env.rules.piece_bytes;
+                let at = out.staging_base + offset_of(place, env.rules.piece_bytes);
                 env.memory.put(at, src);
                 self.counters[lane].copied_bytes += src.len() as u64;
                 (at, Some(place))
@@ -375,36 +455,31 @@ impl Peer {
         piece: &Piece,
     ) -> Result<bool, TransportError> {
         let index = usize::from(grant.rail);
-        let run = env.keys(&self.rails[index]).run(piece.at, piece.len)?;
         let mark =
             Mark { piece: grant.piece, crc: piece.crc, lane: lane as u32, attempt: grant.attempt.into() };
         // How fast rails are follows from their completions, where there is a choice.
         let several = self.rails.len() > 1;
-        let rail = &mut self.rails[index];
-        let posted = if env.rules.one_sided {
-            let place = RemoteRun { address: grant.address, rkey: grant.rkey };
-            let operation = Operation::WriteImm(place, immediate(lane, grant.piece));
-            rail.control.send_piece(
-                run,
-                operation,
-                (lane, grant.piece),
-                (env.rules.completions_confirm(), several),
-            )
+        let lands = lands(env, grant);
+        let posted = if lands {
+            self.rails[index].post_landed(env, lane, grant.piece, piece)?
         } else {
-            let data = rail.data.as_mut().expect("queues for lanes where pieces are not written");
-            data[lane].send_piece(
-                run,
-                Operation::Send,
-                (lane, grant.piece),
-                (env.rules.completions_confirm(), several),
-            )
+            let run = env.keys(&self.rails[index]).run(piece.at, piece.len)?;
+            let rail = &mut self.rails[index];
+            let (queue, operation) = match rail.data.as_mut() {
+                Some(data) => (&mut data[lane], Operation::Send),
+                None => {
+                    let place = RemoteRun { address: grant.address, rkey: grant.rkey };
+                    (&mut rail.control, Operation::WriteImm(place, immediate(lane, grant.piece)))
+                }
+            };
+            queue.send_piece(run, operation, (lane, grant.piece), (env.rules.completions_confirm(), several))
         };
         if matches!(posted, Ok(true)) && several {
             self.rails[index].pace.posted(piece.len as u64, Instant::now());
         }
         match posted {
             Ok(true) if !env.rules.one_sided => self.send_trailer(env, index, lane, (mark, grant.digest))?,
-            Ok(true) if env.rules.checksum => self.notices.push_back(Notice::Sent(mark)),
+            Ok(true) if env.rules.checksum && !lands => self.notices.push_back(Notice::Sent(mark)),
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(error) => self.take_down(env, index, !env.rules.one_sided, &error.to_string())?,
@@ -443,8 +518,8 @@ impl Peer {
     /// The peer says from which piece on a lane needs no grants. While our rail is down, it does not know that yet.
     pub(super) fn unsolicited_from(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
         let lane = mark.lane as usize;
-        if lane >= self.out.len() || is_before(self.out[lane].expected, mark.piece) {
-            return Err(self.protocol("pieces that need no grant, before those that need one were granted"));
+        if lane >= self.out.len() {
+            return Err(self.protocol("a lane that is not there"));
         }
         if self.rails.len() != 1 || !self.rails[0].takes_pieces(lane) {
             return Ok(());
@@ -469,14 +544,12 @@ impl Peer {
         let is_void = !self.rails[usize::from(grant.rail)].takes_pieces(lane);
         let grant = if is_void { Grant { rail: FORGOTTEN, ..grant } } else { grant };
         let out = &mut self.out[lane];
-        if grant.piece == out.expected && out.grants.len() < PIECES {
-            out.expected = out.expected.wrapping_add(1);
-            out.grants.push_back(grant);
-            return Ok(());
-        }
-        if let Some(unused) = out.grants.iter_mut().find(|unused| unused.piece == grant.piece) {
-            *unused = grant;
-            return Ok(());
+        if !is_before(grant.piece, out.next()) {
+            return if out.keep_grant(grant) {
+                Ok(())
+            } else {
+                Err(self.protocol("more grants than pieces"))
+            };
         }
         if is_void {
             return Ok(());

@@ -13,6 +13,7 @@
 
 use super::{
     incoming::Incoming,
+    landing::LANDED_BYTES,
     lent::Lent,
     memory::{Keys, Memory},
     outgoing::Outgoing,
@@ -63,6 +64,16 @@ impl Rules {
     /// Whether devices hold a send until the peer has posted its receive: those without remote write do (TN3205).
     pub(super) fn holds_sends(&self) -> bool {
         !self.one_sided
+    }
+
+    /// Whether the pieces of a message of this length are written to landing places when they need no grant.
+    pub(super) fn lands(&self, total: u64) -> bool {
+        self.one_sided && total <= LANDED_BYTES
+    }
+
+    /// Whether the pieces of a message of this length may go without grants at all.
+    pub(super) fn may_be_unsolicited(&self, total: u64) -> bool {
+        self.holds_sends() || self.lands(total)
     }
 
     /// Does a completion of a piece say that it has arrived for good? Not where its checksum may still be wrong, and not
@@ -215,6 +226,7 @@ impl Peer {
             ack: self.expected,
             eager_limits: std::array::from_fn(|l| self.incoming[l].matched.wrapping_add(EAGER_CREDITS)),
             pieces_done: std::array::from_fn(|l| self.incoming[l].done),
+            pieces_taken: std::array::from_fn(|l| self.incoming[l].first_piece),
         }
     }
 

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     TransportError,
     memory::Span,
-    verbs::{Access, LocalAddress, PostError, RemoteAddress, VerbsError},
+    verbs::{Access, LocalAddress, PostError, RemoteAddress, RemoteRun, VerbsError},
 };
 
 /// Bytes of a place for an unsequenced message or a trailer.
@@ -65,6 +65,8 @@ impl State {
 pub(super) struct Far {
     pub(super) control: RemoteAddress,
     pub(super) data: Vec<RemoteAddress>,
+    /// Landing places, by lane and number.
+    pub(super) landings: Vec<RemoteRun>,
 }
 
 /// One cable.

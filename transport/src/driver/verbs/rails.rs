@@ -30,7 +30,7 @@ impl Peer {
         r.renew(env, false).map_err(|error| TransportError::Rail { rail: r.name.clone(), error })?;
         self.rails[rail].control_state = State::Up;
         self.rails[rail].data_state = State::Up;
-        if self.rails.len() == 1 && env.rules.holds_sends() {
+        if self.rails.len() == 1 {
             self.out.iter_mut().for_each(Outgoing::start_unsolicited);
             self.incoming.iter_mut().for_each(Incoming::start_unsolicited);
         }
@@ -118,7 +118,7 @@ impl Peer {
     ) -> Result<(), TransportError> {
         match self.rails[rail].trailer(env, lane, piece, bytes as usize) {
             Some((mark, digest)) => {
-                self.incoming[lane].check_operation(piece, digest);
+                self.incoming[lane].check_operation(piece, digest, None);
                 self.checksum_of(env, mark)
             }
             None => self.take_down(env, rail, true, "a message was lost"),

@@ -67,12 +67,11 @@ impl Peer {
         }
         let header = read::<Header>(env.memory, at);
         let checked = header.checked(bytes);
-        if env.rules.checksum {
-            if checked.is_err() || header.crc != message_checksum(env.memory.bytes(at, bytes)) {
-                self.asked_for = Some(self.expected);
-                self.ack_now = true;
-                return Ok(None);
-            }
+        let is_whole = || checked.is_ok() && header.crc == message_checksum(env.memory.bytes(at, bytes));
+        if env.rules.checksum && !is_whole() {
+            self.asked_for = Some(self.expected);
+            self.ack_now = true;
+            return Ok(None);
         }
         checked.map(Some).map_err(|what| self.protocol(what))
     }
@@ -95,6 +94,7 @@ impl Peer {
         for lane in 0..LANES {
             self.out[lane].raise_limit(tally.eager_limits[lane]);
             self.out[lane].arrived_before(tally.pieces_done[lane]);
+            self.out[lane].taken_before(tally.pieces_taken[lane]);
         }
     }
 

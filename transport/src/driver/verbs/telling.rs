@@ -6,6 +6,7 @@
 
 use super::{
     incoming::Incoming,
+    landing::LANDINGS,
     peer::{EAGER_CREDITS, Env, FIRST_PATIENCE, Peer, TX_SLOTS},
     wire::{ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, Mark, Tally},
 };
@@ -45,6 +46,7 @@ impl Peer {
         self.incoming.iter().enumerate().any(|(lane, incoming)| {
             let limit = incoming.matched.wrapping_add(EAGER_CREDITS);
             limit.wrapping_sub(self.told.eager_limits[lane]) >= EAGER_CREDITS / 2
+                || incoming.first_piece.wrapping_sub(self.told.pieces_taken[lane]) >= LANDINGS / 2
                 || !completions_confirm
                     && incoming.done != self.told.pieces_done[lane]
                     && (incoming.outstanding == 0

@@ -14,7 +14,7 @@ compile_error!("the verbs driver's messages are little-endian");
 /// Lanes between two ranks.
 pub(super) const LANES: usize = 2;
 /// The version of everything in this file. Equal at both ends.
-pub(super) const VERSION: u8 = 3;
+pub(super) const VERSION: u8 = 4;
 const MAGIC: u16 = 0x7bcc;
 /// Bytes of a slot: a message with a header fits in one, and one is a frame of a device that counts in frames.
 pub(super) const SLOT_BYTES: usize = 4096;
@@ -75,6 +75,8 @@ pub(super) struct Tally {
     pub(super) eager_limits: [u32; LANES],
     /// Per lane: so many pieces have been received in all.
     pub(super) pieces_done: [u32; LANES],
+    /// Per lane: so many pieces have been handed over in all; their landing places are free.
+    pub(super) pieces_taken: [u32; LANES],
 }
 
 /// Flag of an eager message: its sender waits until it is matched.
@@ -109,7 +111,7 @@ pub(super) struct Header {
     pub(super) pace: u32,
 }
 
-const _: () = assert!(size_of::<Header>() == 56 && PAYLOAD_BYTES == 4040);
+const _: () = assert!(size_of::<Header>() == 64 && PAYLOAD_BYTES == 4032);
 
 impl Header {
     pub(super) fn new(kind: Kind, tally: Tally) -> Header {
@@ -228,8 +230,9 @@ mod tests {
     #[test]
     fn foreign_and_broken_headers_are_refused() {
         let good = Header { len: 8, ..Header::new(Kind::Eager, Tally::default()) };
-        assert_eq!(good.checked(64).expect("right").1, Kind::Eager);
-        assert!(good.checked(63).is_err() && good.checked(40).is_err());
+        let bytes = size_of::<Header>() + 8;
+        assert_eq!(good.checked(bytes).expect("right").1, Kind::Eager);
+        assert!(good.checked(bytes - 1).is_err() && good.checked(40).is_err());
         for broken in [
             Header { magic: 1, ..good },
             Header { version: 9, ..good },
@@ -237,7 +240,7 @@ mod tests {
             Header { kind: 13, ..good },
             Header { lane: 2, ..good },
         ] {
-            broken.checked(64).expect_err("broken");
+            broken.checked(bytes).expect_err("broken");
         }
     }
 
