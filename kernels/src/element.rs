@@ -4,7 +4,7 @@
 //! The only unsafe code turns bytes that came from elsewhere into bytes that are elements of their type
 //! ([`settle`]); all views are `bytemuck` casts.
 
-use collectives::DType;
+pub use collectives::DType;
 use half::{bf16, f16};
 use num_complex::Complex32;
 
@@ -19,8 +19,9 @@ mod sealed {
     pub trait Sealed: bytemuck::NoUninit {}
 }
 
+// `$d` is a dollar sign, with which the inner macro names its own parameters.
 macro_rules! elements {
-    ($($rust:ty => $dtype:ident),* $(,)?) => {
+    ($d:tt; $($rust:ty => $dtype:ident),* $(,)?) => {
         $(
             impl sealed::Sealed for $rust {}
             impl Element for $rust {
@@ -28,10 +29,45 @@ macro_rules! elements {
             }
             const _: () = assert!(size_of::<$rust>() == DType::$dtype.size());
         )*
+
+        /// The Rust types of all element types, by the names of [`DType`].
+        pub mod types {
+            use super::{Complex32, bf16, f16};
+
+            $(
+                /// Rust type of the element type of this name.
+                pub type $dtype = $rust;
+            )*
+        }
+
+        /// Evaluates an expression with a name bound to the Rust type of an element type.
+        ///
+        /// ```
+        /// use tbccl_kernels::{Element, dispatch, element::DType};
+        ///
+        /// fn bytes_of_one<T: Element>() -> usize {
+        ///     size_of::<T>()
+        /// }
+        /// assert_eq!(dispatch!(DType::U16, T => bytes_of_one::<T>()), 2);
+        /// ```
+        #[macro_export]
+        macro_rules! dispatch {
+            ($d dtype:expr, $d element:ident => $d body:expr) => {
+                match $d dtype {
+                    $(
+                        $crate::element::DType::$dtype => {
+                            type $d element = $crate::element::types::$dtype;
+                            $d body
+                        }
+                    )*
+                }
+            };
+        }
     };
 }
 
 elements! {
+    $;
     f32 => F32,
     f64 => F64,
     f16 => F16,
@@ -89,6 +125,13 @@ pub unsafe fn settle_as(dtype: DType, bytes: *mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dispatch_finds_the_type_of_every_element_type() {
+        for dtype in DType::ALL {
+            assert_eq!(dispatch!(dtype, T => T::DTYPE), dtype);
+        }
+    }
 
     #[test]
     fn a_slice_is_seen_as_its_bytes() {

@@ -3,13 +3,13 @@
 //! Nothing here reads memory: a [`RawCall`] only describes a call.
 
 use crate::{
+    elements,
     errors::invalid_argument,
     numbers::{self, Variant},
 };
-use half::{bf16, f16};
 use pyo3::{prelude::*, types::PyTuple};
 use std::time::Duration;
-use tbccl::{Blocks, CallKind, CallOptions, DType, Operation, Rank, RawCall, Scale, VectorCounts};
+use tbccl::{Blocks, CallKind, CallOptions, DType, Operation, Rank, RawCall, VectorCounts};
 
 /// Returns the duration of a timeout in seconds, or None for infinity.
 pub(crate) fn seconds(given: f64) -> PyResult<Option<Duration>> {
@@ -75,7 +75,7 @@ pub(crate) fn raw_call(
         operation = operation.with_root(parse_rank(numbers.root)?);
     }
     if let Some(factor) = factor {
-        operation = operation.with_scale(element_scale(dtype, factor)?);
+        operation = operation.with_scale(elements::scale(dtype, factor)?);
     }
     let mut uniform_count = 0;
     match (variant, count.cast::<PyTuple>()) {
@@ -107,29 +107,6 @@ fn with_counts(operation: Operation<'static>, pair: &Bound<'_, PyTuple>) -> PyRe
         }
         (_, Blocks::PerRank) => operation.with_counts(required(send, "send_counts")?),
         _ => operation.with_counts(required(recv, "recv_counts")?),
-    })
-}
-
-/// Converts a scale factor into an element of the call's type.
-fn element_scale(dtype: DType, factor: f64) -> PyResult<Scale> {
-    let is_float = matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::Bf16);
-    if !is_float && factor.fract() != 0.0 {
-        return Err(invalid_argument(format!("scale is {factor}, but {dtype} elements need a whole number")));
-    }
-    Ok(match dtype {
-        DType::F32 => Scale::new(factor as f32),
-        DType::F64 => Scale::new(factor),
-        DType::F16 => Scale::new(f16::from_f64(factor)),
-        DType::Bf16 => Scale::new(bf16::from_f64(factor)),
-        DType::I8 => Scale::new(factor as i8),
-        DType::I16 => Scale::new(factor as i16),
-        DType::I32 => Scale::new(factor as i32),
-        DType::I64 => Scale::new(factor as i64),
-        DType::U8 => Scale::new(factor as u8),
-        DType::U16 => Scale::new(factor as u16),
-        DType::U32 => Scale::new(factor as u32),
-        DType::U64 => Scale::new(factor as u64),
-        _ => return Err(invalid_argument(format!("{dtype} elements can't be scaled"))),
     })
 }
 

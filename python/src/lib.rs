@@ -9,6 +9,7 @@
 //! | `comm`, `join`, `membership` | communicators: their calls; creation; split, shrink and grow |
 //! | `calls`, `numbers` | conversion of Python arguments into call descriptions |
 //! | `request`, `in_flight`, `state` | asynchronous calls, and the objects that they keep alive |
+//! | `elements` | element types as other libraries describe them |
 //! | `view`, `memory`, `protocols` | elements of Python objects, and registered memory as a Python object |
 //! | `errors`, `interrupt` | exceptions; signals and forks |
 //!
@@ -16,6 +17,7 @@
 
 mod calls;
 mod comm;
+mod elements;
 mod errors;
 mod in_flight;
 mod interrupt;
@@ -36,6 +38,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("UNIQUE_ID_BYTES", tbccl::UniqueId::BYTES)?;
     numbers::register(module)?;
+    elements::register(module)?;
     memory::register(module)?;
     module.add_class::<view::View>()?;
     module.add_function(wrap_pyfunction!(view::view, module)?)?;

@@ -14,6 +14,7 @@
 
 use crate::{
     comm::Communicator,
+    elements,
     errors::{internal_error, invalid_argument, to_exception},
     interrupt::check_fork,
     numbers,
@@ -30,7 +31,7 @@ use pyo3::{
     types::{PyTuple, PyType},
 };
 use std::{
-    ffi::{CStr, c_int, c_void},
+    ffi::{c_int, c_void},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::null_mut,
 };
@@ -160,26 +161,6 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-/// Returns the buffer format of an element type. None exists for bfloat16, which is exported as 16-bit
-/// integers.
-fn format_of(dtype: DType) -> &'static CStr {
-    match dtype {
-        DType::F16 => c"e",
-        DType::F32 => c"f",
-        DType::F64 => c"d",
-        DType::Complex64 => c"Zf",
-        DType::Bool => c"?",
-        DType::I8 => c"b",
-        DType::U8 => c"B",
-        DType::I16 => c"h",
-        DType::U16 | DType::Bf16 => c"H",
-        DType::I32 => c"i",
-        DType::U32 => c"I",
-        DType::I64 => c"q",
-        DType::U64 => c"Q",
-    }
-}
-
 unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, raw: *mut RawBuffer, flags: c_int) -> c_int {
     // SAFETY: the object is an `Object`, whose memory does not move while it lives, and the buffer holds a
     // reference to it. Python passes `raw` with room for a buffer.
@@ -195,7 +176,11 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, raw: *mut RawBuffer,
             itemsize: memory.dtype.size() as isize,
             readonly: 0,
             ndim: if requests(ND) { memory.shape.len() as c_int } else { 1 },
-            format: if requests(FORMAT) { format_of(memory.dtype).as_ptr().cast_mut() } else { null_mut() },
+            format: if requests(FORMAT) {
+                elements::exported_format(memory.dtype).as_ptr().cast_mut()
+            } else {
+                null_mut()
+            },
             shape: if requests(ND) { memory.buffer_shape.as_mut_ptr() } else { null_mut() },
             strides: if requests(STRIDES) { memory.strides.as_mut_ptr() } else { null_mut() },
             suboffsets: null_mut(),

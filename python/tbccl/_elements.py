@@ -17,25 +17,14 @@ DTYPES: dict[str, int] = dict(_native.DTYPES)
 #: Names of the element types, by number.
 DTYPE_NAMES: dict[int, str] = {number: name for name, number in DTYPES.items()}
 
-_DTYPE_ALIASES = {
+_DTYPE_ALIASES: dict[str, str] = {
+    **_native.SHORT_NAMES,
     "half": "float16",
     "float": "float64",
     "double": "float64",
     "single": "float32",
     "bool_": "bool",
     "int": "int64",
-    "f16": "float16",
-    "f32": "float32",
-    "f64": "float64",
-    "bf16": "bfloat16",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-    "u8": "uint8",
-    "u16": "uint16",
-    "u32": "uint32",
-    "u64": "uint64",
 }
 
 #: Numbers of the reduction operations, by name.
@@ -43,21 +32,6 @@ OPS: dict[str, int] = {**_native.OPS, "mean": _native.AVG}
 
 #: Numbers of the codecs, by name.
 CODECS: dict[str, int] = dict(_native.CODECS)
-
-# memoryview format codes of the element types that have one.
-_FORMATS = {
-    _native.FLOAT32: "f",
-    _native.FLOAT64: "d",
-    _native.BOOL: "?",
-    _native.INT8: "b",
-    _native.INT16: "h",
-    _native.INT32: "i",
-    _native.INT64: "q",
-    _native.UINT8: "B",
-    _native.UINT16: "H",
-    _native.UINT32: "I",
-    _native.UINT64: "Q",
-}
 
 
 def dtype_number(dtype: Any) -> int:
@@ -150,7 +124,7 @@ def empty_like(array: Any, shape: Sequence[int], dtype: int) -> Any:
         return result
     if hasattr(array, "_empty_like"):
         return array._empty_like(shape)
-    format_code = _FORMATS.get(dtype)
+    format_code = _native.MEMORYVIEW_FORMATS.get(dtype)
     if format_code is None:
         raise InvalidArgumentError(
             f"a memoryview can't hold {DTYPE_NAMES[dtype]}: pass out=, or an array of numpy, torch or mlx",

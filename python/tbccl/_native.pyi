@@ -67,6 +67,12 @@ DTYPES: dict[str, int]
 OPS: dict[str, int]
 CODECS: dict[str, int]
 
+#: Long names of the element types, by short name: "float32" by "f32".
+SHORT_NAMES: dict[str, str]
+
+#: Formats of the elements that memoryview.cast accepts, by number of the element type.
+MEMORYVIEW_FORMATS: dict[int, str]
+
 #: Lengths of the blocks of a vector form, in elements: those sent and those received.
 _Counts = tuple[Sequence[int] | None, Sequence[int] | None]
 

@@ -2,7 +2,7 @@
 
 use crate::{
     boundary::{Failure, Outcome},
-    objects::{self, Handle, Object},
+    objects::{self, Handle},
 };
 use std::{
     ffi::c_int,
@@ -20,21 +20,6 @@ pub(crate) enum Datatype {
     Derived(usize),
 }
 
-static BUILTIN: [(&Object, DType); 12] = [
-    (&objects::ompi_mpi_float, DType::F32),
-    (&objects::ompi_mpi_c_bool, DType::Bool),
-    (&objects::ompi_mpi_int8_t, DType::I8),
-    (&objects::ompi_mpi_uint8_t, DType::U8),
-    (&objects::ompi_mpi_int16_t, DType::I16),
-    (&objects::ompi_mpi_uint16_t, DType::U16),
-    (&objects::ompi_mpi_int32_t, DType::I32),
-    (&objects::ompi_mpi_uint32_t, DType::U32),
-    (&objects::ompi_mpi_int64_t, DType::I64),
-    (&objects::ompi_mpi_uint64_t, DType::U64),
-    (&objects::ompi_mpi_double, DType::F64),
-    (&objects::ompi_mpi_c_complex, DType::Complex64),
-];
-
 /// Bytes of each derived datatype, in the order of creation.
 static DERIVED: RwLock<Vec<usize>> = RwLock::new(Vec::new());
 
@@ -48,7 +33,7 @@ impl Datatype {
     #[inline]
     pub(crate) fn from_handle(handle: Handle) -> Outcome<Datatype> {
         let number = handle as usize;
-        if let Some((_, dtype)) = BUILTIN.iter().find(|(object, _)| object.handle() == number) {
+        if let Some((_, dtype)) = objects::DATATYPES.iter().find(|(object, _)| object.handle() == number) {
             return Ok(Datatype::Builtin(*dtype));
         }
         let derived = DERIVED.read().unwrap_or_else(PoisonError::into_inner);
@@ -96,6 +81,7 @@ pub(crate) fn contiguous(count: c_int, of: Handle) -> Outcome<Handle> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::objects::Object;
 
     fn handle(object: &Object) -> Handle {
         std::ptr::without_provenance_mut(object.handle())

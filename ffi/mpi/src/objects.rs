@@ -4,6 +4,7 @@
 //! The only unsafe code here exports names without mangling.
 
 use std::ffi::c_void;
+use tbccl::DType;
 
 /// Handle: the address of an object of this module, or a number from `MPI_Comm_split`, `MPI_Type_contiguous`
 /// or `MPI_Op_create`.
@@ -32,6 +33,16 @@ macro_rules! objects {
     };
 }
 
+/// Defines the objects of datatypes, and the table of their element types.
+macro_rules! datatypes {
+    ($($(#[$doc:meta])* $name:ident => $dtype:ident;)*) => {
+        objects! { $($(#[$doc])* $name;)* }
+
+        /// The datatypes that are element types of tbccl.
+        pub(crate) static DATATYPES: &[(&Object, DType)] = &[$((&$name, DType::$dtype)),*];
+    };
+}
+
 objects! {
     /// Communicator of all ranks.
     ompi_mpi_comm_world;
@@ -41,28 +52,31 @@ objects! {
     ompi_mpi_op_max;
     /// Minimum.
     ompi_mpi_op_min;
-    /// Boolean of one byte, 0 or 1.
-    ompi_mpi_c_bool;
-    /// Signed integer of 8 bits.
-    ompi_mpi_int8_t;
-    /// Unsigned integer of 8 bits.
-    ompi_mpi_uint8_t;
-    /// Signed integer of 16 bits.
-    ompi_mpi_int16_t;
-    /// Unsigned integer of 16 bits.
-    ompi_mpi_uint16_t;
-    /// Signed integer of 32 bits.
-    ompi_mpi_int32_t;
-    /// Unsigned integer of 32 bits.
-    ompi_mpi_uint32_t;
-    /// Signed integer of 64 bits.
-    ompi_mpi_int64_t;
-    /// Unsigned integer of 64 bits.
-    ompi_mpi_uint64_t;
+}
+
+datatypes! {
     /// IEEE 754 binary32.
-    ompi_mpi_float;
+    ompi_mpi_float => F32;
+    /// Boolean of one byte, 0 or 1.
+    ompi_mpi_c_bool => Bool;
+    /// Signed integer of 8 bits.
+    ompi_mpi_int8_t => I8;
+    /// Unsigned integer of 8 bits.
+    ompi_mpi_uint8_t => U8;
+    /// Signed integer of 16 bits.
+    ompi_mpi_int16_t => I16;
+    /// Unsigned integer of 16 bits.
+    ompi_mpi_uint16_t => U16;
+    /// Signed integer of 32 bits.
+    ompi_mpi_int32_t => I32;
+    /// Unsigned integer of 32 bits.
+    ompi_mpi_uint32_t => U32;
+    /// Signed integer of 64 bits.
+    ompi_mpi_int64_t => I64;
+    /// Unsigned integer of 64 bits.
+    ompi_mpi_uint64_t => U64;
     /// IEEE 754 binary64.
-    ompi_mpi_double;
+    ompi_mpi_double => F64;
     /// Complex number of two binary32.
-    ompi_mpi_c_complex;
+    ompi_mpi_c_complex => Complex64;
 }

@@ -9,7 +9,7 @@
 //! and its pointers are used only while it is held, with the GIL held.
 
 use super::{Layout, type_name};
-use crate::errors::invalid_argument;
+use crate::{elements, errors::invalid_argument};
 use pyo3::{ffi, prelude::*};
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -151,23 +151,5 @@ fn dtype_of(format: &str, size: usize) -> Option<DType> {
         b'>' | b'!' if !little || size == 1 => &format[1..],
         _ => format,
     };
-    let dtype = match (kind, size) {
-        ("e", 2) => DType::F16,
-        // MLX's own name, since `struct` has no letter for it.
-        ("bfloat16", 2) => DType::Bf16,
-        ("f", 4) => DType::F32,
-        ("d", 8) => DType::F64,
-        ("Zf" | "F", 8) => DType::Complex64,
-        ("?", 1) => DType::Bool,
-        ("b", 1) => DType::I8,
-        ("B", 1) => DType::U8,
-        ("h", 2) => DType::I16,
-        ("H", 2) => DType::U16,
-        ("i" | "l", 4) => DType::I32,
-        ("I" | "L", 4) => DType::U32,
-        ("l" | "q" | "n", 8) => DType::I64,
-        ("L" | "Q" | "N", 8) => DType::U64,
-        _ => return None,
-    };
-    Some(dtype)
+    elements::from_format(kind, size)
 }

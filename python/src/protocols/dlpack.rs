@@ -10,7 +10,10 @@
 //! capsule is renamed, so that it is consumed once, and its deleter is called once, with the GIL held.
 
 use super::{Layout, type_name};
-use crate::errors::{internal_error, invalid_argument};
+use crate::{
+    elements,
+    errors::{internal_error, invalid_argument},
+};
 use pyo3::{exceptions::PyTypeError, ffi, prelude::*, types::PyDict};
 use std::{
     ffi::{CStr, c_void},
@@ -252,36 +255,14 @@ fn device_error(object: &Bound<'_, PyAny>, kind: i32) -> PyErr {
 }
 
 fn dtype_of(given: DlDataType) -> Option<DType> {
-    let dtype = match (given.code, given.bits, given.lanes) {
-        (0, 8, 1) => DType::I8,
-        (0, 16, 1) => DType::I16,
-        (0, 32, 1) => DType::I32,
-        (0, 64, 1) => DType::I64,
-        (1, 8, 1) => DType::U8,
-        (1, 16, 1) => DType::U16,
-        (1, 32, 1) => DType::U32,
-        (1, 64, 1) => DType::U64,
-        (2, 16, 1) => DType::F16,
-        (2, 32, 1) => DType::F32,
-        (2, 64, 1) => DType::F64,
-        (4, 16, 1) => DType::Bf16,
-        (5, 64, 1) => DType::Complex64,
-        (6, 8, 1) => DType::Bool,
-        _ => return None,
-    };
-    Some(dtype)
+    if given.lanes != 1 {
+        return None;
+    }
+    elements::from_dlpack(given.code, given.bits)
 }
 
 fn dlpack_type(dtype: DType) -> DlDataType {
-    let code = match dtype {
-        DType::I8 | DType::I16 | DType::I32 | DType::I64 => 0,
-        DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
-        DType::Bf16 => 4,
-        DType::Complex64 => 5,
-        DType::Bool => 6,
-        _ => 2,
-    };
-    DlDataType { code, bits: 8 * dtype.size() as u8, lanes: 1 }
+    DlDataType { code: elements::dlpack_code(dtype), bits: 8 * dtype.size() as u8, lanes: 1 }
 }
 
 /// Memory behind an exported tensor, freed by the tensor's deleter.

@@ -14,23 +14,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from tbccl import _native
+from tbccl._elements import DTYPES
 
-#: Element type of tbccl, by torch's.
+#: Element type of tbccl, by torch's, which has the same name.
 TYPES: dict[torch.dtype, int] = {
-    torch.float32: _native.FLOAT32,
-    torch.float64: _native.FLOAT64,
-    torch.float16: _native.FLOAT16,
-    torch.bfloat16: _native.BFLOAT16,
-    torch.int8: _native.INT8,
-    torch.int16: _native.INT16,
-    torch.int32: _native.INT32,
-    torch.int64: _native.INT64,
-    torch.uint8: _native.UINT8,
-    torch.uint16: _native.UINT16,
-    torch.uint32: _native.UINT32,
-    torch.uint64: _native.UINT64,
-    torch.bool: _native.BOOL,
-    torch.complex64: _native.COMPLEX64,
+    getattr(torch, name): number for name, number in DTYPES.items() if hasattr(torch, name)
 }
 
 #: Type of the real and imaginary parts of complex types that tbccl lacks. Sums of parts are complex sums.

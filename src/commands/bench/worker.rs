@@ -13,9 +13,7 @@ use super::{
     stats,
     work::{Task, Work},
 };
-use collectives::{DType, Rank, ReduceOp};
-use half::{bf16, f16};
-use num_complex::Complex32;
+use collectives::{Rank, ReduceOp};
 use tbccl::{Communicator, Result};
 
 /// The result of a job.
@@ -67,22 +65,7 @@ impl Worker<'_> {
     fn run_all(&mut self) -> Result<()> {
         self.report(Reporter::begin)?;
         for Elements { dtype, redops } in &self.job.types {
-            match dtype {
-                DType::F32 => self.sweep::<f32>(redops)?,
-                DType::F64 => self.sweep::<f64>(redops)?,
-                DType::F16 => self.sweep::<f16>(redops)?,
-                DType::Bf16 => self.sweep::<bf16>(redops)?,
-                DType::I8 => self.sweep::<i8>(redops)?,
-                DType::I16 => self.sweep::<i16>(redops)?,
-                DType::I32 => self.sweep::<i32>(redops)?,
-                DType::I64 => self.sweep::<i64>(redops)?,
-                DType::U8 => self.sweep::<u8>(redops)?,
-                DType::U16 => self.sweep::<u16>(redops)?,
-                DType::U32 => self.sweep::<u32>(redops)?,
-                DType::U64 => self.sweep::<u64>(redops)?,
-                DType::Bool => self.sweep::<bool>(redops)?,
-                DType::Complex64 => self.sweep::<Complex32>(redops)?,
-            }
+            kernels::dispatch!(*dtype, T => self.sweep::<T>(redops)?);
         }
         self.report(Reporter::end)?;
         if self.job.stats && self.stopped.is_none() {
