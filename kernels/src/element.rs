@@ -43,7 +43,7 @@ macro_rules! elements {
         /// Evaluates an expression with a name bound to the Rust type of an element type.
         ///
         /// ```
-        /// use tbccl_kernels::{Element, dispatch, element::DType};
+        /// use kernels::{Element, dispatch, element::DType};
         ///
         /// fn bytes_of_one<T: Element>() -> usize {
         ///     size_of::<T>()
