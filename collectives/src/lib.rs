@@ -45,7 +45,7 @@ pub use numerics::Numerics;
 pub use op::{IllegalOp, ReduceOp};
 pub use packed_layout::PackedLayout;
 pub use schedule::Schedule;
-pub use shape::{Blocks, BufferShape, CallNames, CallShape, Overlap, VectorCounts};
+pub use shape::{Blocks, BufferShape, CallNames, CallShape, Overlap, ResultRule, Sources, VectorCounts};
 pub use size::parse_bytes;
 pub use spec::{MAX_REPLICAS, MAX_SEGMENTS, MAX_STEPS, PlanError, Spec};
 pub use topology::MAX_RANKS;

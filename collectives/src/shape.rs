@@ -1,11 +1,12 @@
-//! The shape of every collective: which buffers a call has, how they may overlap, and which variants it
-//! offers.
+//! The shape of every collective: which buffers a call has, how they may overlap, which variants it offers,
+//! and which inputs its result is made of.
 //!
-//! This table is the one description of a collective's arguments. The runtime checks arguments by it, the
-//! Python module numbers its operations by it, and tests compare the C and Python interfaces and the
-//! command's help with it. It knows nothing of algorithms: `plan` has those.
+//! This table is the one description of a collective. The runtime checks arguments by it, the verifier and
+//! the benchmark check results by it, and the Python module numbers its operations by it. Tests compare the C
+//! and Python interfaces and the command's help with it. It knows nothing of algorithms: `plan` has those.
 
 use crate::Collective;
+use topology::Rank;
 
 /// Blocks that a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,58 @@ pub enum VectorCounts {
     Common,
     /// Each rank passes the lengths of its own blocks: one list for `send`, one for `recv`.
     Own,
+}
+
+/// The ranks whose inputs make up a rank's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultRule {
+    /// All ranks' inputs, reduced.
+    ReduceAll,
+    /// The inputs of the ranks up to and with this one, reduced.
+    ReduceThrough,
+    /// The inputs of the ranks before this one, reduced. Rank 0's output is unchanged.
+    ReduceBefore,
+    /// Each block of the result comes from the rank with the number of the block.
+    RankOfBlock,
+    /// The root's input.
+    Root,
+    /// The input of the previous rank in the ring.
+    Previous,
+}
+
+/// The ranks whose inputs make up one block of one rank's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sources {
+    /// All ranks.
+    All,
+    /// One rank.
+    One(Rank),
+    /// The ranks below this one, of which there is at least one.
+    Below(Rank),
+    /// Unspecified: the block may hold anything, or nothing.
+    Any,
+}
+
+impl ResultRule {
+    /// Whether a result depends on no rank after its own.
+    #[must_use]
+    pub const fn is_prefix(self) -> bool {
+        matches!(self, ResultRule::ReduceThrough | ResultRule::ReduceBefore)
+    }
+
+    /// Returns the sources of a block of `rank`'s result in a call on `ranks` ranks.
+    #[must_use]
+    pub fn sources(self, ranks: u32, root: Rank, rank: Rank, block: u32) -> Sources {
+        match self {
+            ResultRule::ReduceAll => Sources::All,
+            ResultRule::ReduceThrough => Sources::Below(Rank(rank.0 + 1)),
+            ResultRule::ReduceBefore if rank.0 == 0 => Sources::Any,
+            ResultRule::ReduceBefore => Sources::Below(rank),
+            ResultRule::RankOfBlock => Sources::One(Rank(block)),
+            ResultRule::Root => Sources::One(root),
+            ResultRule::Previous => Sources::One(rank.behind(1, ranks)),
+        }
+    }
 }
 
 /// Names of a call's functions.
@@ -226,6 +279,33 @@ impl Collective {
             Collective::Barrier => const { &moving(NONE, NONE, Never, names("barrier", "Barrier")) },
         }
     }
+
+    /// Returns the ranks whose inputs make up a rank's result.
+    ///
+    /// Of each input the result takes the block [`Collective::source_block`]. The result of a barrier is the
+    /// knowledge that all ranks have entered.
+    #[must_use]
+    pub const fn result_rule(self) -> ResultRule {
+        match self {
+            Collective::AllReduce | Collective::ReduceScatter | Collective::Reduce | Collective::Barrier => {
+                ResultRule::ReduceAll
+            }
+            Collective::AllGather | Collective::Gather | Collective::AllToAll => ResultRule::RankOfBlock,
+            Collective::Broadcast | Collective::Scatter => ResultRule::Root,
+            Collective::Scan => ResultRule::ReduceThrough,
+            Collective::ExclusiveScan => ResultRule::ReduceBefore,
+            Collective::SendRecv => ResultRule::Previous,
+        }
+    }
+
+    /// Returns the block of the sources' inputs that `rank`'s result takes.
+    #[must_use]
+    pub const fn source_block(self, rank: Rank) -> u32 {
+        match self.shape().send.blocks {
+            Blocks::PerRank => rank.0,
+            Blocks::None | Blocks::One => 0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -251,6 +331,17 @@ mod tests {
         for collective in Collective::ALL {
             let CallShape { send, recv, has_root, .. } = *collective.shape();
             assert_eq!(send.is_root_only || recv.is_root_only, has_root, "{collective}");
+        }
+    }
+
+    #[test]
+    fn results_follow_from_the_buffers() {
+        for collective in Collective::ALL {
+            let (shape, rule) = (collective.shape(), collective.result_rule());
+            let reduces = matches!(rule, ResultRule::ReduceAll) || rule.is_prefix();
+            assert_eq!(reduces, shape.reduces || collective == Collective::Barrier, "{collective}");
+            assert_eq!(rule == ResultRule::Root, shape.send.is_root_only, "{collective}");
+            assert_eq!(rule == ResultRule::RankOfBlock, shape.recv.blocks == Blocks::PerRank, "{collective}");
         }
     }
 

@@ -9,48 +9,50 @@ from typing import Any, Iterable, Mapping, Sequence, final
 __version__: str
 UNIQUE_ID_BYTES: int
 
+# Numbers, which tests/cli/vocabulary.rs writes from the tables of the library.
+
 # Collectives and messages.
 ALL_REDUCE: int
-REDUCE: int
-BROADCAST: int
+ALL_REDUCE_QUANTIZED: int
 ALL_GATHER: int
+ALL_GATHER_V: int
 REDUCE_SCATTER: int
-ALL_TO_ALL: int
+REDUCE_SCATTER_V: int
+BROADCAST: int
+REDUCE: int
 GATHER: int
+GATHER_V: int
 SCATTER: int
+SCATTER_V: int
+ALL_TO_ALL: int
+ALL_TO_ALL_V: int
 SCAN: int
 EXCLUSIVE_SCAN: int
 BARRIER: int
 SEND: int
 RECV: int
-ALL_REDUCE_QUANTIZED: int
-ALL_GATHER_V: int
-REDUCE_SCATTER_V: int
-GATHER_V: int
-SCATTER_V: int
-ALL_TO_ALL_V: int
 
 # Element types, as tbccl.h numbers them.
-INT8: int
-UINT8: int
-INT16: int
-UINT16: int
-INT32: int
-UINT32: int
-INT64: int
-UINT64: int
-FLOAT16: int
 FLOAT32: int
 FLOAT64: int
+FLOAT16: int
 BFLOAT16: int
+INT8: int
+INT16: int
+INT32: int
+INT64: int
+UINT8: int
+UINT16: int
+UINT32: int
+UINT64: int
 BOOL: int
 COMPLEX64: int
 
 # Operations, as tbccl.h numbers them.
 SUM: int
 PROD: int
-MAX: int
 MIN: int
+MAX: int
 AVG: int
 BAND: int
 BOR: int

@@ -1,6 +1,7 @@
 //! Names and tables in documents, compared with the tables of the library.
 //!
-//! After a change of options: `TBCCL_WRITE_README=1 cargo test --test cli readme`.
+//! After a change of options: `TBCCL_WRITE_README=1 cargo test --test cli readme`. After a change of
+//! collectives, element types, operations or codecs: `TBCCL_WRITE_STUB=1 cargo test --test cli python`.
 
 use crate::TBCCL;
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
@@ -80,23 +81,51 @@ fn documents_name_every_codec_and_transport() {
     assert_names(&read("ffi/src/options.rs"), Transport::names());
 }
 
+/// Returns the declarations of all numbers of Python's extension module.
+fn python_numbers() -> String {
+    let calls = Collective::ALL.map(Collective::shape).into_iter().flat_map(|shape| {
+        let name = shape.names.python.map(str::to_uppercase);
+        name.into_iter().flat_map(move |name| {
+            let vector = shape.vector.map(|_| format!("{name}_V"));
+            let quantized = shape.quantizes.then(|| format!("{name}_QUANTIZED"));
+            [Some(name), vector, quantized].into_iter().flatten()
+        })
+    });
+    let codec = |codec: Codec| format!("CODEC_{}", codec.name().to_uppercase().replace('/', "_BLOCK"));
+    let declared = |title: &str, names: Vec<String>| {
+        let lines: String = names.iter().map(|name| format!("{name}: int\n")).collect();
+        format!("# {title}\n{lines}\n")
+    };
+    [
+        declared("Collectives and messages.", calls.chain(["SEND", "RECV"].map(str::to_owned)).collect()),
+        declared(
+            "Element types, as tbccl.h numbers them.",
+            DType::ALL.map(|dtype| dtype.long_name().to_uppercase()).into(),
+        ),
+        declared(
+            "Operations, as tbccl.h numbers them.",
+            ReduceOp::ALL.map(|op| op.name().to_uppercase()).into(),
+        ),
+        declared(
+            "Codecs, as tbccl.h numbers them. ALL_REDUCE_QUANTIZED takes its codec as `root`.",
+            Codec::ALL.map(codec).into(),
+        ),
+    ]
+    .concat()
+}
+
 #[test]
 fn python_declares_every_number() {
-    let declared = read("python/tbccl/_native.pyi");
-    let declared: BTreeSet<&str> = declared.lines().filter_map(|line| line.strip_suffix(": int")).collect();
-    let mut wanted = vec!["SEND".to_owned(), "RECV".to_owned(), "UNIQUE_ID_BYTES".to_owned()];
-    for shape in Collective::ALL.map(Collective::shape) {
-        let Some(name) = shape.names.python.map(str::to_uppercase) else { continue };
-        wanted.extend(shape.vector.map(|_| format!("{name}_V")));
-        wanted.extend(shape.quantizes.then(|| format!("{name}_QUANTIZED")));
-        wanted.push(name);
+    const FILE: &str = "python/tbccl/_native.pyi";
+    let stub = read(FILE);
+    let (before, rest) = stub.split_once("# Collectives and messages.\n").expect("the first number");
+    let (_, after) = rest.split_once("#: The same numbers").expect("the end of the numbers");
+    let wanted = format!("{before}{}#: The same numbers{after}", python_numbers());
+    if std::env::var_os("TBCCL_WRITE_STUB").is_some() {
+        fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE), wanted).expect("our file");
+    } else {
+        assert_eq!(stub, wanted, "TBCCL_WRITE_STUB=1 cargo test --test cli python");
     }
-    wanted.extend(DType::ALL.map(|dtype| dtype.long_name().to_uppercase()));
-    wanted.extend(ReduceOp::ALL.map(|op| op.name().to_uppercase()));
-    wanted.extend(
-        Codec::ALL.map(|codec| format!("CODEC_{}", codec.name().to_uppercase().replace('/', "_BLOCK"))),
-    );
-    assert_eq!(declared, wanted.iter().map(String::as_str).collect());
 }
 
 #[test]

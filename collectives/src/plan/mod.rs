@@ -71,7 +71,7 @@ macro_rules! algorithms {
     };
 }
 
-/// All algorithms. Every collective has one for up to 1024 ranks.
+/// All algorithms. Every collective has one for up to 1024 ranks, and its first is its default.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
     AllReduce all_reduce::ring::plan as "ring" up to 1024 Fast:
         "reduce-scatter, then all-gather around one ring; least traffic, 2(n-1) stages";
@@ -196,6 +196,15 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
 /// Returns the algorithms of a collective.
 pub fn algorithms(collective: Collective) -> impl Iterator<Item = &'static Algorithm> {
     ALGORITHMS.iter().filter(move |algorithm| algorithm.collective == collective)
+}
+
+/// Returns the first algorithm of a collective, for calls for which no rule names another one.
+///
+/// # Panics
+/// If the collective has no algorithm.
+#[must_use]
+pub fn default_algorithm(collective: Collective) -> &'static Algorithm {
+    algorithms(collective).next().expect("every collective has an algorithm")
 }
 
 /// Finds an algorithm by name, regardless of case; `-` stands for `_`.

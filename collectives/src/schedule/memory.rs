@@ -1,7 +1,7 @@
 //! The memory of a rank, and the chunks of its buffers that are the same memory.
 
 use super::{Buffer, ChunkRange, InPlace, Schedule};
-use crate::Collective;
+use crate::Overlap;
 use std::ops::Range;
 use topology::Rank;
 
@@ -21,10 +21,10 @@ impl Memory {
         let (input, output) = schedule.collective.blocks_of(ranks, rank == schedule.root);
         let (input, output) = (u64::from(input) * chunks, u64::from(output) * chunks);
         let own_block = u64::from(rank.0) * chunks;
-        let [input_at, output_at] = match (schedule.in_place, schedule.collective) {
+        let [input_at, output_at] = match (schedule.in_place, schedule.collective.shape().in_place) {
             (InPlace::No, _) => [0, input],
-            (InPlace::Yes, Collective::AllGather | Collective::Gather) if output > 0 => [own_block, 0],
-            (InPlace::Yes, Collective::ReduceScatter | Collective::Scatter) if input > 0 => [0, own_block],
+            (InPlace::Yes, Overlap::SendInRecv) if output > 0 => [own_block, 0],
+            (InPlace::Yes, Overlap::RecvInSend) if input > 0 => [0, own_block],
             (InPlace::Yes, _) => [0, 0],
         };
         let scratch_at = (input_at + input).max(output_at + output);

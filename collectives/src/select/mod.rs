@@ -353,11 +353,21 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
         }
         Collective::Reduce if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Reduce => ("chain", "large: every link carries it once, in a stream"),
-        Collective::Gather | Collective::Scatter => ("direct", "one stage"),
-        Collective::Scan | Collective::ExclusiveScan => ("chain", "every link carries it once, in a stream"),
-        Collective::AllToAll => ("direct", "one stage"),
-        Collective::SendRecv => ("shift", "the only one"),
-        Collective::Barrier => ("dissemination", "log2(n) stages on any number of ranks"),
+        _ => {
+            let name = plan::default_algorithm(collective).name;
+            (name, reason_for_default(name))
+        }
+    }
+}
+
+/// Returns the reason for an algorithm that its collective uses for all sizes.
+fn reason_for_default(algorithm: &str) -> &'static str {
+    match algorithm {
+        "chain" => "every link carries it once, in a stream",
+        "direct" => "one stage",
+        "dissemination" => "log2(n) stages on any number of ranks",
+        "shift" => "the only one",
+        _ => "the default",
     }
 }
 

@@ -126,7 +126,8 @@ fn longest(collective: Collective, ranks: u32, cluster: &Cluster, costs: &Costs)
         + match collective {
             // The bound holds for any root.
             _ if collective.has_root() => all().fold(f64::INFINITY, f64::min),
-            Collective::Scan | Collective::ExclusiveScan => from(0),
+            // Rank 0's data reaches all ranks.
+            _ if collective.result_rule().is_prefix() => from(0),
             _ => all().fold(0.0, f64::max),
         }
 }

@@ -1,11 +1,11 @@
 //! Checks that every rank's result is the one that the collective promises.
 
 use super::fault::{Fault, LocatedStep};
-use crate::Collective;
 use crate::analysis::{Expression, Expressions, Flow, Matching, Value, ValueError, Values};
 use crate::numerics::{self, Numerics};
 use crate::schedule::Schedule;
 use crate::schedule::StepId;
+use crate::{Collective, Sources};
 use topology::Rank;
 
 /// Properties of results that are right.
@@ -48,19 +48,6 @@ fn name(schedule: &Schedule, id: StepId, wrong: ValueError) -> Fault {
     }
 }
 
-/// The ranks whose contributions a chunk of the result should hold.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Sources {
-    /// All ranks.
-    All,
-    /// One rank's.
-    One(Rank),
-    /// The ranks below this one.
-    Below(Rank),
-    /// Unspecified: it may hold anything, or nothing.
-    Any,
-}
-
 /// The expected source of a chunk of the result.
 struct Expected {
     /// The chunk of the input.
@@ -71,18 +58,8 @@ struct Expected {
 fn expected(schedule: &Schedule, rank: Rank, chunk: u32) -> Expected {
     let (ranks, chunks) = (schedule.ranks(), schedule.chunks);
     let (block, within) = (chunk / chunks, chunk % chunks);
-    let (position, sources) = match schedule.collective {
-        Collective::AllReduce | Collective::Reduce | Collective::Barrier => (chunk, Sources::All),
-        Collective::ReduceScatter => (rank.0 * chunks + chunk, Sources::All),
-        Collective::AllGather | Collective::Gather => (within, Sources::One(Rank(block))),
-        Collective::AllToAll => (rank.0 * chunks + within, Sources::One(Rank(block))),
-        Collective::Broadcast => (chunk, Sources::One(schedule.root)),
-        Collective::Scatter => (rank.0 * chunks + chunk, Sources::One(schedule.root)),
-        Collective::SendRecv => (chunk, Sources::One(rank.behind(1, ranks))),
-        Collective::Scan => (chunk, Sources::Below(Rank(rank.0 + 1))),
-        Collective::ExclusiveScan if rank.0 == 0 => (chunk, Sources::Any),
-        Collective::ExclusiveScan => (chunk, Sources::Below(rank)),
-    };
+    let position = schedule.collective.source_block(rank) * chunks + within;
+    let sources = schedule.collective.result_rule().sources(ranks, schedule.root, rank, block);
     Expected { position, sources }
 }
 

@@ -1,6 +1,6 @@
 //! Operations that can be measured.
 
-use collectives::{Collective, UnknownName};
+use collectives::{Collective, Overlap, UnknownName};
 use std::str::FromStr;
 
 /// An operation that can be measured.
@@ -44,18 +44,16 @@ impl Operation {
 
     /// Returns the forms of the operation; the first one is the default.
     pub(in crate::commands) fn forms(self) -> &'static [Form] {
-        match self {
-            Operation::Collective(
-                Collective::AllReduce
-                | Collective::AllGather
-                | Collective::ReduceScatter
-                | Collective::Reduce
-                | Collective::Scan
-                | Collective::ExclusiveScan,
-            ) => &[Form::OutOfPlace, Form::InPlace],
+        let Operation::Collective(collective) = self else { return &[Form::OutOfPlace] };
+        let shape = collective.shape();
+        match shape.in_place {
             // In place comes first, since MPI's broadcast has a single buffer.
-            Operation::Collective(Collective::Broadcast) => &[Form::InPlace, Form::OutOfPlace],
-            _ => &[Form::OutOfPlace],
+            Overlap::Same if shape.send.is_root_only => &[Form::InPlace, Form::OutOfPlace],
+            Overlap::Same => &[Form::OutOfPlace, Form::InPlace],
+            // The root's buffer would be larger than the buffers of other ranks.
+            Overlap::SendInRecv | Overlap::RecvInSend if shape.has_root => &[Form::OutOfPlace],
+            Overlap::SendInRecv | Overlap::RecvInSend => &[Form::OutOfPlace, Form::InPlace],
+            Overlap::Never => &[Form::OutOfPlace],
         }
     }
 

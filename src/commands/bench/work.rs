@@ -7,7 +7,7 @@ use super::{
     packed::{self, Accuracy},
     pattern::{Table, Value},
 };
-use collectives::{Collective, Rank, ReduceOp};
+use collectives::{Collective, Overlap, Rank, ReduceOp, Sources};
 use std::ops::Range;
 use tbccl::{Communicator, Result};
 
@@ -61,39 +61,33 @@ impl<'a, T: Value> Task<'a, T> {
     fn expected(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
         let Case { operation, redop, form, count, rank, ranks, .. } = self.case;
         let redop = redop.unwrap_or(ReduceOp::Sum);
-        let reduced = |len| Table::reduced(redop, ranks, ranks, seed, len);
-        let prefix =
-            |contributors| vec![(Table::reduced(redop, contributors, ranks, seed, count), 0..count, 0)];
-        let block = |from: u32| from as usize * count..(from as usize + 1) * count;
-        let side_by_side = || (0..ranks).map(|r| (self.input_table(r, seed), block(r), 0)).collect();
-        let from = |rank| vec![(self.input_table(rank, seed), 0..count, 0)];
         let Operation::Collective(collective) = operation else {
-            return if self.case.is_idle() { Vec::new() } else { from(1 - rank) };
+            if self.case.is_idle() {
+                return Vec::new();
+            }
+            return vec![(self.input_table(1 - rank, seed), 0..count, 0)];
         };
-        match collective {
-            Collective::AllReduce => vec![(reduced(count), 0..count, 0)],
-            Collective::ReduceScatter => {
-                let range = if form == Form::InPlace { self.case.own_block() } else { 0..count };
-                vec![(reduced(count * ranks as usize), range, self.case.own_block().start)]
-            }
-            Collective::AllGather => side_by_side(),
-            Collective::Reduce | Collective::Gather if rank != root.0 => Vec::new(),
-            Collective::Reduce => vec![(reduced(count), 0..count, 0)],
-            Collective::Gather => side_by_side(),
-            Collective::Scatter => {
-                vec![(self.input_table(root.0, seed), 0..count, self.case.own_block().start)]
-            }
-            Collective::Scan => prefix(rank + 1),
-            Collective::ExclusiveScan if rank == 0 => Vec::new(),
-            Collective::ExclusiveScan => prefix(rank),
-            Collective::AllToAll => {
-                let first = self.case.own_block().start;
-                (0..ranks).map(|r| (self.input_table(r, seed), block(r), first)).collect()
-            }
-            Collective::Broadcast => from(root.0),
-            Collective::SendRecv => from((rank + ranks - 1) % ranks),
-            Collective::Barrier => Vec::new(),
+        let shape = collective.shape();
+        if !shape.recv.is_present(rank == root.0) {
+            return Vec::new();
         }
+        let reduced = |contributors| {
+            let len = collective.input_blocks(ranks) as usize * count;
+            Table::reduced(redop, contributors, ranks, seed, len)
+        };
+        let table = |block| match collective.result_rule().sources(ranks, root, Rank(rank), block) {
+            Sources::All => Some(reduced(ranks)),
+            Sources::Below(end) => Some(reduced(end.0)),
+            Sources::One(from) => Some(self.input_table(from.0, seed)),
+            Sources::Any => None,
+        };
+        let range = |block: u32| match (form, shape.in_place) {
+            (Form::InPlace, Overlap::RecvInSend) => self.case.own_block(),
+            _ => block as usize * count..(block as usize + 1) * count,
+        };
+        let first = collective.source_block(Rank(rank)) as usize * count;
+        let blocks = 0..shape.recv.count(ranks);
+        blocks.filter_map(|block| Some((table(block)?, range(block), first))).collect()
     }
 }
 
@@ -126,12 +120,14 @@ impl<T: Value> Work for Task<'_, T> {
             return;
         }
         let own = self.input_table(case.rank, seed);
+        let shape = case.operation.collective().map(Collective::shape);
+        let has_input = shape.is_none_or(|shape| shape.send.is_present(case.rank == root.0));
         let (input, output) = self.slices();
-        match (case.operation, case.form) {
-            (_, Form::OutOfPlace) => own.write(input, 0),
-            (Operation::Collective(Collective::AllGather), _) => own.write(&mut output[case.own_block()], 0),
-            (Operation::Collective(Collective::Broadcast), _) if case.rank != root.0 => {}
-            _ => own.write(output, 0),
+        match (case.form, shape.map(|shape| shape.in_place)) {
+            (Form::OutOfPlace, _) => own.write(input, 0),
+            (Form::InPlace, _) if !has_input => {}
+            (Form::InPlace, Some(Overlap::SendInRecv)) => own.write(&mut output[case.own_block()], 0),
+            (Form::InPlace, _) => own.write(output, 0),
         }
     }
 

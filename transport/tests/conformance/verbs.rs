@@ -149,7 +149,7 @@ impl Sink for DeviceSink<'_> {
 /// Messages up to this length are copied by their sender, which need not wait for their arrival then.
 const COPIED_BYTES: usize = 32 << 10;
 
-/// Messages up to this length are copied by their receiver where devices write remotely, which saves the grant.
+/// Messages up to this length are copied by their receiver where devices write remotely: no grant is needed.
 const LANDED_BYTES: usize = 64 << 10;
 
 pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
