@@ -231,7 +231,7 @@ impl Engine {
                     }
                     _ => peer.receive(env, index, id.value, completion.bytes as usize)?,
                 };
-                if kept { Ok(()) } else { peer.release_slot(env, index, id.value) }
+                if kept { peer.refill(env, index) } else { peer.release_slot(env, index, id.value) }
             }
             What::Piece | What::Trailer if state != State::Up => Ok(()),
             What::Piece => peer.data_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes)),

@@ -354,7 +354,11 @@ impl Peer {
     ) -> Result<SendProgress, TransportError> {
         let before = state.staged;
         while state.staged < ready {
-            let Some(grant) = self.out[lane].next_grant(lane, &env.rules, state, src.len()) else { break };
+            let Some(grant) = self.out[lane].next_grant(lane, &env.rules, state, src.len()) else {
+                // The word of what has arrived and been handed over may have been lost.
+                self.wants_word = true;
+                break;
+            };
             self.check_grant(&grant, state, src.len())?;
             if state.staged + grant.len as usize > ready {
                 break;

@@ -282,10 +282,6 @@ impl Queue {
     /// come that would make room.
     #[cold]
     fn learns_depth(&mut self) -> bool {
-        eprintln!(
-            "learn {:?} posted {} completed {} signaled {}",
-            self.id, self.posted, self.completed, self.signaled
-        );
         self.refusals += 1;
         self.depth = (self.entries - self.entries_left).max(self.largest + 1) as u32;
         super::wire::is_before(self.completed, self.signaled)

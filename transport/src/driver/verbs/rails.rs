@@ -62,6 +62,13 @@ impl Peer {
         slot: u32,
     ) -> Result<(), TransportError> {
         self.rails[rail].free.push(slot);
+        self.refill(env, rail)
+    }
+
+    /// Posts receives of free slots, several at a time. A device that takes few receives has fewer posted than slots:
+    /// each that a message has used makes room for another one, whether the message stays in its slot or not.
+    #[inline]
+    pub(super) fn refill(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
         if self.rails[rail].free.len() < REPOST_AT {
             return Ok(());
         }

@@ -7,6 +7,7 @@
 use super::{
     incoming::Incoming,
     landing::LANDINGS,
+    outgoing::Outgoing,
     peer::{EAGER_CREDITS, Env, FIRST_PATIENCE, Peer, TX_SLOTS},
     wire::{ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, LANES, Mark, Tally},
 };
@@ -145,7 +146,9 @@ impl Peer {
 
     /// A word of what the peer has received may have been lost, and it will not say so again by itself.
     fn ask(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
-        if !std::mem::take(&mut self.wants_word) || self.gone {
+        // Calls do not wait for staged pieces, but their places and the end of the connection do.
+        let waits = std::mem::take(&mut self.wants_word) || !self.out.iter().all(Outgoing::is_idle);
+        if !waits || self.gone {
             self.asked = None;
             self.asking = FIRST_PATIENCE;
             return Ok(());
