@@ -2,6 +2,12 @@
 
 use std::{ffi::OsString, ops::RangeInclusive, time::Duration};
 
+/// Returns the help of an option that names a transport: the names, and the default.
+pub(crate) fn transport_help(rest: &str) -> String {
+    let names: Vec<&str> = tbccl::Transport::names().collect();
+    format!("Transport between processes: {}{rest}", names.join(", "))
+}
+
 /// Parses a number of ranks.
 pub(crate) fn ranks(text: &str) -> Result<u32, String> {
     match text.parse() {

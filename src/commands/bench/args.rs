@@ -55,9 +55,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     pub(super) ranks: Option<u32>,
 
-    /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto, between processes; local, between threads;
-    /// auto is shm [default: TBCCL_TRANSPORT, or auto]
-    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = Transport::from_str,
+        help = arguments::transport_help("; local, between threads [default: TBCCL_TRANSPORT, or auto]")
+    )]
     pub(super) transport: Option<Transport>,
 
     /// Smallest size in bytes; K, M, G and T are understood
@@ -195,9 +198,7 @@ impl FromStr for Transport {
         match text {
             "local" => Ok(Transport::Local),
             _ => text.parse().map(Transport::Between).map_err(|_: UnknownName| {
-                const NAMES: [&str; 8] =
-                    ["auto", "local", "shm", "tcp", "shm+tcp", "verbs", "shm+verbs", "shm+auto"];
-                UnknownName::new("transport", text, NAMES)
+                UnknownName::new("transport", text, tbccl::Transport::names().chain(["local"]))
             }),
         }
     }

@@ -52,9 +52,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
     ranks: Option<u32>,
 
-    /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: TBCCL_TRANSPORT, or
-    /// auto]
-    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = Transport::from_str,
+        help = arguments::transport_help("; auto is shm [default: TBCCL_TRANSPORT, or auto]")
+    )]
     transport: Option<Transport>,
 
     /// Bytes per message of the bandwidth measurement; K, M and G are understood

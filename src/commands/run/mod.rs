@@ -82,9 +82,13 @@ pub(crate) struct Job {
     #[arg(short = 'x', value_name = "KEY[=VALUE]", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
 
-    /// Transport between ranks: auto, shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; short for -x
-    /// TBCCL_TRANSPORT=NAME [default: auto; shm+auto on several hosts]
-    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = Transport::from_str,
+        help = arguments::transport_help("; short for -x TBCCL_TRANSPORT=NAME \
+             [default: auto; shm+auto on several hosts]")
+    )]
     transport: Option<Transport>,
 
     /// Working folder of every rank, also on other hosts (this command's own)

@@ -65,9 +65,12 @@ pub(crate) struct Args {
     )]
     ranks: Option<u32>,
 
-    /// Transport: shm, tcp, verbs, shm+tcp, shm+verbs or shm+auto; auto is shm [default: TBCCL_TRANSPORT, or
-    /// auto]
-    #[arg(long, value_name = "NAME", value_parser = Transport::from_str)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = Transport::from_str,
+        help = arguments::transport_help("; auto is shm [default: TBCCL_TRANSPORT, or auto]")
+    )]
     transport: Option<Transport>,
 
     /// Collectives to tune, e.g. all_reduce,broadcast [default: all]
