@@ -1,40 +1,45 @@
-//! What ranks tell each other before their queue pairs are connected, over the connections of the job's rendezvous.
+//! Handshake messages: exchanged before queue pairs are connected, over the connections of the job's
+//! rendezvous.
 //!
-//! Three rounds, each an exchange of everyone's words with everyone: who has which devices ([`Devices`]); which devices
-//! of ours reach which of theirs ([`Reach`]); and the numbers of the queue pairs that were made ([`Rails`]). Words are
-//! JSON, since they are few and people read them when something is wrong.
+//! The handshake has three rounds. In each round every rank sends a message to all ranks:
 //!
-//! Nothing is believed: a word of another version, of another round, or that does not parse is an error that names the
-//! rank.
+//! 1. [`Devices`]: the devices of the rank.
+//! 2. [`Reach`]: the pairs of its own and other ranks' devices that reach each other.
+//! 3. [`Rails`]: the numbers of the queue pairs that the rank has created.
+//!
+//! Messages are JSON, because they are few, and people read them when something is wrong.
+//!
+//! Input is untrusted: a message of another version, of another round, or one that does not parse, is an
+//! error that names the rank.
 
 use crate::{TransportError, verbs::Gid};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-/// The version of these words, and of what follows them. Equal on all ranks.
+/// Version of these messages, and of the protocol that follows them. Equal on all ranks.
 const VERSION: u32 = super::wire::VERSION as u32;
-/// No word is longer.
-const MAX_BYTES: usize = 4 << 20;
+/// Maximum bytes of a message.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
-/// One device that can be used.
+/// Usable device of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Device {
     pub(super) name: String,
-    /// 32 hexadecimal digits.
+    /// GID of the port, as 32 hexadecimal digits.
     pub(super) gid: String,
     pub(super) lid: u16,
-    /// Bytes of a packet, as verbs number them.
+    /// MTU of the port, as the value of the verbs enumeration `ibv_mtu`.
     pub(super) mtu: u32,
-    /// Reliable connections.
+    /// Whether the device supports reliable connections (RC).
     pub(super) reliable: bool,
-    /// Its memory can be written to from afar.
+    /// Whether peers can write to the device's memory, with immediate data.
     pub(super) one_sided: bool,
     pub(super) max_message_bytes: u64,
-    /// Where depths are counted in frames: how many to have in a queue.
+    /// Queue depth in frames, on devices that count depths in frames.
     pub(super) frame_depth: Option<u32>,
 }
 
-/// The first word.
+/// Message of the first round: the host name of the rank and its devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Devices {
@@ -42,35 +47,39 @@ pub(super) struct Devices {
     pub(super) devices: Vec<Device>,
 }
 
-/// The second word: which devices of ours (by index) reach which of whom; or what we have been given instead.
+/// Message of the second round: the pairs of devices that reach each other, or the digest of the device
+/// matrix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reach {
-    /// Peer, our device, theirs.
+    /// Peer, index of the sender's device, index of the peer's device.
     pub(super) pairs: Vec<(u32, usize, usize)>,
-    /// A digest of the device matrix that we have been given.
+    /// Digest of the sender's device matrix. With a matrix, `pairs` is empty.
     pub(super) matrix: Option<u32>,
 }
 
-/// The third word: our ends of all rails.
+/// Message of the third round: the sender's ends of all rails.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rails {
     pub(super) rails: Vec<End>,
 }
 
-/// Our end of a rail.
+/// The sender's end of a rail.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct End {
+    /// Rank at the other end.
     pub(super) peer: u32,
-    /// The rail's number between the two.
+    /// Index of the rail among the rails between the two ranks.
     pub(super) rail: usize,
+    /// First packet sequence number.
     pub(super) psn: u32,
+    /// Queue pair number of the control queue.
     pub(super) control: u32,
-    /// By lane, where pieces have queues of their own.
+    /// Queue pair numbers of the data queues, by lane. Empty on devices with remote write.
     pub(super) data: Vec<u32>,
-    /// Addresses and keys of the landing places, by lane and number, where pieces are written.
+    /// Addresses and keys of the landing buffers, by lane and number. Empty on devices without remote write.
     pub(super) landings: Vec<(u64, u32)>,
 }
 
@@ -79,41 +88,45 @@ pub(super) struct End {
 struct Envelope<T> {
     tbccl_verbs: u32,
     round: String,
-    word: T,
+    #[serde(rename = "word")]
+    message: T,
 }
 
-/// Packs a word.
-pub(super) fn pack<T: Serialize>(round: &str, word: T) -> Vec<u8> {
-    let envelope = Envelope { tbccl_verbs: VERSION, round: round.to_owned(), word };
-    serde_json::to_vec(&envelope).expect("numbers and text become JSON")
+/// Encodes a message as JSON.
+pub(super) fn pack<T: Serialize>(round: &str, message: T) -> Vec<u8> {
+    let envelope = Envelope { tbccl_verbs: VERSION, round: round.to_owned(), message };
+    serde_json::to_vec(&envelope).expect("numbers and text are valid JSON")
 }
 
-/// Everyone's words of a round, by rank.
-pub(super) fn unpack<T: DeserializeOwned>(round: &str, words: &[Vec<u8>]) -> Result<Vec<T>, TransportError> {
-    words.iter().enumerate().map(|(rank, word)| unpack_one(round, rank as u32, word)).collect()
+/// Decodes the messages of a round, by rank.
+pub(super) fn unpack<T: DeserializeOwned>(
+    round: &str,
+    messages: &[Vec<u8>],
+) -> Result<Vec<T>, TransportError> {
+    messages.iter().enumerate().map(|(rank, message)| unpack_one(round, rank as u32, message)).collect()
 }
 
-fn unpack_one<T: DeserializeOwned>(round: &str, peer: u32, word: &[u8]) -> Result<T, TransportError> {
-    let broken = |what: String| TransportError::DeviceDescription { peer, what };
-    if word.len() > MAX_BYTES {
-        return Err(broken(format!("it is {} bytes long", word.len())));
+fn unpack_one<T: DeserializeOwned>(round: &str, peer: u32, message: &[u8]) -> Result<T, TransportError> {
+    let invalid = |what: String| TransportError::DeviceDescription { peer, what };
+    if message.len() > MAX_MESSAGE_BYTES {
+        return Err(invalid(format!("it is {} bytes long", message.len())));
     }
     let parsed =
-        serde_json::from_slice::<serde_json::Value>(word).map_err(|error| broken(error.to_string()))?;
+        serde_json::from_slice::<serde_json::Value>(message).map_err(|error| invalid(error.to_string()))?;
     let version = parsed.get("tbccl_verbs").and_then(serde_json::Value::as_u64);
     if version != Some(VERSION.into()) {
         let theirs = version.map_or("none".to_owned(), |version| version.to_string());
-        return Err(broken(format!("its protocol version is {theirs}, ours is {VERSION}")));
+        return Err(invalid(format!("its protocol version is {theirs}, ours is {VERSION}")));
     }
-    let said = parsed.get("round").and_then(serde_json::Value::as_str).unwrap_or_default();
-    if said != round {
-        return Err(broken(format!("it is of round `{said}` instead of `{round}`")));
+    let actual = parsed.get("round").and_then(serde_json::Value::as_str).unwrap_or_default();
+    if actual != round {
+        return Err(invalid(format!("it is of round `{actual}` instead of `{round}`")));
     }
-    let envelope: Envelope<T> = serde_json::from_value(parsed).map_err(|error| broken(error.to_string()))?;
-    Ok(envelope.word)
+    let envelope: Envelope<T> = serde_json::from_value(parsed).map_err(|error| invalid(error.to_string()))?;
+    Ok(envelope.message)
 }
 
-/// A GID as 32 hexadecimal digits.
+/// Formats a GID as 32 hexadecimal digits.
 pub(super) fn gid_text(gid: Gid) -> String {
     use std::fmt::Write;
     gid.0.iter().fold(String::new(), |mut text, byte| {
@@ -122,7 +135,7 @@ pub(super) fn gid_text(gid: Gid) -> String {
     })
 }
 
-/// The GID of 32 hexadecimal digits.
+/// Parses a GID of 32 hexadecimal digits.
 pub(super) fn gid_of(text: &str) -> Option<Gid> {
     if text.len() != 32 {
         return None;
@@ -135,20 +148,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_survive_packing_and_others_are_refused() {
-        let word = Reach { pairs: vec![(1, 0, 2)], matrix: Some(7) };
-        let packed = pack("reach", &word);
-        assert_eq!(unpack::<Reach>("reach", std::slice::from_ref(&packed)).expect("ours"), [word]);
+    fn messages_survive_packing_and_others_are_refused() {
+        let message = Reach { pairs: vec![(1, 0, 2)], matrix: Some(7) };
+        let packed = pack("reach", &message);
+        assert_eq!(unpack::<Reach>("reach", std::slice::from_ref(&packed)).expect("ours"), [message]);
         let unknown = format!(r#"{{"tbccl_verbs":{VERSION},"round":"rails","word":{{"rails":[],"x":1}}}}"#);
-        for (broken, says) in [
+        for (invalid, expected_text) in [
             (packed.clone(), "round"),
             (b"GET / HTTP/1.1".to_vec(), "rank 0"),
             (br#"{"tbccl_verbs":99,"round":"x","word":{}}"#.to_vec(), "version is 99"),
             (br#"{"round":"rails"}"#.to_vec(), "version is none"),
             (unknown.into_bytes(), "unknown field"),
         ] {
-            let error = unpack::<Rails>("rails", &[broken]).expect_err("not ours").to_string();
-            assert!(error.contains(says), "{error}");
+            let error = unpack::<Rails>("rails", &[invalid]).expect_err("not ours").to_string();
+            assert!(error.contains(expected_text), "{error}");
         }
     }
 

@@ -1,10 +1,10 @@
-//! The lease of memory that is lent: whoever drops it has the memory back, and no device knows it any more.
+//! Registration guard of user memory. Dropping the guard ends the memory's registration with all devices.
 
 use super::{endpoint::lock, engine::Engine};
 use crate::driver::RegistrationGuard;
 use std::sync::{Mutex, Weak};
 
-/// Memory that is lent to an engine, by its first address.
+/// Registration guard, which names the registered memory by its first address.
 #[derive(Debug)]
 pub(super) struct VerbsLease {
     pub(super) engine: Weak<Mutex<Engine>>,

@@ -1,34 +1,36 @@
-//! Memory of the caller's that devices may be told of: a cache of registrations.
+//! Registration cache: user memory that devices register when an operation uses it.
 //!
-//! A caller lends memory and promises that it stays where it is. It is registered when an operation first uses it, with
-//! every device, and stays so until the caller takes it back or others need the room: registrations are counted, in
-//! regions and bytes, against a budget and against what the devices take. Where there is no room, or a device
-//! knows no memory that is registered after its connections, bytes are copied as they are from any other memory.
+//! User memory is memory that the caller has registered with the endpoint and promises not to move. An
+//! operation that uses it registers it with every device. It stays registered until the caller takes it back
+//! or another range needs the room: registrations are limited, in regions and bytes, by a budget and by the
+//! devices. If there is no room, or a device does not support registration after its queue pairs are
+//! connected, bytes are copied as for any other memory.
 //!
-//! A place in lent memory is its address with the highest bit set, so that it can't be one in the slab.
+//! An offset in user memory is its address with the highest bit set, so that it can't be an offset in the
+//! slab.
 //!
-//! Invariant: memory that an operation under way uses stays registered until that has ended.
+//! Invariant: memory that an operation in progress uses stays registered until the operation has ended.
 
 use super::{memory::Keys, port::Port};
 
-/// Marks places in lent memory.
-pub(super) const LENT: usize = 1 << (usize::BITS - 1);
+/// Bit that marks an offset as one in user memory.
+pub(super) const USER_MEMORY_BIT: usize = 1 << (usize::BITS - 1);
 
-/// What may be registered at a time, with each device.
+/// Maximum registrations at a time, on each device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) regions: usize,
     pub(super) bytes: u64,
 }
 
-/// Something lent.
+/// Range of user memory.
 #[derive(Debug)]
 struct Range {
     start: usize,
     len: usize,
-    /// Operations under way that use it.
-    uses: u32,
-    /// When an operation last began to use it, by their number.
+    /// Operations in progress that use the range.
+    active_uses: u32,
+    /// Number of the last operation that began to use the range.
     last_use: u64,
     is_registered: bool,
 }
@@ -39,37 +41,37 @@ impl Range {
     }
 }
 
-/// All that is lent.
+/// All ranges of user memory, and the budget of their registrations.
 #[derive(Debug)]
 pub(super) struct Lent {
     ranges: Vec<Range>,
     budget: Budget,
     segment_bytes: usize,
-    uses: u64,
+    operations: u64,
 }
 
 impl Lent {
     pub(super) fn new(budget: Budget, segment_bytes: usize) -> Lent {
-        Lent { ranges: Vec::new(), budget, segment_bytes, uses: 0 }
+        Lent { ranges: Vec::new(), budget, segment_bytes, operations: 0 }
     }
 
-    /// Takes memory; false when some of it is lent already.
+    /// Adds a range. Returns false if part of it belongs to another range.
     pub(super) fn lend(&mut self, start: usize, len: usize) -> bool {
-        let is_taken =
+        let overlaps =
             self.ranges.iter().any(|range| start < range.start + range.len && range.start < start + len);
-        if !is_taken {
-            self.ranges.push(Range { start, len, uses: 0, last_use: 0, is_registered: false });
+        if !overlaps {
+            self.ranges.push(Range { start, len, active_uses: 0, last_use: 0, is_registered: false });
         }
-        !is_taken
+        !overlaps
     }
 
-    /// Gives memory back; no device knows it any more.
+    /// Removes a range, and ends its registration with all devices.
     pub(super) fn give_back(&mut self, start: usize, ports: &mut [Port]) {
         self.ranges.retain(|range| range.start != start);
-        ports.iter_mut().for_each(|port| port.keys.forget(start));
+        ports.iter_mut().for_each(|port| port.keys.deregister(start));
     }
 
-    /// Where in lent and registered memory this lies, if it does.
+    /// Returns the offset of memory that lies completely in one registered range.
     #[inline]
     pub(super) fn locate(&self, start: *const u8, len: usize) -> Option<usize> {
         if self.ranges.is_empty() {
@@ -79,21 +81,21 @@ impl Lent {
         self.ranges
             .iter()
             .any(|range| range.is_registered && range.covers(start, len))
-            .then_some(start | LENT)
+            .then_some(start | USER_MEMORY_BIT)
     }
 
-    /// An operation begins to use memory, which is registered if it is lent and there is room.
+    /// Marks memory as used by an operation, and registers its range if there is room.
     pub(super) fn begin_use(&mut self, start: usize, len: usize, ports: &mut [Port]) {
-        self.uses += 1;
-        let uses = self.uses;
+        self.operations += 1;
+        let operation = self.operations;
         let Some(index) = self.ranges.iter().position(|range| range.covers(start, len)) else { return };
         let range = &mut self.ranges[index];
-        range.uses += 1;
-        range.last_use = uses;
+        range.active_uses += 1;
+        range.last_use = operation;
         if range.is_registered || !self.make_room(index, ports) {
             return;
         }
-        // A device that has no room by its own account may have it when something else is forgotten.
+        // A device that refuses a registration may accept it after another range is evicted.
         while !self.register(index, ports) {
             if !self.evict(ports) {
                 return;
@@ -101,10 +103,10 @@ impl Lent {
         }
     }
 
-    /// An operation has ended that used this memory.
+    /// Ends a use of memory that [`Lent::begin_use`] marked.
     pub(super) fn end_use(&mut self, start: usize, len: usize) {
         if let Some(range) = self.ranges.iter_mut().find(|range| range.covers(start, len)) {
-            range.uses = range.uses.saturating_sub(1);
+            range.active_uses = range.active_uses.saturating_sub(1);
         }
     }
 
@@ -112,12 +114,12 @@ impl Lent {
         range.len.div_ceil(self.segment_bytes)
     }
 
-    /// Forgets what was not used for longest until the budget has room for a range.
+    /// Evicts the least recently used ranges until the budget has room for a range.
     fn make_room(&mut self, index: usize, ports: &mut [Port]) -> bool {
         loop {
-            let of_budget =
+            let counted =
                 self.ranges.iter().enumerate().filter(|(i, range)| range.is_registered || *i == index);
-            let (regions, bytes) = of_budget.fold((0, 0), |(regions, bytes), (_, range)| {
+            let (regions, bytes) = counted.fold((0, 0), |(regions, bytes), (_, range)| {
                 (regions + self.regions_of(range), bytes + range.len as u64)
             });
             if regions <= self.budget.regions && bytes <= self.budget.bytes {
@@ -129,24 +131,25 @@ impl Lent {
         }
     }
 
-    /// Forgets what was not used for longest; false when all is in use.
+    /// Evicts the least recently used range. Returns false if all ranges are in use.
     fn evict(&mut self, ports: &mut [Port]) -> bool {
-        let idle = self.ranges.iter_mut().filter(|range| range.is_registered && range.uses == 0);
-        let Some(oldest) = idle.min_by_key(|range| range.last_use) else { return false };
-        oldest.is_registered = false;
-        ports.iter_mut().for_each(|port| port.keys.forget(oldest.start));
+        let idle = self.ranges.iter_mut().filter(|range| range.is_registered && range.active_uses == 0);
+        let Some(least_recent) = idle.min_by_key(|range| range.last_use) else { return false };
+        least_recent.is_registered = false;
+        ports.iter_mut().for_each(|port| port.keys.deregister(least_recent.start));
         true
     }
 
     fn register(&mut self, index: usize, ports: &mut [Port]) -> bool {
         let segment_bytes = self.segment_bytes;
         let range = &mut self.ranges[index];
-        let known = |port: &mut Port| {
-            port.abilities.late_registration && port.keys.learn(range.start, range.len, segment_bytes)
+        let register = |port: &mut Port| {
+            port.abilities.late_registration
+                && port.keys.register_user_memory(range.start, range.len, segment_bytes)
         };
-        range.is_registered = ports.iter_mut().all(known);
+        range.is_registered = ports.iter_mut().all(register);
         if !range.is_registered {
-            ports.iter_mut().for_each(|port: &mut Port| Keys::forget(&mut port.keys, range.start));
+            ports.iter_mut().for_each(|port: &mut Port| Keys::deregister(&mut port.keys, range.start));
         }
         range.is_registered
     }
@@ -181,7 +184,11 @@ mod tests {
         for (start, len, found) in
             [(4096, 4096, true), (4095, 2, false), (8000, 192, true), (8000, 193, false)]
         {
-            assert_eq!(lent.locate(start as *const u8, len), found.then_some(start | LENT), "{start}+{len}");
+            assert_eq!(
+                lent.locate(start as *const u8, len),
+                found.then_some(start | USER_MEMORY_BIT),
+                "{start}+{len}"
+            );
         }
     }
 

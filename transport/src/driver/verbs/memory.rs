@@ -1,16 +1,17 @@
-//! The slab as devices see it: segments that are registered with every device, and where in them something lies.
+//! Slab as devices see it: segments that are registered with every device, and offsets in them.
 //!
-//! The slab is registered in segments, because a device maps only so much at a time, some refuse regions that cross a
-//! 4 GiB line, and where registration may come late only those segments are registered that are used. Neighbouring
-//! segments overlap by a piece, so every piece lies in one segment wherever it begins. No buffer crosses a 4 GiB line,
-//! so that no piece does.
+//! The slab is registered in segments, because a device maps a limited number of bytes at a time, and some
+//! devices refuse regions that cross a 4 GiB line. With late registration, only segments in use are
+//! registered. Adjacent segments overlap by a piece, so every piece lies in one segment regardless of its
+//! offset. No buffer crosses a 4 GiB line, so no piece does.
 //!
 //! # Safety
-//! Addresses are those of the slab's part of a mapping, with offsets checked against its length; the mapping lives as long as
-//! the [`Memory`], and regions are dropped before it. Or they are those of lent memory, which its owner keeps where it is
-//! until it is taken back, when its regions end; places in it come from [`super::lent`] only.
+//! Addresses in the slab lie in its part of a mapping, with offsets checked against its length. The mapping
+//! lives as long as the [`Memory`], and regions are dropped before it. Addresses in user memory belong to an
+//! owner who keeps the memory in place until it is taken back, which ends its regions. Offsets in user memory
+//! come from [`super::lent`] only.
 
-use super::lent::LENT;
+use super::lent::USER_MEMORY_BIT;
 use crate::{
     TransportError,
     memory::{Mapping, Slab, Span},
@@ -18,24 +19,24 @@ use crate::{
 };
 use std::{collections::BTreeMap, sync::Arc};
 
-/// Address lines that no region may cross on devices that keep 32 bits of addresses.
+/// Bytes between the address boundaries that no region may cross, on devices that keep 32 bits of addresses.
 pub(in crate::driver) const LINE: usize = 1 << 32;
 
-/// The slab, and how it is divided.
+/// Slab, divided into segments.
 #[derive(Clone, Debug)]
-pub(super) struct Memory(Arc<Division>);
+pub(super) struct Memory(Arc<Segmentation>);
 
 #[derive(Debug)]
-struct Division {
+struct Segmentation {
     _mapping: Arc<Mapping>,
     start: usize,
     len: usize,
     segment_bytes: usize,
-    /// The largest run.
+    /// Maximum bytes of a run, by which adjacent segments overlap.
     overlap: usize,
 }
 
-/// Bytes of the slab, with the key of their segment on one device.
+/// Bytes of the slab or of user memory, with the key of their segment on one device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run(LocalRun);
 
@@ -52,64 +53,66 @@ impl Run {
 }
 
 impl Memory {
-    /// Divides a slab; no run of it will be longer than `overlap`.
+    /// Divides a slab into segments. No run may be longer than `overlap`.
     pub(super) fn new(slab: &Slab, segment_bytes: usize, overlap: usize) -> Memory {
         let (mapping, start, len) = slab.extent();
         let (mapping, start) = (Arc::clone(mapping), start as usize);
-        Memory(Arc::new(Division { _mapping: mapping, start, len, segment_bytes, overlap }))
+        Memory(Arc::new(Segmentation { _mapping: mapping, start, len, segment_bytes, overlap }))
     }
 
-    /// Where in the slab this memory lies, if it does.
+    /// Returns the offset of memory that lies completely in the slab.
     #[inline]
     pub(super) fn locate(&self, start: *const u8, len: usize) -> Option<usize> {
-        let at = (start as usize).wrapping_sub(self.0.start);
-        (at <= self.0.len && len <= self.0.len - at).then_some(at)
+        let offset = (start as usize).wrapping_sub(self.0.start);
+        (offset <= self.0.len && len <= self.0.len - offset).then_some(offset)
     }
 
-    /// The address of a place in the slab, or in lent memory.
+    /// Returns the address of an offset in the slab or in user memory.
     #[inline]
     pub(super) fn address(&self, offset: usize) -> *mut u8 {
-        if offset & LENT != 0 {
-            return (offset & !LENT) as *mut u8;
+        if offset & USER_MEMORY_BIT != 0 {
+            return (offset & !USER_MEMORY_BIT) as *mut u8;
         }
         debug_assert!(offset <= self.0.len);
         (self.0.start + offset) as *mut u8
     }
 
     fn check(&self, offset: usize, len: usize) {
-        if offset & LENT != 0 {
+        if offset & USER_MEMORY_BIT != 0 {
             return;
         }
         assert!(offset <= self.0.len && len <= self.0.len - offset, "{offset}+{len} is outside of the slab");
     }
 
-    /// Bytes that a completed receive has put there.
+    /// Returns bytes that a completed receive has written.
     #[inline]
     pub(super) fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         self.check(offset, len);
-        // SAFETY: inside of the mapping, which starts zeroed, or of lent memory. The receive that wrote here is complete and the next
-        // one is posted only by who holds the endpoint's lock, as the caller does.
+        // SAFETY: the bytes lie in the mapping, which starts zeroed, or in user memory. The receive that
+        // wrote them is complete. The next receive is posted only by a holder of the endpoint's lock, and the
+        // caller holds it.
         unsafe { std::slice::from_raw_parts(self.address(offset), len) }
     }
 
-    /// Bytes for the runtime to read.
+    /// Returns bytes for the runtime to read.
     #[inline]
     pub(super) fn span(&self, offset: usize, len: usize) -> Span<'_> {
         self.check(offset, len);
-        // SAFETY: inside of the mapping, which lives as long as `self`, or of lent memory.
+        // SAFETY: the bytes lie in the mapping, which lives as long as `self`, or in user memory.
         unsafe { Span::new(self.address(offset), len) }
     }
 
-    /// Copies bytes to a place in the slab.
+    /// Copies bytes to an offset in the slab.
     #[inline]
     pub(super) fn put(&self, offset: usize, bytes: Span<'_>) {
         self.check(offset, bytes.len());
-        // SAFETY: the target is inside of the mapping, the source as long as the span says. A device may be reading the
-        // target only if its owner broke the protocol's rule of waiting for the acknowledgement, and these are bytes.
+        // SAFETY: the target lies in the mapping, and the source is as long as its span states. A device can
+        // read the target at the same time only if the target's owner violated the protocol's rule to wait
+        // for the acknowledgement, and the data are plain bytes.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.address(offset), bytes.len()) };
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub(super) fn segments(&self) -> usize {
         self.0.len.div_ceil(self.0.segment_bytes)
     }
@@ -118,7 +121,7 @@ impl Memory {
         offset / self.0.segment_bytes
     }
 
-    /// Where a segment begins, and its length with the overlap; cut at a 4 GiB line.
+    /// Returns the offset of a segment, and its length with the overlap. A 4 GiB line ends the segment.
     fn segment(&self, index: usize) -> (usize, usize) {
         let start = index * self.0.segment_bytes;
         let end = (start + self.0.segment_bytes + self.0.overlap).min(self.0.len);
@@ -128,53 +131,55 @@ impl Memory {
     }
 }
 
-/// The keys of the segments on one device.
+/// Regions and keys of all memory on one device.
 #[derive(Debug)]
 pub(super) struct Keys {
     domain: Domain,
     access: Access,
     regions: Vec<Option<Region>>,
-    /// Of lent memory, by its first address: bytes of a segment, and the segments.
-    lent: BTreeMap<usize, (usize, Vec<Region>)>,
+    /// Regions of user memory by its first address, with the bytes of a segment.
+    user_regions: BTreeMap<usize, (usize, Vec<Region>)>,
     memory: Memory,
 }
 
 impl Keys {
-    /// No segment is registered yet.
+    /// Creates the keys of a device, with no segment registered.
     pub(super) fn new(domain: Domain, access: Access, memory: Memory) -> Keys {
         let regions = std::iter::repeat_with(|| None).take(memory.segments()).collect();
-        Keys { domain, access, regions, lent: BTreeMap::new(), memory }
+        Keys { domain, access, regions, user_regions: BTreeMap::new(), memory }
     }
 
-    /// Registers lent memory, in segments that overlap by a piece; false when the device refuses.
+    /// Registers user memory in segments that overlap by a piece. Returns false if the device refuses.
     #[cold]
-    pub(super) fn learn(&mut self, start: usize, len: usize, segment_bytes: usize) -> bool {
+    pub(super) fn register_user_memory(&mut self, start: usize, len: usize, segment_bytes: usize) -> bool {
         let mut regions = Vec::new();
         for from in (0..len).step_by(segment_bytes) {
             let run = (segment_bytes + self.memory.0.overlap).min(len - from);
-            // SAFETY: its owner keeps it where it is until it is taken back, and `forget` is called.
+            // SAFETY: the owner keeps the memory in place until it is taken back, which calls `deregister`.
             match unsafe { self.domain.register((start + from) as *mut u8, run, self.access) } {
                 Ok(region) => regions.push(region),
                 Err(_) => return false,
             }
         }
-        self.lent.insert(start, (segment_bytes, regions));
+        self.user_regions.insert(start, (segment_bytes, regions));
         true
     }
 
-    /// Ends the registration of lent memory, if it is registered.
+    /// Ends the registration of user memory, if it is registered.
     #[cold]
-    pub(super) fn forget(&mut self, start: usize) {
-        self.lent.remove(&start);
+    pub(super) fn deregister(&mut self, start: usize) {
+        self.user_regions.remove(&start);
     }
 
-    fn lent_region(&self, address: usize) -> &Region {
+    fn user_region(&self, address: usize) -> &Region {
         let (start, (segment_bytes, regions)) =
-            self.lent.range(..=address).next_back().expect("what is located is registered");
+            self.user_regions.range(..=address).next_back().expect("located memory is registered");
         &regions[(address - start) / segment_bytes]
     }
 
-    /// Registers all segments: where a queue pair knows only those that came before it.
+    /// Registers all segments.
+    ///
+    /// Needed on devices where a connected queue pair can't use memory that is registered later.
     pub(super) fn register_all(&mut self) -> Result<(), TransportError> {
         (0..self.regions.len()).try_for_each(|index| self.register(index).map(drop))
     }
@@ -189,8 +194,8 @@ impl Keys {
 
     #[inline]
     fn region(&mut self, offset: usize) -> Result<&Region, TransportError> {
-        if offset & LENT != 0 {
-            return Ok(self.lent_region(offset & !LENT));
+        if offset & USER_MEMORY_BIT != 0 {
+            return Ok(self.user_region(offset & !USER_MEMORY_BIT));
         }
         let index = self.memory.segment_of(offset);
         if self.regions[index].is_none() {
@@ -199,7 +204,7 @@ impl Keys {
         Ok(self.regions[index].as_ref().expect("registered above"))
     }
 
-    /// A run for the device to work on.
+    /// Returns a run for the device to work on. Registers the segment if it is not registered yet.
     #[inline]
     pub(super) fn run(&mut self, offset: usize, len: usize) -> Result<Run, TransportError> {
         self.memory.check(offset, len);
@@ -208,7 +213,7 @@ impl Keys {
         Ok(Run(LocalRun { start, len: len as u32, lkey }))
     }
 
-    /// The same place as peers address it.
+    /// Returns the address and key of an offset, for use by peers.
     #[inline]
     pub(super) fn remote(&mut self, offset: usize) -> Result<RemoteRun, TransportError> {
         let address = self.memory.address(offset) as u64;

@@ -1,7 +1,7 @@
-//! Opening devices, before memory is registered with them.
+//! Opens devices, before memory is registered with them.
 //!
-//! Those that the matrix names for a rank, or all whose port is up: each with its address, and what it can do found out.
-//! Every failure names the rank, the device and the remedy.
+//! A rank opens the devices that the device matrix names for it, or all devices whose port is up. For each it
+//! determines the address (GID) and the capabilities. Every error names the rank, the device and the remedy.
 
 use super::{
     VerbsConfig,
@@ -13,7 +13,7 @@ use crate::{
     verbs::{Cause, Context, DeviceCapabilities, Domain, Library, PortState, QpType, VerbsError, find_gid},
 };
 
-/// A device before memory is registered with it.
+/// Open device, before memory is registered with it.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) context: Context,
@@ -23,21 +23,21 @@ pub(super) struct Opened {
     pub(super) gid_index: u8,
 }
 
-/// Opens the devices that are to be used: those that the matrix names for us, or all whose port is up.
+/// Opens the devices of this rank: those that the matrix names for it, or all whose port is up.
 pub(super) fn open_devices(
     library: &Library,
     config: &VerbsConfig,
     sharing: &Sharing,
-    say: &mut dyn FnMut(&str),
+    on_wait: &mut dyn FnMut(&str),
 ) -> Result<Vec<Opened>, TransportError> {
     let rank = sharing.rank();
-    let named = config.matrix.as_ref().map(|matrix| sharing.named(rank, matrix));
-    let wanted = match &named {
+    let from_matrix = config.matrix.as_ref().map(|matrix| sharing.matrix_devices(rank, matrix));
+    let wanted = match &from_matrix {
         Some(names) => names.clone(),
         None => library.devices()?.into_iter().map(|device| device.name).collect(),
     };
-    // A rank that others of its host take messages for needs none.
-    if named.is_some() && wanted.is_empty() && sharing.has_neighbours() {
+    // A rank needs no device if other ranks of its host receive messages for it.
+    if from_matrix.is_some() && wanted.is_empty() && sharing.has_local_peers() {
         return Ok(Vec::new());
     }
     if wanted.is_empty() {
@@ -46,12 +46,13 @@ pub(super) fn open_devices(
     let mut opened = Vec::new();
     let mut down = Vec::new();
     for name in wanted {
-        let context = library.open(&name).map_err(|error| of_matrix(rank, named.is_some(), error))?;
+        let context =
+            library.open(&name).map_err(|error| matrix_error(rank, from_matrix.is_some(), error))?;
         if context.port()?.state != PortState::ACTIVE {
             down.push(name);
             continue;
         }
-        opened.push(open_device(context, config, say)?);
+        opened.push(open_device(context, config, on_wait)?);
     }
     if opened.is_empty() {
         let (ports, remedy) = (down.join(", "), Cause::PortDown.remedy());
@@ -61,10 +62,10 @@ pub(super) fn open_devices(
     Ok(opened)
 }
 
-/// A name that no device has comes from the matrix, if there is one.
-fn of_matrix(rank: u32, is_given: bool, error: VerbsError) -> TransportError {
+/// Attributes an unknown device name to the matrix, if there is one.
+fn matrix_error(rank: u32, has_matrix: bool, error: VerbsError) -> TransportError {
     match error {
-        VerbsError::UnknownDevice { .. } if is_given => {
+        VerbsError::UnknownDevice { .. } if has_matrix => {
             TransportError::Wiring { rank, what: format!("the device matrix names an {error}") }
         }
         other => other.into(),
@@ -74,9 +75,9 @@ fn of_matrix(rank: u32, is_given: bool, error: VerbsError) -> TransportError {
 fn open_device(
     context: Context,
     config: &VerbsConfig,
-    say: &mut dyn FnMut(&str),
+    on_wait: &mut dyn FnMut(&str),
 ) -> Result<Opened, TransportError> {
-    let (gid_index, gid) = find_gid(&context, config.patience, say)?;
+    let (gid_index, gid) = find_gid(&context, config.patience, on_wait)?;
     let domain = context.domain()?;
     let abilities = DeviceCapabilities::probe(&context, &domain)?;
     let port = context.port()?;

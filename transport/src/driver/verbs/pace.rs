@@ -1,61 +1,68 @@
-//! How fast rails are.
+//! Bandwidth estimate of rails.
 //!
-//! Pieces are granted on the rail by which they are expected to arrive first, so that a cable that is three times as fast
-//! carries three times as much and none keeps the others waiting. What is expected follows from the bytes under way on a
-//! rail and from its pace. The *sender* measures that, since only it knows how long a rail had something to carry: bytes
-//! that have left, by the time in which there were any. It tells the receiver with every message it sends.
+//! A piece is granted on the rail on which it is expected to arrive first. A cable that is three times as
+//! fast then carries three times as many bytes, and no cable delays the others. The expected time follows
+//! from the bytes in flight on a rail and from its bandwidth. The *sender* measures the bandwidth, since only
+//! the sender knows how long a rail had something to carry. The bandwidth is the bytes sent, divided by the
+//! time in which bytes were posted. Every message reports it to the receiver.
 //!
-//! Invariant: every rail is given something now and then, however slow it was, so that one that has become faster is
-//! noticed.
+//! Invariant: every rail is granted a piece now and then, however slow it was, so that a rail that has become
+//! faster is noticed.
 
 use std::time::Instant;
 
-/// Every so many pieces one goes by a rail whose turn it is.
-const TURN_EVERY: u64 = 128;
-/// Older bytes count for half.
-const REMEMBERED_BYTES: u64 = 1 << 20;
-/// Before that many bytes have left nothing is said about a pace.
-const KNOWN_BYTES: u64 = 512 << 10;
-/// Bits of a cost as it is told; the number of its rail is above them.
+/// Interval, in pieces, at which a piece goes to the next rail in turn.
+const ROUND_ROBIN_INTERVAL: u64 = 128;
+/// Measured bytes above which a measurement is halved, so that older bytes count for less.
+const HALVE_ABOVE_BYTES: u64 = 1 << 20;
+/// Minimum bytes measured before an estimate is reported.
+const MIN_MEASURED_BYTES: u64 = 512 << 10;
+/// Bits of the cost in a report. The rail's index is in the bits above them.
 const COST_BITS: u32 = 28;
 
-/// What a rail carries away.
+/// Bandwidth measurement of a rail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
-    /// Bytes posted that have not left.
+    /// Bytes that are posted and not yet sent.
     posted: u64,
-    /// Since when there have been any, or when some last left.
-    since: Option<Instant>,
+    /// When bytes were first posted after none were, or when bytes were last sent.
+    interval_start: Option<Instant>,
+    /// Bytes sent in the time measured.
     bytes: u64,
+    /// Time measured, in nanoseconds.
     nanos: u64,
 }
 
 impl Pace {
     pub(super) fn posted(&mut self, bytes: u64, now: Instant) {
         if self.posted == 0 {
-            self.since = Some(now);
+            self.interval_start = Some(now);
         }
         self.posted += bytes;
     }
 
-    /// Bytes have left; those of small messages among them, which alone say nothing of a pace.
+    /// Records that bytes were sent.
+    ///
+    /// Bytes of small messages count only while pieces are posted, since alone they say nothing about
+    /// bandwidth.
     pub(super) fn left(&mut self, bytes: u64, now: Instant) {
         if self.posted == 0 {
             return;
         }
         self.posted = self.posted.saturating_sub(bytes);
-        let Some(since) = self.since.replace(now) else { return };
+        let Some(start) = self.interval_start.replace(now) else { return };
         self.bytes += bytes;
-        self.nanos += now.saturating_duration_since(since).as_nanos() as u64;
-        if self.bytes > REMEMBERED_BYTES {
+        self.nanos += now.saturating_duration_since(start).as_nanos() as u64;
+        if self.bytes > HALVE_ABOVE_BYTES {
             self.bytes /= 2;
             self.nanos /= 2;
         }
     }
 
-    /// As the peer is told: the rail, and nanoseconds for a MiB; 0 while that is not known.
+    /// Encodes a report for the peer: the rail, and its cost in nanoseconds per MiB. 0 while the cost is
+    /// unknown.
     pub(super) fn told(&self, rail: usize) -> u32 {
-        if self.bytes < KNOWN_BYTES {
+        if self.bytes < MIN_MEASURED_BYTES {
             return 0;
         }
         let cost = ((self.nanos << 20) / self.bytes).clamp(1, (1 << COST_BITS) - 1);
@@ -63,41 +70,42 @@ impl Pace {
     }
 }
 
-/// What a peer has told: which rail, and nanoseconds for a MiB by it.
-pub(super) fn heard(word: u32) -> Option<(usize, u64)> {
-    let cost = word & ((1 << COST_BITS) - 1);
-    (cost != 0).then_some(((word >> COST_BITS) as usize, cost.into()))
+/// Decodes a peer's report: the rail, and its cost in nanoseconds per MiB.
+pub(super) fn heard(report: u32) -> Option<(usize, u64)> {
+    let cost = report & ((1 << COST_BITS) - 1);
+    (cost != 0).then_some(((report >> COST_BITS) as usize, cost.into()))
 }
 
-/// A rail that could be taken.
+/// Rail that can be selected for a piece.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) rail: usize,
-    /// Bytes on their way by it.
+    /// Bytes in flight on the rail.
     pub(super) under_way: u64,
-    /// Nanoseconds for a MiB, where that is known.
+    /// Nanoseconds per MiB, if known.
     pub(super) cost: Option<u64>,
 }
 
-/// The rail by which that many bytes are expected to arrive first, for the piece of that number. While not all paces are
-/// known they are taken for equal.
+/// Selects the rail on which `bytes` bytes are expected to arrive first. `piece` is the number of the piece.
+///
+/// While the cost of any rail is unknown, all rails count as equally fast.
 pub(super) fn first(
     candidates: impl Iterator<Item = Candidate> + Clone,
     bytes: u64,
     piece: u64,
 ) -> Option<usize> {
-    if piece.is_multiple_of(TURN_EVERY) {
-        let turn = (piece / TURN_EVERY) as usize % candidates.clone().count().max(1);
+    if piece.is_multiple_of(ROUND_ROBIN_INTERVAL) {
+        let turn = (piece / ROUND_ROBIN_INTERVAL) as usize % candidates.clone().count().max(1);
         return candidates.clone().nth(turn).map(|candidate| candidate.rail);
     }
     let mut costs = candidates.clone().map(|candidate| candidate.cost);
-    let least = costs.clone().flatten().min().unwrap_or(1);
+    let lowest = costs.clone().flatten().min().unwrap_or(1);
     let all_known = costs.all(|cost| cost.is_some());
-    let expected = |candidate: &Candidate| {
-        let cost = candidate.cost.filter(|_| all_known).unwrap_or(least);
+    let expected_time = |candidate: &Candidate| {
+        let cost = candidate.cost.filter(|_| all_known).unwrap_or(lowest);
         (candidate.under_way + bytes).saturating_mul(cost)
     };
-    candidates.min_by_key(expected).map(|candidate| candidate.rail)
+    candidates.min_by_key(expected_time).map(|candidate| candidate.rail)
 }
 
 #[cfg(test)]
@@ -107,7 +115,7 @@ mod tests {
 
     const PIECE: u64 = 128 << 10;
 
-    /// Two cables that take so many nanoseconds for a piece, and what is known of them.
+    /// Two simulated cables with their nanoseconds per piece, and the measurements of both.
     struct Cables {
         nanos: [u64; 2],
         paces: [Pace; 2],
@@ -118,25 +126,25 @@ mod tests {
             Cables { nanos, paces: Default::default() }
         }
 
-        /// Grants a window of pieces over and over; how many go by each cable.
+        /// Grants a window of pieces over and over, and returns the number of pieces per cable.
         fn shares(&mut self, pieces: u32) -> [u32; 2] {
             let began = Instant::now();
             let at = |nanos| began + Duration::from_nanos(nanos);
             let (mut shares, mut free, mut now) = ([0; 2], [0; 2], 0);
-            // When pieces under way come, and by which cable.
+            // Arrival time and cable of the pieces in flight.
             let mut under_way: Vec<(u64, usize)> = Vec::new();
             for piece in 0..pieces {
                 if under_way.len() == 8 {
                     let next = (0..8).min_by_key(|k| under_way[*k]).expect("eight");
-                    let (came, cable) = under_way.swap_remove(next);
-                    now = came;
+                    let (arrival, cable) = under_way.swap_remove(next);
+                    now = arrival;
                     self.paces[cable].left(PIECE, at(now));
                 }
                 let candidates = (0..2).map(|rail| Candidate {
                     rail,
                     under_way: PIECE * under_way.iter().filter(|(_, cable)| *cable == rail).count() as u64,
-                    cost: heard(self.paces[rail].told(rail)).map(|(told, cost)| {
-                        assert_eq!(told, rail);
+                    cost: heard(self.paces[rail].told(rail)).map(|(reported, cost)| {
+                        assert_eq!(reported, rail);
                         cost
                     }),
                 });

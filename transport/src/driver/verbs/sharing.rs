@@ -1,18 +1,18 @@
 //! Ranks of one host that use the same devices.
 //!
-//! They reach each other by shared memory, and have no rails between them. What a device has of queue pairs and regions is
-//! for all of them together, so it is counted for all of them, before any is asked for. All know what all need, from the
-//! words that all have heard; so each refuses by itself, and for the same reason.
+//! Ranks of a host reach each other by shared memory, and have no rails between them. They share the queue
+//! pairs and regions of a device, so each rank adds up the needs of all of them before it requests any. Every
+//! rank knows these needs from the handshake messages, so each rank fails by itself, for the same reason.
 //!
-//! Pure. Where ranks share nothing, each is a host of its own.
+//! All functions are pure. Without sharing, every rank counts as a host of its own.
 
 use super::{introduction::Devices, wiring::Matrix};
 use crate::TransportError;
 
-/// Which ranks are of which host, as one of them sees it.
+/// Hosts of all ranks, from the view of one rank.
 #[derive(Clone, Debug)]
 pub(super) struct Sharing {
-    /// By rank: a number of its host.
+    /// Host number of each rank.
     hosts: Vec<u32>,
     rank: u32,
 }
@@ -26,12 +26,12 @@ impl Sharing {
         self.rank
     }
 
-    /// Are these of different hosts?
+    /// Returns whether two ranks are on different hosts.
     pub(super) fn are_apart(&self, a: u32, b: u32) -> bool {
         self.hosts[a as usize] != self.hosts[b as usize]
     }
 
-    /// Is this rank of another host than ours?
+    /// Returns whether `peer` is on another host than this rank.
     pub(super) fn is_far(&self, peer: usize) -> bool {
         self.are_apart(self.rank, peer as u32)
     }
@@ -40,24 +40,24 @@ impl Sharing {
         self.hosts.len() as u32
     }
 
-    /// The ranks of our host, ourselves among them.
-    fn ours(&self) -> impl Iterator<Item = u32> + '_ {
+    /// Returns the ranks of this host, this rank included.
+    fn local_ranks(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.size()).filter(|rank| !self.are_apart(self.rank, *rank))
     }
 
-    /// Are there other ranks on our host?
-    pub(super) fn has_neighbours(&self) -> bool {
-        self.ours().nth(1).is_some()
+    /// Returns whether this host has other ranks.
+    pub(super) fn has_local_peers(&self) -> bool {
+        self.local_ranks().nth(1).is_some()
     }
 
-    /// Each rank of our host with each of another one.
+    /// Returns all pairs of a rank of this host and a rank of another host.
     pub(super) fn pairs_of_host(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let far = move |rank| (0..self.size()).filter(move |peer| self.are_apart(rank, *peer));
-        self.ours().flat_map(move |rank| far(rank).map(move |peer| (rank, peer)))
+        self.local_ranks().flat_map(move |rank| far(rank).map(move |peer| (rank, peer)))
     }
 
-    /// The devices that the matrix names for a rank and its peers on other hosts, each once.
-    pub(super) fn named(&self, rank: u32, matrix: &Matrix) -> Vec<String> {
+    /// Returns the devices that the matrix names for `rank` and its peers on other hosts, each once.
+    pub(super) fn matrix_devices(&self, rank: u32, matrix: &Matrix) -> Vec<String> {
         let row = (0..).zip(&matrix[rank as usize]).filter(|(peer, _)| self.are_apart(rank, *peer));
         let mut names: Vec<String> = row.flat_map(|(_, cell)| cell).cloned().collect();
         names.sort();
@@ -65,16 +65,17 @@ impl Sharing {
         names
     }
 
-    /// How many ranks of our host open a device: all of them, unless a matrix says which.
+    /// Returns the number of ranks of this host that open a device: all, unless a matrix names the users.
     fn users(&self, device: &str, matrix: Option<&Matrix>) -> u64 {
         let uses = |rank: &u32| {
-            matrix.is_none_or(|matrix| self.named(*rank, matrix).iter().any(|name| name == device))
+            matrix.is_none_or(|matrix| self.matrix_devices(*rank, matrix).iter().any(|name| name == device))
         };
-        self.ours().filter(uses).count() as u64
+        self.local_ranks().filter(uses).count() as u64
     }
 
-    /// Has a device that must know all memory beforehand regions for the slabs of all who use it, of so many segments
-    /// each?
+    /// Checks that a device has regions for the slabs of all ranks that use it, of `segments` segments each.
+    ///
+    /// Applies to devices where all memory must be registered before queue pairs are connected.
     pub(super) fn check_regions(
         &self,
         device: &str,
@@ -91,86 +92,92 @@ impl Sharing {
             users => format!(", those of the {users} ranks of this host {}", segments * users),
         };
         Err(self.wiring(format!(
-            "the slab is {segments} segments{all}, and {device} has {regions} regions of memory; make the segments larger \
-             with TBCCL_SEGMENT_BYTES, or the slab smaller with TBCCL_SLAB_BYTES"
+            "the slab is {segments} segments{all}, and {device} has {regions} regions of memory; make the \
+             segments larger with TBCCL_SEGMENT_BYTES, or the slab smaller with TBCCL_SLAB_BYTES"
         )))
     }
 
-    /// Has a device a queue pair for each rank of our host, with which it tries who is reached?
-    pub(super) fn check_probing(&self, device: &str, most: u32) -> Result<(), TransportError> {
-        let ranks = self.ours().count() as u32;
-        if ranks <= most {
+    /// Checks that a device has one queue pair for each rank of this host, with which the rank probes its
+    /// peers.
+    pub(super) fn check_probing(&self, device: &str, queue_pairs: u32) -> Result<(), TransportError> {
+        let ranks = self.local_ranks().count() as u32;
+        if ranks <= queue_pairs {
             return Ok(());
         }
         Err(self.wiring(format!(
-            "{ranks} ranks of this host share {device}, which has {most} queue pairs; use fewer ranks per host, or say with \
-             a device matrix (TBCCL_IBV_DEVICES) which of them use it"
+            "{ranks} ranks of this host share {device}, which has {queue_pairs} queue pairs; use fewer ranks \
+             per host, or name the ranks that use it in a device matrix (TBCCL_IBV_DEVICES)"
         )))
     }
 
-    /// Has every device of ours, by name and queue pairs, enough of them for the rails that ranks of our host make on it?
+    /// Checks that every device of this rank has enough queue pairs for the rails that ranks of its host make
+    /// on it.
+    ///
+    /// `rails` lists rank and device name of each rail; `devices` lists device names and their queue pairs.
     pub(super) fn check_queue_pairs(
         &self,
         rails: &[(u32, &str)],
         per_rail: u32,
         devices: &[(&str, u32)],
     ) -> Result<(), TransportError> {
-        for (device, most) in devices {
-            let on_it = || rails.iter().filter(|(_, name)| name == device);
-            let needed = on_it().count() as u32 * per_rail;
-            if needed <= *most {
+        for (device, queue_pairs) in devices {
+            let on_device = || rails.iter().filter(|(_, name)| name == device);
+            let needed = on_device().count() as u32 * per_rail;
+            if needed <= *queue_pairs {
                 continue;
             }
-            let mut users: Vec<u32> = on_it().map(|(rank, _)| *rank).collect();
+            let mut users: Vec<u32> = on_device().map(|(rank, _)| *rank).collect();
             users.dedup();
-            let (whose, remedy) = match users.len() {
+            let (sharers, remedy) = match users.len() {
                 0 | 1 => (String::new(), "use fewer ranks, or give it fewer rails"),
                 _ => {
                     let users: Vec<String> = users.iter().map(u32::to_string).collect();
-                    let whose = format!(" (of ranks {}, which share it)", users.join(", "));
-                    (whose, "use fewer ranks per host, or connect only those that follow each other")
+                    let sharers = format!(" (of ranks {}, which share it)", users.join(", "));
+                    (sharers, "use fewer ranks per host, or connect only consecutive ranks")
                 }
             };
-            let count = on_it().count();
+            let count = on_device().count();
             return Err(self.wiring(format!(
-                "{device} would need {needed} queue pairs, {per_rail} for each of its {count} rails{whose}, and has {most}; \
-                 {remedy} with a device matrix (TBCCL_IBV_DEVICES)"
+                "{device} would need {needed} queue pairs, {per_rail} for each of its {count} \
+                 rails{sharers}, and has {queue_pairs}; {remedy} with a device matrix (TBCCL_IBV_DEVICES)"
             )));
         }
         Ok(())
     }
 
-    /// Does every host reach another one, if there are several? `connected` says by rank and peer who has a rail.
+    /// Checks that every host reaches another one, if there are several hosts.
+    ///
+    /// `connected` tells, by rank and peer, whether they have a rail.
     pub(super) fn check_hosts(
         &self,
         connected: &[Vec<bool>],
         devices: &[Devices],
     ) -> Result<(), TransportError> {
-        let is_alone = |rank: u32| {
+        let is_unconnected = |rank: u32| {
             let host = (0..self.size()).filter(|other| !self.are_apart(rank, *other));
             !host.into_iter().any(|member| connected[member as usize].contains(&true))
         };
         let has_others = (0..self.size()).any(|peer| self.are_apart(0, peer));
-        // Everyone says it of itself, where it is so.
-        let us = Some(self.rank).filter(|rank| is_alone(*rank));
-        let alone = us.or_else(|| (0..self.size()).find(|rank| is_alone(*rank)));
-        let Some(alone) = alone.filter(|_| has_others) else { return Ok(()) };
+        // Each unconnected rank names itself in its error; other ranks name the first unconnected rank.
+        let this_rank = Some(self.rank).filter(|rank| is_unconnected(*rank));
+        let rank = this_rank.or_else(|| (0..self.size()).find(|rank| is_unconnected(*rank)));
+        let Some(rank) = rank.filter(|_| has_others) else { return Ok(()) };
         let names = |rank: u32| {
             let names = devices[rank as usize].devices.iter().map(|device| device.name.as_str());
             names.collect::<Vec<_>>().join(", ")
         };
         let host = |rank: u32| devices[rank as usize].host.as_str();
-        let (whom, where_to) = match (self.size(), 1 - alone.min(1)) {
+        let (peers, other_host) = match (self.size(), 1 - rank.min(1)) {
             (2, peer) => (format!("rank {peer} ({})", names(peer)), host(peer)),
             _ => ("another rank".to_owned(), "another host"),
         };
         Err(TransportError::Wiring {
-            rank: alone,
+            rank,
             what: format!(
-                "none of its devices ({}) reaches one of {whom}; check that there is a cable between {} and {where_to}, \
-                 that both ports are up, and that the Thunderbolt bridge is off",
-                names(alone),
-                host(alone),
+                "none of its devices ({}) reaches one of {peers}; check that there is a cable between {} and \
+                 {other_host}, that both ports are up, and that the Thunderbolt bridge is off",
+                names(rank),
+                host(rank),
             ),
         })
     }
@@ -188,7 +195,7 @@ mod tests {
         Sharing::new((0..ranks).collect(), rank)
     }
 
-    /// Two hosts with two ranks each, 0 and 2 on one of them.
+    /// Two hosts with two ranks each: ranks 0 and 2 on one, ranks 1 and 3 on the other.
     fn two_by_two(rank: u32) -> Sharing {
         Sharing::new(vec![0, 1, 0, 1], rank)
     }
@@ -199,8 +206,9 @@ mod tests {
         let devices = [("en2", 10), ("en3", 10)];
         apart(5, 4).check_queue_pairs(&rails(3), 3, &devices).expect("nine of ten");
         let error = apart(5, 4).check_queue_pairs(&rails(4), 3, &devices).expect_err("twelve of ten");
-        let says = "rank 4: en3 would need 12 queue pairs, 3 for each of its 4 rails, and has 10; use fewer ranks, or";
-        assert!(error.to_string().starts_with(says), "{error}");
+        let expected_text = "rank 4: en3 would need 12 queue pairs, 3 for each of its 4 rails, and \
+             has 10; use fewer ranks, or";
+        assert!(error.to_string().starts_with(expected_text), "{error}");
     }
 
     #[test]
@@ -210,9 +218,9 @@ mod tests {
         let rails: Vec<(u32, &str)> = pairs.iter().map(|(rank, _)| (*rank, "en2")).collect();
         two_by_two(2).check_queue_pairs(&rails[..3], 3, &[("en2", 10)]).expect("nine of ten");
         let error = two_by_two(2).check_queue_pairs(&rails, 3, &[("en2", 10)]).expect_err("twelve of ten");
-        let says = "rank 2: en2 would need 12 queue pairs, 3 for each of its 4 rails (of ranks 0, 2, which share it), and \
-                    has 10; use fewer ranks per host";
-        assert!(error.to_string().starts_with(says), "{error}");
+        let expected_text = "rank 2: en2 would need 12 queue pairs, 3 for each of its 4 rails (of ranks \
+             0, 2, which share it), and has 10; use fewer ranks per host";
+        assert!(error.to_string().starts_with(expected_text), "{error}");
     }
 
     #[test]
@@ -227,7 +235,7 @@ mod tests {
         let row = |name: &str| vec![cell("near"), cell(name), cell("near"), cell(name)];
         let matrix = vec![row("en2"), row("x"), row("en3"), row("y")];
         two_by_two(0).check_regions("en2", Some(&matrix), 51, 100).expect("the other one uses en3");
-        assert_eq!(two_by_two(2).named(2, &matrix), ["en3"]);
+        assert_eq!(two_by_two(2).matrix_devices(2, &matrix), ["en3"]);
         apart(2, 0).check_regions("en2", None, 101, 100).expect_err("one rank is enough for that");
     }
 

@@ -1,8 +1,8 @@
-//! Waiting without polling, where devices announce completions.
+//! Waiting without polling, on devices that support completion events.
 //!
-//! A rank whose wait gets long asks for an announcement of the next completion, looks once more, and then sleeps on the
-//! descriptors of its devices: their completion channels, and those of their asynchronous events. Completion queues that
-//! were found full beyond a threshold are not slept on: more is coming than an announcement is worth.
+//! A rank whose wait is long requests an event for the next completion, polls once more, and then sleeps on
+//! the descriptors of its devices: completion channels and asynchronous events. It does not sleep after many
+//! completions in a row: more are about to come, and polling costs less than an event.
 
 use super::{endpoint::lock, engine::Engine};
 use crate::Sleeper;
@@ -15,16 +15,18 @@ use std::{
     time::Duration,
 };
 
-/// Sleeps until a device of the engine has something.
+/// Sleeper that wakes when a device of the engine has an event.
 #[derive(Debug)]
 pub(super) struct DeviceSleeper {
     engine: Arc<Mutex<Engine>>,
-    /// Completion channels and asynchronous events, as copies of our own.
+    /// Duplicated descriptors of the completion channels and of the asynchronous events.
     descriptors: Vec<OwnedFd>,
 }
 
 impl DeviceSleeper {
-    /// For all devices of the engine; `None` unless all of them announce completions.
+    /// Creates a sleeper for all devices of the engine.
+    ///
+    /// Returns `None` if there is no device, or if one has no completion channel.
     pub(super) fn new(engine: &Arc<Mutex<Engine>>) -> Option<DeviceSleeper> {
         let mut descriptors = Vec::new();
         for port in &lock(engine).ports {
@@ -39,15 +41,15 @@ impl DeviceSleeper {
 }
 
 impl Sleeper for DeviceSleeper {
-    fn sleep(&self, most: Duration) {
+    fn sleep(&self, max: Duration) {
         if !lock(&self.engine).may_sleep() {
             return;
         }
         let mut waiting: Vec<PollFd<'_>> =
             self.descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        let time = Timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
-        // Whatever ends the sleep, whoever polls next finds out.
-        let woken = poll(&mut waiting, Some(&time)).is_ok_and(|ready| ready > 0);
+        let timeout = Timespec { tv_sec: max.as_secs() as i64, tv_nsec: max.subsec_nanos().into() };
+        // The cause of the wake-up does not matter: the next poll finds it.
+        let woken = poll(&mut waiting, Some(&timeout)).is_ok_and(|ready| ready > 0);
         lock(&self.engine).has_slept(woken);
     }
 }

@@ -1,9 +1,9 @@
-//! Which devices make the rails between each pair of ranks.
+//! Selection of the devices that form the rails between each pair of ranks.
 //!
-//! Either the user says so, by a matrix of devices, or it is found out: every rank tries which of its devices reach
-//! which of its peers', and both ends choose the same pairs from what both have found.
+//! The user gives the rails in a device matrix, or the ranks detect them: every rank tries which of its
+//! devices reach which devices of its peers. Both ends then select the same pairs from the results of both.
 //!
-//! Pure: the same at both ends, from the same words.
+//! All functions are pure: both ends compute the same result from the same messages.
 
 use super::{
     introduction::{Devices, Reach},
@@ -11,37 +11,39 @@ use super::{
 };
 use crate::TransportError;
 
-/// Rails between two ranks, at most.
-pub(super) const MOST_RAILS: usize = 8;
+/// Maximum number of rails between two ranks.
+pub(super) const MAX_RAILS: usize = 8;
 
-/// A rail between us and a peer: our device and theirs, by index.
+/// Pair of devices that forms a rail between this rank and a peer: the device index at each end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cable {
     pub(super) ours: usize,
     pub(super) theirs: usize,
 }
 
-/// The names of devices that a user has given: by rank, by peer, in the order of the rails.
+/// Device names that the user has given: by rank, by peer, in the order of the rails.
 pub type Matrix = Vec<Vec<Vec<String>>>;
 
-/// A number that two different matrices are unlikely to share.
+/// Returns a checksum of a matrix, by which ranks compare their matrices.
 pub(super) fn digest(matrix: &Matrix) -> u32 {
-    checksum(&serde_json::to_vec(matrix).expect("text becomes JSON"))
+    checksum(&serde_json::to_vec(matrix).expect("text is valid JSON"))
 }
 
-/// Have all ranks been given the same matrix, or none?
+/// Checks that all ranks have the same matrix, or none.
 pub(super) fn check_matrices(reach: &[Reach]) -> Result<(), TransportError> {
-    let Some(odd) = reach.iter().position(|word| word.matrix != reach[0].matrix) else { return Ok(()) };
-    let what = match (reach[0].matrix, reach[odd].matrix) {
+    let Some(different) = reach.iter().position(|other| other.matrix != reach[0].matrix) else {
+        return Ok(());
+    };
+    let what = match (reach[0].matrix, reach[different].matrix) {
         (Some(_), None) => "it has no device matrix, and rank 0 has one",
         (None, Some(_)) => "it has a device matrix, and rank 0 has none",
         _ => "its device matrix differs from that of rank 0",
     };
     let what = format!("{what}; give all ranks the same TBCCL_IBV_DEVICES");
-    Err(TransportError::Wiring { rank: odd as u32, what })
+    Err(TransportError::Wiring { rank: different as u32, what })
 }
 
-/// Does any cable connect two ranks? The same on all ranks, from the same words.
+/// Returns whether any cable connects two ranks. All ranks compute the same result from the same messages.
 pub(super) fn connects(a: u32, b: u32, matrix: Option<&Matrix>, reach: &[Reach]) -> bool {
     match matrix {
         Some(matrix) => !matrix[a as usize][b as usize].is_empty(),
@@ -49,22 +51,24 @@ pub(super) fn connects(a: u32, b: u32, matrix: Option<&Matrix>, reach: &[Reach])
     }
 }
 
-/// The cables to a peer by what both ends have found, in an order that both ends agree on: a device is used once.
+/// Returns the cables to a peer that both ends have detected, in an order that both ends agree on.
+///
+/// A device is used at most once.
 pub(super) fn found(us: u32, peer: u32, reach: &[Reach]) -> Vec<Cable> {
     let (low, high) = (us.min(peer), us.max(peer));
-    let sees = |from: u32, to: u32, ours: usize, theirs: usize| {
+    let reaches = |from: u32, to: u32, ours: usize, theirs: usize| {
         reach[from as usize].pairs.contains(&(to, ours, theirs))
     };
     let mut candidates: Vec<(usize, usize)> = reach[low as usize]
         .pairs
         .iter()
-        .filter(|(to, a, b)| *to == high && sees(high, low, *b, *a))
+        .filter(|(to, a, b)| *to == high && reaches(high, low, *b, *a))
         .map(|(_, a, b)| (*a, *b))
         .collect();
     candidates.sort_unstable();
     let mut chosen: Vec<(usize, usize)> = Vec::new();
     for (a, b) in candidates {
-        if chosen.len() < MOST_RAILS && chosen.iter().all(|(x, y)| *x != a && *y != b) {
+        if chosen.len() < MAX_RAILS && chosen.iter().all(|(x, y)| *x != a && *y != b) {
             chosen.push((a, b));
         }
     }
@@ -72,7 +76,7 @@ pub(super) fn found(us: u32, peer: u32, reach: &[Reach]) -> Vec<Cable> {
     chosen.into_iter().map(cable).collect()
 }
 
-/// The cables to a peer as the matrix says.
+/// Returns the cables to a peer that the matrix names.
 pub(super) fn given(
     us: u32,
     peer: u32,
@@ -85,14 +89,15 @@ pub(super) fn given(
             TransportError::Wiring {
                 rank,
                 what: format!(
-                    "the device matrix names `{name}`, which it does not have or whose port is down; it has: {}",
+                    "the device matrix names `{name}`, which it does not have or whose port is down; it \
+                     has: {}",
                     names.join(", ")
                 ),
             }
         })
     };
     let cell = |from: u32, to: u32| &matrix[from as usize][to as usize];
-    let rails = cell(us, peer).iter().zip(cell(peer, us)).take(MOST_RAILS);
+    let rails = cell(us, peer).iter().zip(cell(peer, us)).take(MAX_RAILS);
     rails.map(|(ours, theirs)| Ok(Cable { ours: index(us, ours)?, theirs: index(peer, theirs)? })).collect()
 }
 
@@ -106,10 +111,10 @@ mod tests {
 
     #[test]
     fn both_ends_choose_the_same_cables() {
-        // Rank 0 has devices 0 and 1, rank 1 has 0, 1 and 2; 0-2 and 1-0 are cabled.
-        let words = [reach(&[(1, 1, 0), (1, 0, 2)]), reach(&[(0, 2, 0), (0, 0, 1), (0, 1, 1)])];
-        let ours = found(0, 1, &words);
-        let theirs = found(1, 0, &words);
+        // Rank 0 has devices 0 and 1; rank 1 has devices 0, 1 and 2. Cables connect 0-2 and 1-0.
+        let messages = [reach(&[(1, 1, 0), (1, 0, 2)]), reach(&[(0, 2, 0), (0, 0, 1), (0, 1, 1)])];
+        let ours = found(0, 1, &messages);
+        let theirs = found(1, 0, &messages);
         assert_eq!(ours, [Cable { ours: 0, theirs: 2 }, Cable { ours: 1, theirs: 0 }]);
         assert_eq!(theirs, [Cable { ours: 2, theirs: 0 }, Cable { ours: 0, theirs: 1 }]);
     }
@@ -124,11 +129,12 @@ mod tests {
 
     #[test]
     fn all_ranks_know_which_pairs_have_cables() {
-        // 0-1 and 1-2; rank 0 believes that it reaches 2, which does not believe so.
-        let words = [reach(&[(1, 0, 0), (2, 0, 0)]), reach(&[(0, 0, 0), (2, 1, 0)]), reach(&[(1, 0, 1)])];
+        // Cables connect ranks 0-1 and 1-2. Rank 0 reports that it reaches rank 2, which does not report the
+        // reverse.
+        let messages = [reach(&[(1, 0, 0), (2, 0, 0)]), reach(&[(0, 0, 0), (2, 1, 0)]), reach(&[(1, 0, 1)])];
         for (a, b, expected) in [(0, 1, true), (1, 2, true), (0, 2, false)] {
-            assert_eq!(connects(a, b, None, &words), expected, "{a} {b}");
-            assert_eq!(connects(b, a, None, &words), expected, "{b} {a}");
+            assert_eq!(connects(a, b, None, &messages), expected, "{a} {b}");
+            assert_eq!(connects(b, a, None, &messages), expected, "{b} {a}");
         }
         let cell = |name: &str| vec![name.to_owned()];
         let matrix = vec![vec![vec![], cell("x"), vec![]], vec![cell("y"), vec![], vec![]], vec![vec![]; 3]];
@@ -137,15 +143,16 @@ mod tests {
 
     #[test]
     fn ranks_with_different_matrices_are_told_so() {
-        let word = |matrix| Reach { pairs: vec![], matrix };
-        check_matrices(&[word(None), word(None)]).expect("equal");
-        check_matrices(&[word(Some(1)), word(Some(1))]).expect("equal");
-        for (first, second, says) in
+        let message = |matrix| Reach { pairs: vec![], matrix };
+        check_matrices(&[message(None), message(None)]).expect("equal");
+        check_matrices(&[message(Some(1)), message(Some(1))]).expect("equal");
+        for (first, second, expected_text) in
             [(Some(1), None, "no device matrix"), (None, Some(1), "has none"), (Some(1), Some(2), "differs")]
         {
-            let error =
-                check_matrices(&[word(first), word(first), word(second)]).expect_err("not equal").to_string();
-            assert!(error.starts_with("rank 2: ") && error.contains(says), "{error}");
+            let error = check_matrices(&[message(first), message(first), message(second)])
+                .expect_err("not equal")
+                .to_string();
+            assert!(error.starts_with("rank 2: ") && error.contains(expected_text), "{error}");
         }
         let one = vec![vec![vec!["a".to_owned()]]];
         assert_ne!(digest(&one), digest(&vec![vec![vec!["b".to_owned()]]]));
