@@ -47,7 +47,7 @@ pub(super) fn watch(engine: &Arc<Mutex<Engine>>) {
     watch.uses_default.store(false, SeqCst);
 }
 
-/// Removes an engine whose endpoint has ended.
+/// Removes an engine whose endpoint is dropped.
 pub(super) fn forget(engine: &Arc<Mutex<Engine>>) {
     let Some(Some(watch)) = WATCH.get() else { return };
     let mut engines = watch.engines.lock().unwrap_or_else(PoisonError::into_inner);
