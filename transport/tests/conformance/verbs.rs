@@ -146,11 +146,8 @@ impl Sink for DeviceSink<'_> {
     }
 }
 
-/// Messages up to this length are copied by their sender, which need not wait for their arrival then.
-const COPIED_BYTES: usize = 32 << 10;
-
-/// Messages up to this length are copied by their receiver where devices write remotely: no grant is needed.
-const LANDED_BYTES: usize = 64 << 10;
+/// Messages of bulk operations up to this length travel in slots: both ends copy them, and neither waits.
+const COPIED_BYTES: usize = 64 << 10;
 
 pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
     registered_memory_is_never_copied_between(&mut pair);
@@ -159,8 +156,8 @@ pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
 /// Ranks in different calls get an error, not each other's data, at equal and at different lengths.
 pub(crate) fn pieces_of_another_operation_are_an_error(mut pair: Pair) {
     // A lane each, since a lane is of no use after an error.
-    for (at, expected_len) in [50_000, 9_000].into_iter().enumerate() {
-        let src = registered(&pair.0[0].slab, &noise(50_000, 3));
+    for (at, expected_len) in [90_000, 9_000].into_iter().enumerate() {
+        let src = registered(&pair.0[0].slab, &noise(90_000, 3));
         let mut dst = pair.0[1].slab.allocate(expected_len).expect("room");
         let (a, b) = pair.ends(at);
         let mut send = SendState::new(1, Protocol::Copy).with_size(SizeClass::Bulk);
@@ -186,7 +183,7 @@ pub(crate) fn pieces_of_another_operation_are_an_error(mut pair: Pair) {
 
 /// The sender of a short message is done at once, whenever its receiver comes.
 pub(crate) fn a_short_message_does_not_wait_for_its_receiver(mut pair: Pair) {
-    for len in [1, 4041, COPIED_BYTES] {
+    for len in [1, 4033, 8065, 12_097, 16_385, COPIED_BYTES] {
         let bytes = noise(len, 3);
         let src = registered(&pair.0[0].slab, &bytes);
         let mut dst = pair.0[1].slab.allocate(len).expect("room");
@@ -207,7 +204,7 @@ pub(crate) fn a_short_message_does_not_wait_for_its_receiver(mut pair: Pair) {
 }
 
 fn registered_memory_is_never_copied_between(pair: &mut Pair) {
-    for len in [LANDED_BYTES + 1, 100_000, 1 << 20, (3 << 20) + 5] {
+    for len in [COPIED_BYTES + 1, 100_000, 1 << 20, (3 << 20) + 5] {
         let bytes = noise(len, 3);
         let src = registered(&pair.0[0].slab, &bytes);
         let mut dst = pair.0[1].slab.allocate(len).expect("room");
@@ -235,6 +232,7 @@ fn registered_memory_is_never_copied_between(pair: &mut Pair) {
 /// Without losses, the suite's other cases on such cables would show nothing.
 pub(crate) fn what_is_lost_or_damaged_is_sent_again(mut pair: Pair) {
     crate::traffic::exchange(&mut pair);
+    (0..5).for_each(|_| registered_memory_is_never_copied_between(&mut pair));
     let all = pair.0.iter().flat_map(|side| &side.links).map(|link| link.counters());
     let (retransmissions, reconnections) =
         all.fold((0, 0), |(a, b), all| (a + all.retransmissions, b + all.reconnections));
@@ -270,7 +268,7 @@ pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
 /// Completions of a failed cable may be polled long after the sender has reported the arrival on another
 /// path.
 pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
-    const PIECES: usize = 3;
+    const PIECES: usize = 5;
     let config = VerbsConfig {
         slab_bytes: Some(64 << 20),
         piece_bytes: 16 << 10,
@@ -334,7 +332,7 @@ fn fault(args: &[&str]) {
 /// Pieces have arrived when the operation is aborted and its memory is freed: their completions must not
 /// touch it.
 pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
-    const LEN: usize = 64 << 10;
+    const LEN: usize = 128 << 10;
     let bytes = noise(LEN, 3);
     let src = registered(&pair.0[0].slab, &bytes);
     let memory = Mapping::private_for_device(LEN, 4 << 30).expect("memory for a test");

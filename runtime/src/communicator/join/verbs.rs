@@ -9,7 +9,7 @@ use bootstrap::Identity;
 use topology::{DeviceMatrix, Rank};
 use transport::driver::{
     Endpoint,
-    verbs::{VerbsConfig, VerbsEndpoint},
+    verbs::{Notify, VerbsConfig, VerbsEndpoint},
 };
 
 /// Opens the devices of a rank.
@@ -63,5 +63,7 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         events: config.polling.events,
         event_percent: config.polling.event_percent,
         keep_alive: config.verbs.keep_alive,
+        cable_wait: config.verbs.cable_wait,
+        notify: Notify(|what| eprintln!("tbccl: {what}")),
     })
 }

@@ -18,7 +18,6 @@ use super::{
     VerbsConfig, choice,
     engine::Engine,
     introduction::{Devices, pack, unpack},
-    landing::place_bytes,
     lease::VerbsLease,
     link::VerbsLink,
     memory::{LINE, Memory},
@@ -28,7 +27,8 @@ use super::{
     signals,
     sleeper::DeviceSleeper,
     tender::Tender,
-    wire::LANES,
+    slots::Queues,
+    wire::{LONG_BYTES, STREAMS},
 };
 use crate::{
     Link, Sleeper, TransportError,
@@ -133,13 +133,16 @@ impl VerbsEndpoint {
             config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
         let slab = memory(slab_bytes)?;
         let memory =
-            Memory::new(&slab, config.segment_bytes as usize, place_bytes(config.piece_bytes as usize));
+            Memory::new(&slab, config.segment_bytes as usize, (config.piece_bytes as usize).max(LONG_BYTES));
         let rules = Rules {
             piece_bytes: config.piece_bytes as usize,
             window: config.window as usize,
             checksum: false,
             reliable: false,
             one_sided: false,
+            has_placed: false,
+            queues: Queues::Short,
+            cable_wait: config.cable_wait,
         };
         let engine = Engine::new((0..size).map(|_| None).collect(), Vec::new(), memory, rules, config);
         let engine = Arc::new(Mutex::new(engine));
@@ -230,7 +233,7 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
-        assert!(self.connects(self.rank, peer) && usize::from(lane) < LANES, "a link to a peer on a lane");
+        assert!(self.connects(self.rank, peer) && usize::from(lane) < STREAMS, "a link to a peer on a lane");
         Box::new(VerbsLink::new(Arc::clone(&self.engine), peer, lane))
     }
 

@@ -1,19 +1,20 @@
 //! All peers of a rank, and the completions that drive them.
 //!
-//! Whoever polls a link takes the completions of all devices and hands each to the peer it belongs to. Now and then it
-//! also looks at the clock, at ports, and at what is overdue. There is no thread of its own on the way of a message.
+//! Polling any link takes the completions of all devices and hands each to the peer that it belongs to. Now and
+//! then it also looks at the clock, at ports, and at what is overdue. No thread of the driver lies on the path of
+//! a message.
 //!
-//! Invariant: completions of an earlier life of a rail are thrown away, whatever they say.
+//! Invariant: completions of an earlier life of a queue pair are dropped.
 
 use super::{
-    VerbsConfig,
+    Notify, VerbsConfig,
     lent::{Budget, Lent},
     memory::Memory,
     peer::{Env, Peer, Rules},
     port::Port,
     queue::{Id, What},
-    rail::State,
-    wire::piece_of,
+    rail::PLACED,
+    wire::{Kind, piece_of},
 };
 use crate::{
     PollCounters, TransportError,
@@ -25,13 +26,13 @@ use std::time::{Duration, Instant};
 const CLOCK_EVERY: u32 = 8;
 /// Polls after which completions of sends are taken even if there is always something to receive; a power of two.
 const SENDS_EVERY: u64 = 8;
-/// The least time between looks at what is overdue.
+/// Time between looks at what is overdue.
 const TICK: Duration = Duration::from_micros(200);
 
-/// What one rank has.
+/// The resources of one rank.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// By rank; none for ourselves. Before the ports, since queue pairs end before what they were made from.
+    /// By rank; none for this rank. Before the ports, since queue pairs end before their devices.
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) ports: Vec<Port>,
     pub(super) memory: Memory,
@@ -40,14 +41,15 @@ pub(super) struct Engine {
     pub(super) polls: PollCounters,
     polls_made: u32,
     last_tick: Instant,
-    /// Completions taken at a time.
+    /// Completions polled at a time.
     batch: usize,
-    /// Completions in a row, since a poll last found none.
+    /// Completions since a poll last found none.
     in_a_row: u64,
-    /// A queue with more than so many is not slept on.
+    /// Completions in a row above which the rank does not sleep.
     pub(super) awake_above: u64,
-    /// When anything last came or was kept alive.
+    /// Time at which anything last came, or was kept alive.
     last_sign: Instant,
+    notify: Notify,
 }
 
 impl Engine {
@@ -73,23 +75,31 @@ impl Engine {
             in_a_row: 0,
             awake_above: u64::MAX,
             last_sign: now,
+            notify: config.notify,
         }
     }
 
-    /// A peer, and what its methods work with.
+    /// A peer, and the resources that its methods work with.
     #[inline]
     pub(super) fn peer(&mut self, rank: usize) -> (&mut Peer, Env<'_>) {
         let peer = self.peers[rank].as_mut().expect("links are made to peers only");
-        (peer, Env { rules: self.rules, memory: &self.memory, lent: &self.lent, ports: &mut self.ports })
+        let (memory, lent, ports) = (&self.memory, &self.lent, &mut self.ports[..]);
+        (peer, Env { rules: self.rules, memory, lent, ports, say: &self.notify.0 })
     }
 
-    /// Takes the completions that have come. True when there were any.
+    /// Takes the completions that have come; returns whether there were any.
     #[inline]
     pub(super) fn progress(&mut self) -> Result<bool, TransportError> {
         let mut any = false;
         for port in 0..self.ports.len() {
             let mut batch = [Completion::default(); POLL_BATCH];
-            let came = self.ports[port].receives.poll_up_to(self.batch, &mut batch)?;
+            let came = match self.ports[port].receives.poll_up_to(self.batch, &mut batch) {
+                Ok(came) => came,
+                Err(error) => {
+                    self.lose_port(port, &error.into())?;
+                    continue;
+                }
+            };
             self.polls.polled(came.len());
             self.ports[port].found(came.len());
             if came.is_empty() {
@@ -100,12 +110,11 @@ impl Engine {
             self.in_a_row += came.len() as u64;
             self.take_all(came)?;
             any = true;
-            // Now and then also when there is always something to receive.
             if self.polls.polls.is_multiple_of(SENDS_EVERY) {
                 self.take_sends(port)?;
             }
         }
-        // Busy or not: a rank that naps between polls may find something every time, if only questions.
+        // Busy or not: a rank that sleeps between polls may find something every time, if only questions.
         self.polls_made = self.polls_made.wrapping_add(1);
         if self.polls_made.is_multiple_of(CLOCK_EVERY) {
             self.tick()?;
@@ -116,13 +125,27 @@ impl Engine {
     #[inline]
     fn take_sends(&mut self, port: usize) -> Result<bool, TransportError> {
         let mut batch = [Completion::default(); POLL_BATCH];
-        let came = self.ports[port].sends.poll_up_to(self.batch, &mut batch)?;
+        let came = match self.ports[port].sends.poll_up_to(self.batch, &mut batch) {
+            Ok(came) => came,
+            Err(error) => return self.lose_port(port, &error.into()).map(|()| false),
+        };
         if came.is_empty() {
             return Ok(false);
         }
         self.take_all(came).map(|()| true)
     }
 
+    /// A completion queue has failed: its device is lost, with all of its rails.
+    #[cold]
+    fn lose_port(&mut self, port: usize, error: &TransportError) -> Result<(), TransportError> {
+        if self.ports[port].failure.is_none() {
+            self.ports[port].failure = Some(error.to_string());
+            self.look_at_rails(Instant::now())?;
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn take_all(&mut self, came: &[Completion]) -> Result<(), TransportError> {
         let mut touched = [false; 64];
         for completion in came {
@@ -141,7 +164,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what time asks for.
+    /// Does what is due.
     #[cold]
     pub(super) fn tick(&mut self) -> Result<(), TransportError> {
         let now = Instant::now();
@@ -149,30 +172,38 @@ impl Engine {
             return Ok(());
         }
         self.last_tick = now;
-        for port in &mut self.ports {
-            port.look(now)?;
+        for port in self.ports.iter_mut().filter(|port| port.failure.is_none()) {
+            if let Err(error) = port.look(now) {
+                port.failure = Some(error.to_string());
+            }
         }
+        self.look_at_rails(now)?;
         for rank in 0..self.peers.len() {
-            if self.peers[rank].is_none() {
+            if self.peers[rank].as_ref().is_none_or(|peer| peer.broken.is_some()) {
                 continue;
             }
             let (peer, mut env) = self.peer(rank);
-            if peer.broken.is_some() {
-                continue;
-            }
-            peer.look_at_ports(&mut env)?;
-            if !env.rules.completions_confirm() {
-                peer.tick(&mut env, now)?;
-            }
+            peer.check_pulses(&mut env, now)?;
+            peer.retry(&mut env, now)?;
             if !env.rules.reliable {
-                peer.ask_after_pieces(&mut env, now)?;
+                peer.probe_placed(&mut env, now)?;
             }
             peer.flush(&mut env)?;
         }
         Ok(())
     }
 
-    /// How completions were found on all ports together.
+    fn look_at_rails(&mut self, now: Instant) -> Result<(), TransportError> {
+        for rank in 0..self.peers.len() {
+            if self.peers[rank].as_ref().is_some_and(|peer| peer.broken.is_none()) {
+                let (peer, mut env) = self.peer(rank);
+                peer.look_at_rails(&mut env, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Statistics of all completion queues together.
     pub(super) fn poll_counters(&self) -> PollCounters {
         let depths = self.ports.iter().map(|port| port.depth_high_water);
         PollCounters {
@@ -183,65 +214,60 @@ impl Engine {
     }
 
     /// Hands a completion to its peer.
+    #[inline]
     fn take(&mut self, rank: usize, completion: &Completion) -> Result<(), TransportError> {
         let id = Id::unpack(completion.id);
         let (peer, mut env) = self.peer(rank);
-        // What its pieces lay in may have been given back to its owner.
+        // The memory of its pieces may have been given back.
         if peer.broken.is_some() {
             return Ok(());
         }
         let (env, index, several) = (&mut env, usize::from(id.rail), peer.rails.len() > 1);
-        let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.is_alive(id.wire, id.life)) else {
+        let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.is_current(id.wire, id.life)) else {
             return Ok(());
         };
-        let is_data = id.wire > 0;
-        let state = if is_data { rail.data_state } else { rail.control_state };
+        let is_alive = rail.handshake.is_alive() && (id.wire != PLACED || rail.placed_is_new);
         if completion.status != WcStatus::SUCCESS {
-            if state != State::Up {
+            if !is_alive {
                 return Ok(());
             }
-            let cause = explain(completion.status).0.to_owned();
-            return peer.take_down(env, index, is_data, &cause);
+            let cause = explain(completion.status).0;
+            return match id.wire {
+                PLACED => peer.begin_epoch(env, cause),
+                _ => peer.take_down(env, index, cause),
+            };
         }
         match id.what {
             What::Sent => {
-                let out = &mut peer.out;
-                let queue = match (id.wire, &mut rail.data) {
-                    (0, _) => &mut rail.control,
-                    (wire, Some(data)) => &mut data[usize::from(wire) - 1],
-                    (_, None) => return Ok(()),
-                };
-                let left = queue.complete(id.value, |lane, piece| out[lane].arrived(piece, index));
+                let granted = &mut peer.granted;
+                let Some(queue) = rail.queue_mut(id.wire) else { return Ok(()) };
+                let left = queue.complete(id.value, |stream, piece| granted[stream].send.arrived(piece, index));
                 if several {
                     rail.pace.left(left, Instant::now());
                 }
                 Ok(())
             }
-            What::Slot => {
-                let kept = match completion.opcode {
-                    // It came before the rail went down, and has been granted anew since: its sender says in another way
-                    // that it has arrived, or sends it again.
-                    WcOpcode::RECV_RDMA_WITH_IMM if state != State::Up => false,
-                    WcOpcode::RECV_RDMA_WITH_IMM => {
-                        let near = |lane: usize| peer.incoming[lane].done;
-                        let piece = piece_of(completion.imm.unwrap_or_default(), near);
-                        let piece = piece.ok_or_else(|| peer.protocol("a number of no piece"))?;
-                        peer.piece_came(env, index, piece)?;
-                        false
-                    }
-                    _ => peer.receive(env, index, id.value, completion.bytes as usize)?,
-                };
-                if kept { peer.refill(env, index) } else { peer.release_slot(env, index, id.value) }
+            What::Slot if completion.opcode == WcOpcode::RECV_RDMA_WITH_IMM => {
+                peer.put_back(env, index, id.wire, id.value)?;
+                // A piece that came before its rail fell has been granted again. Its sender tells that it has
+                // arrived, or sends it again.
+                if !peer.rails[index].is_up() {
+                    return Ok(());
+                }
+                peer.rails[index].pulse.beat();
+                let near = |stream: usize| peer.granted.get(stream).map_or(0, |granted| granted.recv.done());
+                let piece = piece_of(completion.imm.unwrap_or_default(), near);
+                let piece = piece.ok_or_else(|| peer.protocol("a number of no piece"))?;
+                peer.written(env, index, piece)
             }
-            What::Piece | What::Trailer if state != State::Up => Ok(()),
-            What::Piece => peer.data_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes)),
-            What::Trailer => {
-                peer.trailer_came(env, index, usize::from(id.wire) - 1, (id.value, completion.bytes))
-            }
+            What::Slot => peer.receive(env, (index, id.wire, id.value), completion.bytes as usize),
+            What::Piece | What::Trailer if !is_alive => Ok(()),
+            What::Piece => peer.piece_came(env, (id.value, completion.bytes)),
+            What::Trailer => peer.trailer_came(env, index, (id.value, completion.bytes)),
         }
     }
 
-    /// Makes all queue pairs of a peer dead: the device does nothing with memory on their behalf from now on.
+    /// Makes all queue pairs of a peer dead: devices do nothing with memory on their behalf any more.
     pub(super) fn abort(&mut self, rank: usize) {
         if let Some(peer) = self.peers.get_mut(rank).and_then(Option::as_mut) {
             peer.broken.get_or_insert_with(|| "this communicator has failed".to_owned());
@@ -252,18 +278,19 @@ impl Engine {
         }
     }
 
-    /// Gets ready to sleep until a device has something; false when there is something already, or too much of it.
+    /// Prepares to sleep until a device has something; false when there is something already, or too much.
     pub(super) fn may_sleep(&mut self) -> bool {
         if self.in_a_row > self.awake_above {
             return false;
         }
-        let armed = self.ports.iter().all(|port| port.receives.arm().is_ok() && port.sends.arm().is_ok());
-        armed && matches!(self.progress(), Ok(false))
+        let mut ports = self.ports.iter().filter(|port| port.failure.is_none());
+        let is_armed = ports.all(|port| port.receives.arm().is_ok() && port.sends.arm().is_ok());
+        is_armed && matches!(self.progress(), Ok(false))
     }
 
-    /// After a sleep that a device has ended, or that has ended by itself.
-    pub(super) fn has_slept(&mut self, woken: bool) {
-        self.polls.wake_ups += u64::from(woken);
+    /// Ends a sleep; `is_woken` tells whether a device has ended it.
+    pub(super) fn has_slept(&mut self, is_woken: bool) {
+        self.polls.wake_ups += u64::from(is_woken);
         for port in &self.ports {
             if let Some(channel) = &port.channel {
                 channel.drain();
@@ -271,39 +298,41 @@ impl Engine {
         }
     }
 
-    /// Looks after all connections, between calls. True when something is still to be done soon. Failures are for those
-    /// who make calls: they meet them again.
+    /// Looks after all connections between calls; returns whether something is to be done soon. Failures are
+    /// found again by the next call.
     #[cold]
     pub(super) fn tend(&mut self, keep_alive: Duration) -> bool {
         let came = self.progress().unwrap_or(false);
         let now = Instant::now();
+        self.peers.iter_mut().flatten().for_each(|peer| peer.rest_pulses(now));
         let _ = self.tick();
         if came {
             self.last_sign = now;
         }
-        let silent = now.saturating_duration_since(self.last_sign) >= keep_alive;
-        if silent {
+        let is_silent = now.saturating_duration_since(self.last_sign) >= keep_alive;
+        if is_silent {
             self.last_sign = now;
         }
-        let mut busy = came;
+        let mut is_busy = came;
         for rank in 0..self.peers.len() {
             if self.peers[rank].is_none() {
                 continue;
             }
             let (peer, mut env) = self.peer(rank);
-            let _ = peer.look_after(&mut env, silent);
-            busy |= !env.rules.reliable && peer.unacknowledged() > 0 && !peer.gone && peer.broken.is_none();
+            let _ = peer.look_after(&mut env, is_silent);
+            let is_open = !peer.is_gone && peer.broken.is_none();
+            is_busy |= is_open && (!env.rules.reliable && !peer.sequence.is_empty() || peer.active().is_none());
         }
-        busy
+        is_busy
     }
 
-    /// Ends all connections, and then what they stood on. Nothing works afterwards.
+    /// Ends all connections, and then the devices. Nothing works afterwards.
     pub(super) fn end(&mut self) {
         self.peers.iter_mut().for_each(|peer| *peer = None);
         self.ports.clear();
     }
 
-    /// Tells all peers that we are closing, as far as they can be reached.
+    /// Tells all peers that this rank closes, as far as they can be reached.
     pub(super) fn say_goodbye(&mut self) {
         for rank in 0..self.peers.len() {
             if self.peers[rank].is_none() {
@@ -311,28 +340,28 @@ impl Engine {
             }
             let (peer, mut env) = self.peer(rank);
             for rail in 0..peer.rails.len() {
-                if peer.rails[rail].is_up() && !peer.gone {
-                    // Whoever misses it finds out by itself.
-                    let _ = peer.say(&mut env, rail, super::wire::Kind::Goodbye, None);
+                if peer.rails[rail].is_up() && !peer.is_gone {
+                    // A peer that misses it finds out by other means.
+                    let _ = peer.say(&mut env, rail, Kind::Goodbye, &[]);
                 }
             }
         }
     }
 
-    /// After the goodbyes: have the devices sent all that they were given? On reliable connections it has arrived then.
+    /// After the goodbyes: whether devices have sent all that they were given. On reliable connections it has
+    /// arrived then.
     pub(super) fn has_sent_all(&self) -> bool {
         self.peers.iter().flatten().all(|peer| {
             let mut up = peer.rails.iter().filter(|rail| rail.is_up());
-            peer.gone || peer.broken.is_some() || up.all(|rail| rail.control.is_empty())
+            peer.is_gone || peer.broken.is_some() || up.all(|rail| rail.slot_queues[0].0.is_empty())
         })
     }
 
-    /// Is all that was sent known to have arrived, or will nobody ever say so?
+    /// Whether all that was sent is known to have arrived, or nothing more can be learned.
     pub(super) fn is_drained(&self) -> bool {
-        let reliable = self.rules.reliable;
         self.peers.iter().flatten().all(|peer| {
-            let idle = peer.out.iter().all(super::outgoing::Outgoing::is_idle);
-            peer.gone || peer.broken.is_some() || idle && (reliable || peer.unacknowledged() == 0)
+            let is_sent = peer.are_pieces_sent() && (self.rules.reliable || peer.sequence.is_empty());
+            peer.is_gone || peer.broken.is_some() || is_sent
         })
     }
 }

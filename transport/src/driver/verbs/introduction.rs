@@ -37,6 +37,8 @@ pub(super) struct Device {
     pub(super) max_message_bytes: u64,
     /// Queue depth in frames, on devices that count depths in frames.
     pub(super) frame_depth: Option<u32>,
+    /// Queue pairs that all processes together may use.
+    pub(super) queue_pairs: u32,
 }
 
 /// Message of the first round: the host name of the rank and its devices.
@@ -75,12 +77,10 @@ pub(super) struct End {
     pub(super) rail: usize,
     /// First packet sequence number.
     pub(super) psn: u32,
-    /// Queue pair number of the control queue.
-    pub(super) control: u32,
-    /// Queue pair numbers of the data queues, by lane. Empty on devices with remote write.
-    pub(super) data: Vec<u32>,
-    /// Addresses and keys of the landing buffers, by lane and number. Empty on devices without remote write.
-    pub(super) landings: Vec<(u64, u32)>,
+    /// Numbers of the queue pairs of messages with headers.
+    pub(super) slots: Vec<u32>,
+    /// Number of the placed queue pair, if the rail has one.
+    pub(super) placed: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]

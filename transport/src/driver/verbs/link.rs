@@ -1,8 +1,8 @@
 //! The verbs transport as links.
 //!
-//! A link is a lane to a peer of an [`Engine`] that all links of the rank share; whoever polls drives them all.
+//! A link is a stream to a peer of an [`Engine`] that all links of the rank share. Polling one drives them all.
 
-use super::{endpoint::lock, engine::Engine, wire::PAYLOAD_BYTES};
+use super::{endpoint::lock, engine::Engine, wire::SHORT_PAYLOAD};
 use crate::{
     Capabilities, Counters, Link, PollCounters, RecvProgress, RecvState, SendProgress, SendState, Sink,
     TransportError,
@@ -24,7 +24,7 @@ impl VerbsLink {
         let piece_bytes = lock(&engine).rules.piece_bytes;
         let capabilities = Capabilities {
             driver: "verbs",
-            inline_bytes: PAYLOAD_BYTES,
+            inline_bytes: SHORT_PAYLOAD,
             piece_bytes,
             direct: false,
             pull: false,
@@ -46,7 +46,7 @@ impl Link for VerbsLink {
 
     fn poll_counters(&self) -> PollCounters {
         let engine = lock(&self.engine);
-        // The link that tells for all that share the queues.
+        // One link reports for all that share the queues.
         let is_first = self.lane == 0 && engine.peers.iter().position(Option::is_some) == Some(self.peer);
         if is_first { engine.poll_counters() } else { PollCounters::default() }
     }
@@ -56,7 +56,7 @@ impl Link for VerbsLink {
         self.poll_send_prefix(state, src, src.len())
     }
 
-    /// Pieces go as soon as all of their bytes are there; a small message goes as a whole.
+    /// Fragments and pieces go as soon as all of their bytes are valid.
     #[inline]
     fn poll_send_prefix(
         &mut self,
@@ -91,7 +91,7 @@ impl Link for VerbsLink {
     }
 
     fn peek_digest(&self) -> Option<u64> {
-        lock(&self.engine).peers[self.peer].as_ref().and_then(|peer| peer.peek_digest(self.lane))
+        lock(&self.engine).peers[self.peer].as_ref().and_then(|peer| peer.streams[self.lane].recv.peek_digest())
     }
 
     fn announce(

@@ -1,59 +1,61 @@
 //! Ranks that reach each other by RDMA: the main transport.
 //!
-//! [`VerbsEndpoint`] opens the devices of a rank, introduces it to the others and gives out links. Below it:
+//! [`VerbsEndpoint`] opens the devices of a rank, sets up its connections and gives out links.
 //!
-//! | module | idea |
+//! | module | content |
 //! |---|---|
-//! | `endpoint` | from a library's name to connected queue pairs |
-//! | `introduction`, `wiring` | what ranks tell each other, and which devices make rails |
-//! | `sharing` | ranks of one host that use the same devices |
-//! | `link` | the lane of a peer as a [`crate::Link`] |
-//! | `sleeper`, `tender`, `signals` | waiting without polling; who looks after connections between calls, and ends them |
-//! | `engine` | completions, and whom they belong to |
-//! | `peer` | numbered messages over whichever rails are up |
-//! | `landing` | places for pieces that nobody has granted |
-//! | `outgoing`, `incoming` | messages in slots, and pieces that go where they are granted |
-//! | `rails` | what happens when a cable goes down and comes back |
-//! | `choice` | which rails there are, and which of them to use |
-//! | `queue`, `port`, `memory` | a queue pair, a device, and the slab, with their accounts |
+//! | `endpoint`, `setup` | from a library's name to connected queue pairs |
+//! | `introduction`, `wiring`, `sharing`, `opening` | messages of set-up; the devices that make rails |
+//! | `link` | a stream to a peer as a [`crate::Link`] |
+//! | `sleeper`, `tender`, `signals` | waiting without polling; care for idle connections, and their end |
+//! | `engine` | completions, and the peers that they belong to |
+//! | `peer`, `messages`, `receiving`, `notice` | messages to and from one peer |
+//! | `sequence`, `slots`, `stream` | numbered messages, their places, and their order on a stream |
+//! | `placed`, `granted` | bulk messages in pieces, without and with remote writes |
+//! | `rail`, `rails`, `handshake`, `pulse`, `pace`, `choice` | cables: queue pairs, failure and return, speed, preference |
+//! | `queue`, `port`, `memory`, `lent`, `lease` | a queue pair, a device, and registered memory |
 //! | `wire` | bytes |
 //!
-//! A small message is copied into a slot and out of it. A larger one goes from registered memory to registered memory
-//! without a copy: the receiver, who knows from the plan what is to come, grants places ahead of time, and the sender
-//! *puts* each piece there. Where the device writes into remote memory the put is a write with immediate data; where it
-//! does not it is a send that meets a receive posted in that very place, followed by a trailer that says which piece it
-//! was. Which it is follows from what devices say they can do.
+//! A message is copied into slots, for which the peer has receives posted at all times, and out of them: it costs one
+//! hop and no permission. A bulk message goes from registered memory to registered memory without a copy. Where
+//! devices write into remote memory, the receiver grants places ahead of time. Where they do not, sends meet
+//! receives that stand in the final places, in an order that both ends know.
 //!
-//! Invariants: nothing is sent for which the receiver has no receive posted; nothing is read as a length or an index
-//! that has not been checked; a message that is lost is repeated, and one that is damaged is not believed.
+//! Invariants: nothing is used as a length or an index that has not been checked; a message that is lost is
+//! repeated, and one that is damaged is not used.
 //!
-//! This module does not know the software device, does not open connections, and does not decide when to give up.
+//! This module does not know the software device, opens no connections, and does not decide when a call has
+//! taken too long.
 
 mod choice;
-mod conversation;
 mod endpoint;
 mod engine;
-mod granting;
-mod incoming;
+mod granted;
+mod handshake;
 mod introduction;
-mod landing;
 mod lease;
 mod lent;
 mod link;
 mod memory;
+mod messages;
+mod notice;
 mod opening;
-mod outgoing;
 mod pace;
 mod peer;
+mod placed;
 mod port;
+mod pulse;
 mod queue;
 mod rail;
 mod rails;
 mod receiving;
+mod sequence;
+mod setup;
 mod sharing;
 mod signals;
 mod sleeper;
-mod telling;
+mod slots;
+mod stream;
 mod tender;
 mod wire;
 mod wiring;
@@ -64,45 +66,62 @@ pub use wiring::Matrix;
 
 use std::{path::PathBuf, time::Duration};
 
-/// What the verbs transport is told by its user.
+/// Function that shows a message to the user.
+#[derive(Clone, Copy, Debug)]
+pub struct Notify(pub fn(&str));
+
+impl PartialEq for Notify {
+    /// All functions count as equal: they change nothing that ranks agree on.
+    fn eq(&self, _: &Notify) -> bool {
+        true
+    }
+}
+
+impl Eq for Notify {}
+
+/// Options of the verbs transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsConfig {
-    /// The verbs library; that of the system when not given.
+    /// Path of the verbs library; the system's library when `None`.
     pub library: Option<PathBuf>,
-    /// The devices between each two ranks; found out when not given.
+    /// Devices between each two ranks; detected when `None`.
     pub matrix: Option<Matrix>,
-    /// Bytes of registered memory; when not given, [`VerbsConfig::SLAB_LATE`] or [`VerbsConfig::SLAB_EARLY`].
+    /// Bytes of registered memory; [`VerbsConfig::SLAB_LATE`] or [`VerbsConfig::SLAB_EARLY`] when `None`.
     pub slab_bytes: Option<u64>,
-    /// Bytes that are registered at a time; a multiple of a page that divides 4 GiB.
+    /// Bytes of a registered segment; a multiple of a page that divides 4 GiB.
     pub segment_bytes: u64,
-    /// Registrations of memory that callers have lent, with each device: so many regions, and so many bytes.
+    /// Regions of user memory that are registered with a device at a time.
     pub cache_regions: u32,
-    /// See there.
+    /// Bytes of user memory that are registered with a device at a time.
     pub cache_bytes: u64,
-    /// Bytes of a piece; a multiple of 4096. Equal on all ranks.
+    /// Bytes of a piece of a bulk message; a multiple of 4096. Equal on all ranks.
     pub piece_bytes: u64,
-    /// Pieces of a lane under way, at most 16. Equal on all ranks.
+    /// Pieces in flight, at most 16. Equal on all ranks.
     pub window: u32,
-    /// Checksums over everything; when not given, on unreliable connections. Equal on all ranks.
+    /// Whether everything has a checksum; on unreliable connections when `None`. Equal on all ranks.
     pub checksum: Option<bool>,
-    /// Reliable connections or not; when not given, where all devices have them. Equal on all ranks.
+    /// Whether connections are reliable; where all devices have them when `None`. Equal on all ranks.
     pub reliable: Option<bool>,
-    /// How long to wait for a device to have an address.
+    /// Time limit within which a device must have an address.
     pub patience: Duration,
-    /// Completions taken at a time, at most 16.
+    /// Completions polled at a time, at most 16.
     pub poll_batch: usize,
-    /// Sleep until the device wakes us when a wait gets long; when not given, where all our devices can.
+    /// Whether long waits sleep until a device wakes the rank; where all devices can when `None`.
     pub events: Option<bool>,
-    /// A queue that is fuller than this, in percent of its depth, is polled and not slept on.
+    /// Percentage of a completion queue's depth above which it is polled and not slept on.
     pub event_percent: u32,
-    /// After so long without a message, connections are kept alive.
+    /// Silence after which connections are kept alive.
     pub keep_alive: Duration,
+    /// Time that a peer is waited for to which no cable works any more.
+    pub cable_wait: Duration,
+    /// Shows the user that a cable is waited for.
+    pub notify: Notify,
 }
 
 impl VerbsConfig {
-    /// Bytes of address space where segments are registered as they are used.
+    /// Bytes of the slab where segments are registered when they are first used.
     pub const SLAB_LATE: u64 = 16 << 30;
-    /// Bytes where all of them are registered, and pinned, beforehand.
+    /// Bytes of the slab where all segments are registered, and pinned, beforehand.
     pub const SLAB_EARLY: u64 = 1 << 30;
 }
 
@@ -124,6 +143,8 @@ impl Default for VerbsConfig {
             events: None,
             event_percent: 50,
             keep_alive: Duration::from_secs(60),
+            cable_wait: Duration::from_secs(10),
+            notify: Notify(|_| ()),
         }
     }
 }

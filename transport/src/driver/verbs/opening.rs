@@ -90,6 +90,7 @@ fn open_device(
         one_sided: abilities.one_sided && abilities.write_imm,
         max_message_bytes: abilities.max_message_bytes.into(),
         frame_depth: abilities.frame_bytes.map(|_| abilities.depth),
+        queue_pairs: abilities.max_queue_pairs,
     };
     Ok(Opened { context, domain, abilities, card, gid_index })
 }

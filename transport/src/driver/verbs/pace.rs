@@ -17,6 +17,8 @@ const ROUND_ROBIN_INTERVAL: u64 = 128;
 const HALVE_ABOVE_BYTES: u64 = 1 << 20;
 /// Minimum bytes measured before an estimate is reported.
 const MIN_MEASURED_BYTES: u64 = 512 << 10;
+/// Cost of a rail whose bandwidth is not known.
+pub(super) const UNKNOWN_COST: u32 = 0;
 /// Bits of the cost in a report. The rail's index is in the bits above them.
 const COST_BITS: u32 = 28;
 
@@ -59,14 +61,25 @@ impl Pace {
         }
     }
 
-    /// Encodes a report for the peer: the rail, and its cost in nanoseconds per MiB. 0 while the cost is
-    /// unknown.
-    pub(super) fn told(&self, rail: usize) -> u32 {
+    /// Bytes that are posted and not yet sent.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.posted
+    }
+
+    /// Nanoseconds per MiB; [`UNKNOWN_COST`] until enough has been measured.
+    pub(super) fn cost(&self) -> u32 {
         if self.bytes < MIN_MEASURED_BYTES {
-            return 0;
+            return UNKNOWN_COST;
         }
-        let cost = ((self.nanos << 20) / self.bytes).clamp(1, (1 << COST_BITS) - 1);
-        (rail as u32) << COST_BITS | cost as u32
+        ((self.nanos << 20) / self.bytes).clamp(1, (1 << COST_BITS) - 1) as u32
+    }
+
+    /// Encodes a report for the peer: the rail, and its cost. 0 while the cost is unknown.
+    pub(super) fn told(&self, rail: usize) -> u32 {
+        match self.cost() {
+            UNKNOWN_COST => 0,
+            cost => (rail as u32) << COST_BITS | cost,
+        }
     }
 }
 

@@ -1,99 +1,97 @@
-//! One peer: the numbered messages between us, over whichever rails are up.
+//! One peer: the parts of the protocol, and the rails that they share.
 //!
-//! Control messages and small messages of the runtime travel in *slots*: fixed places of a frame each, for which the
-//! receiver always has receives posted. Sequenced ones are kept until the peer has acknowledged them and repeated when
-//! they are missing, so they arrive in order and once, on unreliable queue pairs and over a change of rails too. Every
-//! message carries all counters ([`Tally`]), so nothing needs to be said twice.
+//! | part | idea |
+//! |---|---|
+//! | `sequence` | numbered messages that arrive once and in order |
+//! | `slots` | their places at both ends |
+//! | `stream` | the order of runtime messages on a lane, and credit |
+//! | `placed`, `granted` | the bytes of bulk messages |
+//! | `rails`, `handshake`, `pulse` | cables that fall and come back |
 //!
-//! Invariants: at most [`TX_SLOTS`] sequenced messages are unacknowledged, and at most [`EAGER_CREDITS`] eager ones of a
-//! lane are unmatched, so that lanes cannot starve each other; control messages are consumed as they come, so there is
-//! always room for them again.
+//! This module sends sequenced and unsequenced messages. Module `receiving` takes messages in, `messages` sends and
+//! receives those of the runtime.
 //!
-//! How pieces of larger messages travel is in `incoming` and `outgoing`, what happens when a rail goes down in `rails`.
+//! Invariant: every header carries the latest counters, so any later message makes up for a lost one.
 
 use super::{
-    incoming::Incoming,
-    landing::LANDED_BYTES,
+    granted::Granted,
     lent::Lent,
     memory::{Keys, Memory},
-    outgoing::Outgoing,
+    notice::Notice,
+    pace::{self, Candidate},
+    placed::Placed,
     port::Port,
-    queue::{Queue, What},
+    queue::Queue,
     rail::Rail,
-    telling::Notice,
-    wire::{
-        Grant, Header, Kind, LANES, MISSING, Mark, PAYLOAD_BYTES, SLOT_BYTES, Tally, is_before,
-        message_checksum,
-    },
+    receiving::Inbound,
+    sequence::{RecvSequence, Route, SendSequence, WINDOW},
+    slots::{Kept, Queues, SendStore},
+    stream::Stream,
+    wire::{ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, MISSING, STREAMS, Selective, message_checksum},
 };
-use crate::{Counters, TransportError, memory::Span, verbs::PostError};
+use crate::{Counters, TransportError, memory::Span, verbs::Access};
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// Sequenced messages under way; a power of two.
-pub(super) const TX_SLOTS: u32 = 64;
-/// Of these, so many are for control messages.
-const CONTROL_RESERVE: u32 = 16;
-/// Eager messages of a lane that the peer need not have matched yet.
-pub(super) const EAGER_CREDITS: u32 = 16;
-/// Receives posted on each rail: all sequenced messages, all pieces, and as many again for what is repeated.
-pub(super) const RX_SLOTS: u32 = 128;
-/// Unsequenced messages under way on each rail.
-pub(super) const AUX_SLOTS: u32 = 16;
-/// The first wait for an acknowledgement.
-pub(super) const FIRST_PATIENCE: Duration = Duration::from_millis(2);
+/// The first wait for an acknowledgement, and the longest.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(2);
+const LAST_TIMEOUT: Duration = Duration::from_millis(100);
+/// Received messages that need not be acknowledged at once.
+const UNACKNOWLEDGED: u32 = 12;
 
-/// What is the same for all peers.
+/// Rules that are the same for all peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     /// Bytes of a piece, at most.
     pub(super) piece_bytes: usize,
-    /// Pieces of a lane that may be under way.
+    /// Pieces that may be in flight in a direction: of a stream where they are granted.
     pub(super) window: usize,
-    /// Messages and pieces carry checksums.
+    /// Whether messages and pieces carry checksums.
     pub(super) checksum: bool,
-    /// What is sent arrives, or the queue pair fails.
+    /// Whether sent messages arrive, or the queue pair fails.
     pub(super) reliable: bool,
-    /// Pieces are written into the peer's memory; otherwise they are sent into receives.
+    /// Whether pieces are written into the peer's memory.
     pub(super) one_sided: bool,
+    /// Whether rails have a queue pair for pieces that meet receives.
+    pub(super) has_placed: bool,
+    /// Queue pairs of messages with headers.
+    pub(super) queues: Queues,
+    /// Time that a peer without a rail is waited for.
+    pub(super) cable_wait: Duration,
 }
 
 impl Rules {
-    /// Whether devices hold a send until the peer has posted its receive: those without remote write do (TN3205).
-    pub(super) fn holds_sends(&self) -> bool {
-        !self.one_sided
-    }
-
-    /// Whether the pieces of a message of this length are written to landing places when they need no grant.
-    pub(super) fn lands(&self, total: u64) -> bool {
-        self.one_sided && total <= LANDED_BYTES
-    }
-
-    /// Whether the pieces of a message of this length may go without grants at all.
-    pub(super) fn may_be_unsolicited(&self, total: u64) -> bool {
-        self.holds_sends() || self.lands(total)
-    }
-
-    /// Does a completion of a piece say that it has arrived for good? Not where its checksum may still be wrong, and not
-    /// where a trailer has yet to follow: there the peer's counter says so.
+    /// Whether a completion of a piece tells that it has arrived for good, so that nothing else need tell.
     pub(super) fn completions_confirm(&self) -> bool {
         self.reliable && self.one_sided && !self.checksum
     }
+
+    /// Whether bulk messages travel in pieces.
+    #[inline]
+    pub(super) fn has_pieces(&self) -> bool {
+        self.one_sided || self.has_placed
+    }
+
+    /// Access that queue pairs and regions need.
+    pub(super) fn access(&self) -> Access {
+        if self.one_sided { Access::Remote } else { Access::Local }
+    }
 }
 
-/// What a peer's methods work with.
-#[derive(Debug)]
+/// Resources that the methods of a peer work with.
 pub(super) struct Env<'a> {
     pub(super) rules: Rules,
     pub(super) memory: &'a Memory,
     pub(super) lent: &'a Lent,
     pub(super) ports: &'a mut [Port],
+    /// Tells the user what is waited for.
+    pub(super) say: &'a dyn Fn(&str),
 }
 
 impl Env<'_> {
-    /// Where memory lies that devices know, if it is such.
+    /// Place of memory that is registered with the devices, if it is.
     #[inline]
     pub(super) fn locate(&self, start: *const u8, len: usize) -> Option<usize> {
         self.memory.locate(start, len).or_else(|| self.lent.locate(start, len))
@@ -102,9 +100,14 @@ impl Env<'_> {
     /// Writes a message to a place in the slab, with its checksum; returns its bytes.
     #[inline]
     pub(super) fn write_message(&self, at: usize, header: &Header, payload: Span<'_>) -> usize {
-        let bytes = size_of::<Header>() + payload.len();
-        self.memory.put(at, Span::from(bytemuck::bytes_of(header)));
         self.memory.put(at + size_of::<Header>(), payload);
+        self.write_header(at, header, size_of::<Header>() + payload.len())
+    }
+
+    /// Writes the header of a message of that many bytes before its payload, with the checksum of both.
+    #[inline]
+    pub(super) fn write_header(&self, at: usize, header: &Header, bytes: usize) -> usize {
+        self.memory.put(at, Span::from(bytemuck::bytes_of(header)));
         if self.rules.checksum {
             let crc = message_checksum(self.memory.bytes(at, bytes));
             self.memory.put(at, Span::from(&crc.to_le_bytes()[..]));
@@ -113,7 +116,36 @@ impl Env<'_> {
     }
 
     pub(super) fn keys(&mut self, rail: &Rail) -> &mut Keys {
-        &mut self.ports[rail.port].keys
+        &mut self.ports[rail.port()].keys
+    }
+}
+
+/// A sequenced message that is not acknowledged.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    kept: Kept,
+    header: Header,
+}
+
+/// A wait for an acknowledgement or a word, which is repeated after longer and longer times.
+#[derive(Debug)]
+struct Retry {
+    since: Option<Instant>,
+    timeout: Duration,
+}
+
+impl Retry {
+    const NEW: Retry = Retry { since: None, timeout: FIRST_TIMEOUT };
+
+    /// Whether the wait that lasts has timed out; begins the next one then.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let is_due = now.saturating_duration_since(since) >= self.timeout;
+        if is_due {
+            self.since = Some(now);
+            self.timeout = (self.timeout * 2).min(LAST_TIMEOUT);
+        }
+        is_due
     }
 }
 
@@ -122,93 +154,88 @@ impl Env<'_> {
 pub(super) struct Peer {
     pub(super) rank: u32,
     pub(super) rails: Vec<Rail>,
-    pub(super) out: [Outgoing; LANES],
-    pub(super) incoming: [Incoming; LANES],
-    pub(super) counters: [Counters; LANES],
-    /// The slots of sequenced messages, by offset in the slab.
-    pub(super) tx_base: usize,
-    /// The number of the next sequenced message, and of the first one that is not acknowledged.
-    pub(super) next: u32,
-    pub(super) acked: u32,
-    /// From this sequenced message on, none has been posted: the queue took no more.
-    pub(super) held: Option<u32>,
-    /// Bytes of each sequenced message that is kept.
-    pub(super) lengths: [u32; TX_SLOTS as usize],
-    /// Since when the first unacknowledged message has been waiting, and how long it may.
-    pub(super) waiting_since: Option<Instant>,
-    pub(super) patience: Duration,
-    /// The first unacknowledged message when the peer last asked for it to be repeated.
-    pub(super) repeated: Option<u32>,
-    /// The number of the next sequenced message expected.
-    pub(super) expected: u32,
-    /// Something must be said to the peer soon.
+    pub(super) streams: [Stream; STREAMS],
+    pub(super) sequence: SendSequence<Outbound>,
+    store: SendStore,
+    pub(super) received: RecvSequence<Inbound>,
+    /// Bulk messages: one of the two, or none.
+    pub(super) placed: Option<Placed>,
+    pub(super) granted: Vec<Granted>,
+    /// Number of the next sequenced message expected, as the peer was last told.
+    told_ack: u32,
+    /// Whether the peer must be told at once.
     pub(super) ack_now: bool,
-    /// The missing message that was asked for.
-    pub(super) asked_for: Option<u32>,
-    /// What the peer has been told.
-    pub(super) told: Tally,
-    /// Grants of pieces so far.
-    pub(super) granted: u64,
+    /// Whether the peer must be told the counters of all streams.
+    pub(super) tell_all: bool,
+    /// Whether messages are missing.
+    pub(super) is_missing: bool,
+    acknowledgement: Retry,
+    /// Whether a send waits for a counter of the peer.
+    pub(super) wants_word: bool,
+    word: Retry,
     /// The rail whose pace was told last.
-    pub(super) pace_next: usize,
+    pace_next: usize,
+    /// Messages and grants so far, for turns between rails.
+    turns: u64,
+    pub(super) grants_made: u64,
     pub(super) notices: VecDeque<Notice>,
     pub(super) grants: Vec<Grant>,
-    /// A send waits for word of the peer; when it was last asked for.
-    pub(super) wants_word: bool,
-    pub(super) asked: Option<Instant>,
-    pub(super) asking: Duration,
-    /// Why nothing works any more.
+    /// Since when no rail has been up.
+    pub(super) no_rail_since: Option<Instant>,
+    /// Whether this is the end of the lower rank.
+    pub(super) is_lower_end: bool,
+    /// Reason why nothing works any more.
     pub(super) broken: Option<String>,
-    /// The peer has said goodbye.
-    pub(super) gone: bool,
+    /// Whether the peer has said goodbye.
+    pub(super) is_gone: bool,
 }
 
 impl Peer {
+    /// A peer whose rails are connected. `store` holds what is sent.
     pub(super) fn new(
-        rank: u32,
+        (rank, is_lower_end): (u32, bool),
         rails: Vec<Rail>,
-        tx_base: usize,
-        out: [Outgoing; LANES],
-        incoming: [Incoming; LANES],
+        store: SendStore,
+        placed: Option<Placed>,
+        granted: Vec<Granted>,
     ) -> Peer {
         Peer {
             rank,
             rails,
-            out,
-            incoming,
-            counters: Default::default(),
-            tx_base,
-            next: 0,
-            acked: 0,
-            held: None,
-            lengths: [0; TX_SLOTS as usize],
-            waiting_since: None,
-            patience: FIRST_PATIENCE,
-            repeated: None,
-            expected: 0,
+            streams: std::array::from_fn(|_| Stream::new()),
+            sequence: SendSequence::new(),
+            store,
+            received: RecvSequence::new(),
+            placed,
+            granted,
+            told_ack: 0,
             ack_now: false,
-            asked_for: None,
-            told: Tally { eager_limits: [EAGER_CREDITS; LANES], ..Tally::default() },
-            granted: 0,
+            tell_all: false,
+            is_missing: false,
+            acknowledgement: Retry::NEW,
+            wants_word: false,
+            word: Retry::NEW,
             pace_next: 0,
+            turns: 0,
+            grants_made: 0,
             notices: VecDeque::with_capacity(64),
             grants: Vec::with_capacity(256),
-            wants_word: false,
-            asked: None,
-            asking: FIRST_PATIENCE,
+            no_rail_since: None,
+            is_lower_end,
             broken: None,
-            gone: false,
+            is_gone: false,
         }
     }
 
-    /// The first rail that is up, of the chosen ones if any of these is.
+    /// The first rail that is up, of the preferred ones if any of these is.
     #[inline]
     pub(super) fn active(&self) -> Option<usize> {
         let chosen = self.rails.iter().position(|rail| rail.is_chosen && rail.is_up());
         chosen.or_else(|| self.rails.iter().position(Rail::is_up))
     }
 
-    /// Fails when no rail is left.
+    /// # Errors
+    /// [`TransportError::NoRail`] once no rail has been up for too long.
     #[inline]
     pub(super) fn check(&self) -> Result<(), TransportError> {
         match &self.broken {
@@ -221,30 +248,39 @@ impl Peer {
         TransportError::Protocol { peer: self.rank, what }
     }
 
-    pub(super) fn tally(&self) -> Tally {
-        Tally {
-            ack: self.expected,
-            eager_limits: std::array::from_fn(|l| self.incoming[l].matched.wrapping_add(EAGER_CREDITS)),
-            pieces_done: std::array::from_fn(|l| self.incoming[l].done),
-            pieces_taken: std::array::from_fn(|l| self.incoming[l].first_piece),
+    /// Pieces of a stream received in all, as the peer counts them.
+    #[inline]
+    fn done(&self, stream: usize) -> u32 {
+        match &self.placed {
+            Some(placed) => placed.done(),
+            None => self.granted.get(stream).map_or(0, |granted| granted.recv.done()),
         }
     }
 
-    /// How fast one of the rails is, one after the other; nothing where there is no choice.
+    /// Writes the counters into a header.
     #[inline]
-    fn pace(&mut self) -> u32 {
-        let rails = self.rails.len();
-        if rails < 2 {
-            return 0;
+    fn count(&mut self, header: &mut Header) {
+        let stream = usize::from(header.stream);
+        header.ack = self.received.expected();
+        header.limit = self.streams[stream].recv.limit();
+        header.done = self.done(stream);
+        if self.rails.len() > 1 {
+            self.pace_next = (self.pace_next + 1) % self.rails.len();
+            header.pace = self.rails[self.pace_next].pace.told(self.pace_next);
         }
-        self.pace_next = (self.pace_next + 1) % rails;
-        self.rails[self.pace_next].pace.told(self.pace_next)
     }
 
-    /// Sequenced messages that are not acknowledged.
+    /// Notes that the counters of a stream are on their way to the peer.
     #[inline]
-    pub(super) fn unacknowledged(&self) -> u32 {
-        self.next.wrapping_sub(self.acked)
+    fn counted(&mut self, stream: usize) {
+        self.told_ack = self.received.expected();
+        self.ack_now = false;
+        self.streams[stream].recv.limit_told();
+        match (&mut self.placed, self.granted.get_mut(stream)) {
+            (Some(placed), _) => placed.done_told(),
+            (None, Some(granted)) => granted.recv.done_told(),
+            _ => {}
+        }
     }
 
     /// Sends a sequenced message; false when there is no room for it.
@@ -253,140 +289,268 @@ impl Peer {
         &mut self,
         env: &mut Env<'_>,
         header: Header,
-        kind: Kind,
         payload: Span<'_>,
+        is_control: bool,
+        pinned: Option<u8>,
     ) -> Result<bool, TransportError> {
-        let reserve = if kind == Kind::Eager { CONTROL_RESERVE } else { 0 };
-        if self.unacknowledged() >= TX_SLOTS - reserve {
+        if self.sequence.len() == WINDOW {
             return Ok(false);
         }
-        let Some(active) = self.active() else { return Ok(false) };
-        if self.held.is_some() || !self.rails[active].control.has_room(payload.len()) {
-            return Ok(false);
-        }
-        let len = payload.len();
-        debug_assert!(len <= PAYLOAD_BYTES);
-        let tally = self.tally();
-        let header = Header { seq: self.next, len: len as u32, tally, pace: self.pace(), ..header };
-        let slot = self.next % TX_SLOTS;
-        let at = self.tx_base + slot as usize * SLOT_BYTES;
-        self.lengths[slot as usize] = env.write_message(at, &header, payload) as u32;
-        self.held = Some(self.next);
-        self.next = self.next.wrapping_add(1);
-        self.told = tally;
-        self.ack_now = false;
-        if !env.rules.reliable && self.waiting_since.is_none() {
-            self.waiting_since = Some(Instant::now());
-        }
-        self.post_held(env, active)?;
+        let Some(kept) = self.store.take(payload.len(), is_control) else { return Ok(false) };
+        let kept = Kept { pinned, ..kept };
+        env.memory.put(kept.at + size_of::<Header>(), payload);
+        let header = Header { len: payload.len() as u32, ..header };
+        self.sequence.push(Outbound { kept, header });
+        self.post_unsent(env)?;
         Ok(true)
     }
 
-    /// Posts the messages that no queue has taken yet, as far as this rail's does. One that fails takes its rail down, and
-    /// all that is not acknowledged is repeated on another one.
+    /// The rail and the queue pair that a message is sent by.
     #[inline]
-    pub(super) fn post_held(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        while let Some(seq) = self.held {
-            if !is_before(seq, self.next) {
-                self.held = None;
+    fn route(&self, kept: &Kept, queues: Queues) -> Option<Route> {
+        let queue = queues.queue(kept.class) as u8;
+        let rail = match &self.rails[..] {
+            [rail] => rail.is_up().then_some(0)?,
+            _ => match kept.pinned {
+                Some(rail) if self.rails[usize::from(rail)].is_up() => usize::from(rail),
+                _ if queue == 0 && queues != Queues::Shared || kept.bytes < 4096 => self.active()?,
+                _ => self.fastest(kept.bytes)?,
+            },
+        };
+        Some(Route { rail: rail as u8, queue })
+    }
+
+    /// The rail by which a message leaves first.
+    fn fastest(&self, bytes: usize) -> Option<usize> {
+        let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.is_up());
+        let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
+        let candidate = |(index, rail): (usize, &Rail)| Candidate {
+            rail: index,
+            under_way: rail.pace.in_flight(),
+            cost: Some(u64::from(rail.pace.cost())).filter(|cost| *cost != 0),
+        };
+        let used = up.filter(|(_, rail)| rail.is_chosen || !any_chosen);
+        pace::first(used.map(candidate), bytes as u64, self.turns)
+    }
+
+    /// Posts the messages that are not sent, in order, as far as queue pairs have room.
+    #[inline]
+    pub(super) fn post_unsent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        while let Some((number, outbound)) = self.sequence.unsent() {
+            let (kept, mut header) = (outbound.kept, outbound.header);
+            let Some(route) = self.route(&kept, env.rules.queues) else { break };
+            let (index, queue) = (usize::from(route.rail), usize::from(route.queue));
+            let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
+            let rail = &mut self.rails[index];
+            if !rail.has_room(queue, wire_bytes) {
                 break;
             }
-            let seq = if is_before(seq, self.acked) { self.acked } else { seq };
-            let slot = (seq % TX_SLOTS) as usize;
-            let (at, bytes) = (self.tx_base + slot * SLOT_BYTES, self.lengths[slot] as usize);
-            let run = env.keys(&self.rails[rail]).run(at, bytes)?;
-            match self.rails[rail].control.send(run, false) {
-                Ok(true) => self.held = Some(seq.wrapping_add(1)),
+            header.seq = number;
+            header.previous = rail.last_sequenced[queue].unwrap_or(number) as u16;
+            rail.stamp(&mut header);
+            self.count(&mut header);
+            env.write_header(kept.at, &header, kept.bytes);
+            let rail = &mut self.rails[index];
+            let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
+            match rail.slot_queues[queue].0.send(run, false) {
+                Ok(true) => {
+                    rail.last_sequenced[queue] = Some(number);
+                    self.sequence.sent(number, route);
+                    self.counted(usize::from(header.stream));
+                    if self.rails.len() > 1 {
+                        self.turns += 1;
+                        self.rails[index].pace.posted(wire_bytes as u64, Instant::now());
+                    }
+                }
                 Ok(false) => break,
-                Err(error) => return self.take_down(env, rail, false, &error.to_string()),
+                Err(error) => return self.take_down(env, index, &error.to_string()),
             }
         }
         Ok(())
     }
 
-    /// Repeats all that is not acknowledged.
-    pub(super) fn repeat(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
-        let Some(active) = self.active() else { return Ok(()) };
-        self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
-        self.counters[0].retransmissions += u64::from(self.unacknowledged());
-        self.held = Some(self.acked);
-        self.post_held(env, active)
+    /// Takes in an acknowledgement.
+    #[inline]
+    pub(super) fn acknowledge(&mut self, ack: u32) {
+        let store = &mut self.store;
+        if self.sequence.acknowledge(ack, |outbound| store.give_back(&outbound.kept)) {
+            self.acknowledgement = Retry::NEW;
+        }
     }
 
-    /// Sends an unsequenced message on a rail, if it can be done at once.
+    /// Sends an unsequenced message by a rail, if it can be done at once.
     pub(super) fn say(
         &mut self,
         env: &mut Env<'_>,
         rail: usize,
         kind: Kind,
-        mark: Option<Mark>,
+        payload: &[u8],
     ) -> Result<bool, TransportError> {
-        let tally = self.tally();
-        let missing = self.asked_for == Some(self.expected);
-        let flags = if missing && kind == Kind::Ack { MISSING } else { 0 };
-        let word = Header { flags, pace: self.pace(), ..Header::new(kind, tally) };
-        let said = self.rails[rail].say(env, word, mark)?;
-        if said {
-            self.told = tally;
-            self.ack_now = false;
-        }
-        Ok(said)
+        self.say_header(env, rail, Header::new(kind), payload)
     }
 
-    /// Sends an eager message of a lane; false when there is no room for it.
-    #[inline]
-    pub(super) fn send_eager(
-        &mut self,
-        env: &mut Env<'_>,
-        lane: usize,
-        (digest, flags): (u64, u8),
-        payload: Span<'_>,
-    ) -> Result<bool, TransportError> {
-        if !self.out[lane].has_credit() {
-            return Ok(false);
-        }
-        let message = self.out[lane].message;
-        let header =
-            Header { lane: lane as u8, flags, digest, message, ..Header::new(Kind::Eager, Tally::default()) };
-        let sent = self.send(env, header, Kind::Eager, payload)?;
-        if sent {
-            self.out[lane].use_credit();
-        }
-        Ok(sent)
-    }
-
-    /// Posts a control receive anew; false when the device takes no more of them.
-    #[inline]
-    pub(super) fn repost(
+    fn say_header(
         &mut self,
         env: &mut Env<'_>,
         rail: usize,
-        slot: u32,
+        mut header: Header,
+        payload: &[u8],
     ) -> Result<bool, TransportError> {
-        let at = self.rails[rail].slot(slot);
-        let run = env.keys(&self.rails[rail]).run(at, SLOT_BYTES)?;
-        match self.rails[rail].control.receive(What::Slot, slot, run) {
-            Ok(()) => Ok(true),
-            Err(PostError::Full) => {
-                self.counters[0].refused += 1;
-                Ok(false)
-            }
-            Err(error) => self.take_down(env, rail, false, &error.to_string()).map(|()| true),
+        self.count(&mut header);
+        let is_said = self.rails[rail].say(env, header, payload)?;
+        if is_said {
+            self.counted(usize::from(header.stream));
         }
+        Ok(is_said)
     }
 
-    /// What a lane has done. What is counted once for all lanes stands with the first.
-    pub(super) fn counters(&self, lane: usize) -> Counters {
-        let mut counters = self.counters[lane];
-        if lane == 0 {
+    /// Acknowledges all that has been received, with the counters of a stream.
+    fn say_ack(&mut self, env: &mut Env<'_>, stream: usize, flags: u8) -> Result<(), TransportError> {
+        let Some(active) = self.active() else { return Ok(()) };
+        let selective = Selective { received: self.received.selective() };
+        let missing = if self.is_missing { MISSING } else { 0 };
+        let payload = if self.received.has_gap() { bytemuck::bytes_of(&selective) } else { &[] };
+        let header = Header { stream: stream as u16, flags: flags | missing, ..Header::new(Kind::Ack) };
+        if self.say_header(env, active, header, payload)? {
+            self.is_missing = false;
+        }
+        Ok(())
+    }
+
+    /// Whether the peer must be told of the counters of a stream soon.
+    #[inline]
+    fn owes(&self, stream: usize, confirm: bool) -> bool {
+        let owes_done = match &self.placed {
+            Some(placed) => stream == 0 && placed.owes_done(),
+            None => !confirm && self.granted.get(stream).is_some_and(|granted| granted.recv.owes_done()),
+        };
+        owes_done || self.streams[stream].recv.owes_limit()
+    }
+
+    /// Sends what waits to be sent: messages, notices, grants, and counters that the peer needs.
+    #[inline]
+    pub(super) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if self.broken.is_some() {
+            return Ok(());
+        }
+        self.post_unsent(env)?;
+        if self.placed.is_some() {
+            self.post_pieces(env)?;
+        } else {
+            self.repeat_pieces(env)?;
+        }
+        if !self.notices.is_empty() {
+            self.flush_notices(env)?;
+        }
+        if !self.grants.is_empty() && self.notices.is_empty() {
+            self.flush_grants(env)?;
+        }
+        for stream in 0..STREAMS {
+            if self.tell_all || self.owes(stream, env.rules.completions_confirm()) {
+                self.say_ack(env, stream, 0)?;
+            }
+        }
+        self.tell_all = false;
+        let unacknowledged = self.received.expected().wrapping_sub(self.told_ack);
+        if self.ack_now || unacknowledged >= UNACKNOWLEDGED {
+            self.say_ack(env, 0, 0)?;
+        }
+        Ok(())
+    }
+
+    fn flush_notices(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        while let Some(notice) = self.notices.front() {
+            let (header, payload, len) = notice.encode();
+            let pinned = notice.pinned();
+            if !self.send(env, header, Span::from(&payload[..len]), true, pinned)? {
+                break;
+            }
+            self.notices.pop_front();
+        }
+        Ok(())
+    }
+
+    fn flush_grants(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if self.grants.len() > 1 {
+            // Those that are granted again belong before later ones that wait here.
+            let done: [u32; STREAMS] = std::array::from_fn(|stream| self.done(stream));
+            self.grants.sort_by_key(|grant| grant.piece.wrapping_sub(done[usize::from(grant.stream)]));
+        }
+        while !self.grants.is_empty() {
+            let mut batch = [bytemuck::Zeroable::zeroed(); GRANTS_PER_MESSAGE];
+            let count = self.grants.len().min(GRANTS_PER_MESSAGE);
+            batch[..count].copy_from_slice(&self.grants[..count]);
+            let payload = Span::from(bytemuck::cast_slice(&batch[..count]));
+            if !self.send(env, Header::new(Kind::Grants), payload, true, None)? {
+                break;
+            }
+            self.grants.drain(..count);
+        }
+        Ok(())
+    }
+
+    /// Repeats what was not acknowledged in time, and asks for counters that may have been lost.
+    pub(super) fn retry(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+        if self.is_gone || self.active().is_none() {
+            return Ok(());
+        }
+        if self.sequence.is_empty() {
+            self.acknowledgement = Retry::NEW;
+        } else if !env.rules.reliable && self.acknowledgement.is_due(now) {
+            self.streams[0].counters.retransmissions += self.sequence.forget_all() as u64;
+            self.post_unsent(env)?;
+        }
+        // Calls do not wait for staged pieces, but their places and the end of the connection do.
+        if !std::mem::take(&mut self.wants_word) && self.are_pieces_sent() {
+            self.word = Retry::NEW;
+        } else if self.word.is_due(now) {
+            self.say_ack(env, 0, ASK)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all pieces that were sent have arrived.
+    pub(super) fn are_pieces_sent(&self) -> bool {
+        let placed = self.placed.as_ref().is_none_or(Placed::is_sent);
+        placed && self.granted.iter().all(|granted| granted.send.is_idle())
+    }
+
+    /// Between calls: tells what has not been told, and, after a long silence, gives every queue pair something
+    /// to do.
+    pub(super) fn look_after(&mut self, env: &mut Env<'_>, is_silent: bool) -> Result<(), TransportError> {
+        if self.broken.is_some() || self.is_gone {
+            return Ok(());
+        }
+        for stream in 0..STREAMS {
+            let has_untold_done = match &self.placed {
+                Some(placed) => stream == 0 && placed.has_untold_done(),
+                None => self.granted.get(stream).is_some_and(|granted| granted.recv.has_untold_done()),
+            };
+            if has_untold_done || self.streams[stream].recv.has_untold_limit() {
+                self.say_ack(env, stream, 0)?;
+            }
+        }
+        if self.told_ack != self.received.expected() {
+            self.say_ack(env, 0, 0)?;
+        }
+        if is_silent {
+            self.keep_alive(env)?;
+        }
+        Ok(())
+    }
+
+    /// Counters of a stream. What is counted once for all streams stands with the first.
+    pub(super) fn counters(&self, stream: usize) -> Counters {
+        let mut counters = self.streams[stream].counters;
+        if stream == 0 {
             counters.refused += self.queues().map(|queue| queue.refusals).sum::<u64>();
         }
         counters
     }
 
-    /// The queue pairs of all rails, for those who end them.
+    /// The queue pairs of all rails.
     pub(super) fn queues(&self) -> impl Iterator<Item = &Queue> {
-        self.rails.iter().flat_map(|rail| std::iter::once(&rail.control).chain(rail.data.iter().flatten()))
+        self.rails.iter().flat_map(Rail::queues)
     }
 }
 

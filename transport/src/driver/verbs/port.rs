@@ -1,4 +1,4 @@
-//! One of our devices: its queue of completions, its keys to the slab, and whether its port is up.
+//! One device of this rank: its completion queues, its keys to the slab, and whether its port is up.
 
 use super::memory::Keys;
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// How often a port is looked at.
+/// Time between looks at a port.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A device that is in use, and its port.
@@ -15,23 +15,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub(super) struct Port {
     /// Before the queue's, since it is dropped first.
     pub(super) keys: Keys,
-    /// Of sends, and of receives: what has arrived is not to wait behind what is not yet acknowledged.
+    /// Completions of sends; apart from those of receives, so that neither waits behind the other.
     pub(super) sends: CompletionQueue,
     pub(super) receives: CompletionQueue,
-    /// Announces completions, when that is wanted.
+    /// Announces completions, if that is wanted.
     pub(super) channel: Option<Channel>,
     pub(super) domain: Domain,
     pub(super) context: Context,
     pub(super) abilities: DeviceCapabilities,
     pub(super) gid_index: u8,
     pub(super) is_active: bool,
-    /// When it is looked at next.
+    /// Reason why the device can't be used any more.
+    pub(super) failure: Option<String>,
+    /// Time of the next look at the port.
     next_look: Instant,
-    /// Asynchronous events so far.
+    /// Number of asynchronous events.
     pub(super) events: u64,
-    /// Completions taken since a poll last found less than a full batch.
+    /// Completions polled since a poll last found less than a full batch.
     due: u64,
-    /// The most of these.
+    /// The highest number of these.
     pub(super) depth_high_water: u64,
 }
 
@@ -51,6 +53,7 @@ impl Port {
             abilities,
             gid_index,
             is_active: true,
+            failure: None,
             next_look: Instant::now(),
             events: 0,
             due: 0,
@@ -62,7 +65,7 @@ impl Port {
         self.context.name()
     }
 
-    /// Takes note of how many completions a poll has found: full batches one after the other were due together.
+    /// Counts the completions of a poll. Those of full batches in a row were due together.
     #[inline]
     pub(super) fn found(&mut self, completions: usize) {
         self.due += completions as u64;
@@ -72,7 +75,8 @@ impl Port {
         }
     }
 
-    /// Looks at the port if it is time to; true when something has changed. A device without events is asked, too.
+    /// Looks at the port if it is time to; returns whether its state has changed. Devices without events are
+    /// asked as well.
     pub(super) fn look(&mut self, now: Instant) -> Result<bool, TransportError> {
         if now < self.next_look {
             return Ok(false);

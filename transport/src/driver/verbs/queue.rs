@@ -1,16 +1,16 @@
 //! One queue pair, and how full its send queue is.
 //!
-//! Requests are posted with numbers that grow; completions come in that order, so the latest one says how many there
-//! is room for again. Only some requests ask for a completion.
+//! Requests are posted with numbers that grow. Completions come in the same order, so the latest one tells how many
+//! entries are free again. Only some requests ask for a completion.
 //!
-//! How much the device takes is learnt: one that refuses a request although the queue has room by its own account has
-//! less depth than it said, and from then on the queue is that deep.
+//! Devices may accept less than they report. A device that refuses a request although the queue should have room
+//! is given no more than it has taken so far.
 //!
 //! # Safety
 //! The device reads and writes memory by address after a post has returned. All of it lies in the slab of
 //! [`Memory`](super::memory::Memory), which is mapped as long as the endpoint exists, and queue pairs are dropped
-//! before it. That two parties do not use the same bytes at the same time is the protocol's business; they are bytes,
-//! of which any value is valid.
+//! before it; or in registered user memory, which stays until its registration ends. That two parties do not use the
+//! same bytes at the same time is the protocol's duty; they are bytes, of which any value is valid.
 
 use super::memory::Run;
 use crate::verbs::{
@@ -18,16 +18,16 @@ use crate::verbs::{
 };
 use std::collections::VecDeque;
 
-/// What a completion is of: packed into the 64 bits that a request carries.
+/// Identifier of a request, which its completion returns: packed into 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) what: What,
     pub(super) peer: u16,
     /// Less than 16.
     pub(super) rail: u8,
-    /// How often the rail has been made new, modulo 16.
+    /// Life of the queue pair, modulo 16.
     pub(super) life: u8,
-    /// 0 for the control queue, 1 + lane for the queue of a lane.
+    /// Number of the queue pair within the rail.
     pub(super) wire: u8,
     /// A slot, a piece, or the number of a request.
     pub(super) value: u32,
@@ -37,13 +37,13 @@ pub(super) struct Id {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum What {
-    /// Something sent.
+    /// A send or a write; the value is the number of the request.
     Sent = 0,
-    /// A receive of a message with a header; the value is its slot.
+    /// A receive into a slot; the value is the slot.
     Slot = 1,
-    /// A receive of a piece; the value is its number.
+    /// A receive of a piece; the value is the number of the piece.
     Piece = 2,
-    /// A receive of the trailer of a piece; the value is the piece's number.
+    /// A receive of a trailer; the value is the number of its piece.
     Trailer = 3,
 }
 
@@ -74,37 +74,38 @@ impl Id {
 #[derive(Debug)]
 pub(super) struct Queue {
     pair: QueuePair,
-    /// Of its completions, but for `what` and `value`.
+    /// Identifier of its completions, without `what` and `value`.
     id: Id,
     /// Requests posted to the send queue, and known to have left it.
     posted: u32,
     completed: u32,
-    /// Entries of the send queue: frames on devices that count so, requests on others.
+    /// Entries of the send queue: frames on devices that count in frames, requests on others.
     depth: u32,
     /// Bytes of an entry, on devices that count in frames.
     frame_bytes: Option<u32>,
-    /// Entries that all requests have taken, and that have left the queue.
+    /// Entries of all requests, and of those that have left the queue.
     entries: u64,
     entries_left: u64,
     /// Entries up to the latest request that asked for its completion.
     entries_signaled: u64,
     /// Entries of the largest request.
     largest: u64,
-    /// All requests before this one have a completion, of their own or of a later one.
+    /// The request after the latest one that asked for its completion.
     signaled: u32,
-    /// How often the device took less than the queue had room for.
+    /// Number of times that the device took less than the queue had room for.
     pub(super) refusals: u64,
     inline_bytes: usize,
     /// Bytes posted in all.
     bytes: u64,
-    /// The requests that asked for their completions.
+    /// Requests that asked for their completions.
     marks: VecDeque<Mark>,
+    /// Bytes that have left the queue.
     left: u64,
-    /// Pieces whose completion says that they have arrived, with the numbers of their requests.
+    /// Pieces whose completion confirms their arrival, with the numbers of their requests.
     pieces: VecDeque<(u32, u8, u32)>,
 }
 
-/// A request that asked for its completion, with all that was posted up to it.
+/// A request that asked for its completion, with the totals up to it.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     request: u32,
@@ -112,12 +113,13 @@ struct Mark {
     entries: u64,
 }
 
-/// Every so many requests, at least, one asks for a completion.
+/// Requests, and entries, of which one asks for a completion.
 const SIGNAL_EVERY: u32 = 8;
+const SIGNAL_ENTRIES: u64 = 16;
 
 impl Queue {
-    /// `id` is that of its completions, but for `what` and `value`; `depth` is that of its send queue, in frames
-    /// of `frame_bytes` where the device counts so.
+    /// `id` identifies its completions, without `what` and `value`. `depth` is that of its send queue, in frames
+    /// of `frame_bytes` if that is given.
     pub(super) fn new(pair: QueuePair, id: Id, depth: u32, frame_bytes: Option<u32>) -> Queue {
         let inline_bytes = pair.granted().max_inline_data as usize;
         Queue {
@@ -145,7 +147,7 @@ impl Queue {
         self.pair.number()
     }
 
-    /// Makes it new: receives can be posted again.
+    /// Resets the queue pair: receives can be posted again.
     pub(super) fn initialize(&mut self, access: Access) -> Result<(), VerbsError> {
         self.pair.initialize(access)?;
         self.posted = 0;
@@ -158,7 +160,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells its completions from those of earlier lives.
+    /// Sets the life by which its completions differ from earlier ones.
     pub(super) fn set_life(&mut self, life: u8) {
         self.id.life = life;
     }
@@ -167,7 +169,7 @@ impl Queue {
         self.pair.connect(ours, theirs)
     }
 
-    /// From now on the device does nothing with memory on its behalf.
+    /// Makes the queue pair dead: the device does nothing with memory on its behalf any more.
     pub(super) fn fail(&self) -> Result<(), VerbsError> {
         self.pair.fail()
     }
@@ -200,35 +202,35 @@ impl Queue {
         self.posted
     }
 
-    /// Has the request of that number left the queue?
+    /// Whether the request of that number has left the queue.
     pub(super) fn has_left(&self, request: u32) -> bool {
         super::wire::is_before(request, self.completed)
     }
 
-    /// Has all that was posted left the queue? Known at once only if the last request has asked for its completion.
+    /// Whether all requests have left the queue. Known at once only if the last one has asked for its completion.
     pub(super) fn is_empty(&self) -> bool {
         self.posted == self.completed
     }
 
-    /// Posts a message; false when there is no room. `signaled`: its completion is wanted.
+    /// Posts a message; false when there is no room. `signaled` asks for its completion.
     #[inline]
     pub(super) fn send(&mut self, run: Run, signaled: bool) -> Result<bool, PostError> {
         self.post(run, Operation::Send, signaled)
     }
 
-    /// Posts a piece; false when there is no room. `confirms`: its completion says that it has arrived;
-    /// `signaled`: it is wanted anyway.
+    /// Posts a piece; false when there is no room. `confirms` means that its completion confirms its arrival,
+    /// `signaled` asks for a completion in any case.
     pub(super) fn send_piece(
         &mut self,
         run: Run,
         operation: Operation,
-        (lane, piece): (usize, u32),
+        (stream, piece): (usize, u32),
         (confirms, signaled): (bool, bool),
     ) -> Result<bool, PostError> {
         let number = self.posted;
         let posted = self.post(run, operation, confirms || signaled)?;
         if posted && confirms {
-            self.pieces.push_back((number, lane as u8, piece));
+            self.pieces.push_back((number, stream as u8, piece));
         }
         Ok(posted)
     }
@@ -270,16 +272,17 @@ impl Queue {
         }
     }
 
-    /// Whether a request must ask for its completion: at least four do in a full queue, if it is that deep.
+    /// Whether a request must ask for its completion: several do in a full queue, however shallow it is.
     #[inline]
     fn is_signal_due(&self, entries: u64) -> bool {
         let requests = self.posted.wrapping_sub(self.signaled) + 1;
-        requests >= SIGNAL_EVERY || (self.entries + entries - self.entries_signaled) * 4 >= self.depth.into()
+        let unsignaled = self.entries + entries - self.entries_signaled;
+        let most = SIGNAL_ENTRIES.min(u64::from(self.depth) / 4);
+        requests >= SIGNAL_EVERY || self.frame_bytes.is_some() && unsignaled >= most
     }
 
-    /// The device refuses what there should be room for: takes note of how much it takes, which is at least a piece
-    /// and what follows it. False when no completion is to
-    /// come that would make room.
+    /// The device has refused a request for which there should be room: lowers the depth, but never below a piece
+    /// and its trailer. False when no completion is due that would make room.
     #[cold]
     fn learns_depth(&mut self) -> bool {
         self.refusals += 1;
@@ -295,8 +298,8 @@ impl Queue {
         unsafe { self.pair.post_receive(id, run.local()) }
     }
 
-    /// Takes note that the request of that number, and all before it, have left the queue; calls `arrived` for every
-    /// piece that is known to have arrived by that. Returns how many bytes have left.
+    /// Notes that the request of that number and all before it have left the queue. Calls `arrived` for every
+    /// piece whose arrival this confirms. Returns the number of bytes that have left.
     pub(super) fn complete(&mut self, request: u32, mut arrived: impl FnMut(usize, u32)) -> u64 {
         self.completed = request.wrapping_add(1);
         let before = self.left;
@@ -306,11 +309,11 @@ impl Queue {
             self.marks.pop_front();
             (self.left, self.entries_left) = (mark.bytes, mark.entries);
         }
-        while let Some(&(number, lane, piece)) = self.pieces.front()
+        while let Some(&(number, stream, piece)) = self.pieces.front()
             && !super::wire::is_before(request, number)
         {
             self.pieces.pop_front();
-            arrived(usize::from(lane), piece);
+            arrived(usize::from(stream), piece);
         }
         self.left - before
     }

@@ -1,247 +1,209 @@
-//! One cable to a peer: its queue pairs, the places of its messages, and whether it is up.
+//! One cable to a peer: its queue pairs, the slots of its messages, and the life it is in.
 //!
-//! It has a device of ours, a device of theirs, a control queue, and, where pieces are not written into memory but sent
-//! into receives, a data queue per lane. What happens when it goes down, and how it comes back, is in `rails`.
+//! A rail has a device at each end. Its first queue pair takes messages with headers. On devices that count in
+//! frames a second one may take long messages, and a third one the bare pieces of bulk messages (`placed`).
+//! Module `rails` makes rails fall and come back.
+//!
+//! Invariant: a completion of an earlier life of a queue pair has no effect.
 
 use super::{
+    handshake::Handshake,
     memory::Run,
     pace::Pace,
-    peer::{AUX_SLOTS, Env, RX_SLOTS, read},
+    peer::{Env, Rules},
+    pulse::Pulse,
     queue::{Queue, What},
-    wire::{Header, Kind, LANES, Mark, SLOT_BYTES, message_checksum},
+    rails::Attempts,
+    slots::{Queues, SlotPool},
+    wire::{FRAME_BYTES, Header, Kind, Selective},
 };
 use crate::{
     TransportError,
     memory::Span,
-    verbs::{Access, LocalAddress, PostError, RemoteAddress, RemoteRun, VerbsError},
+    verbs::{Access, LocalAddress, PostError, RemoteAddress, VerbsError},
 };
 
+/// Number of the placed queue pair; messages with headers travel by lower ones.
+pub(super) const PLACED: u8 = 2;
 /// Bytes of a place for an unsequenced message or a trailer.
-pub(super) const AUX_BYTES: usize = size_of::<Header>() + size_of::<Mark>();
-/// Trailers of a lane that may be under way; more than the window of pieces.
-pub(super) const TRAILERS: usize = 32;
-/// Whether queue pairs can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// Both ends are new and know it.
-    Up,
-    /// Not both ends are.
-    Down {
-        /// Ours are.
-        ours: bool,
-        /// Theirs are.
-        theirs: bool,
-    },
-}
+pub(super) const AUX_BYTES: usize = 128;
+/// Places for unsequenced messages.
+const AUX_PLACES: u32 = 16;
+/// Places for trailers, in each direction; more than the window of pieces.
+const TRAILERS: usize = 32;
+/// Free slots whose receives are posted together.
+const REPOST_AT: usize = 8;
 
-impl State {
-    pub(super) const DOWN: State = State::Down { ours: false, theirs: false };
+const _: () = assert!(AUX_BYTES >= size_of::<Header>() + size_of::<Selective>());
 
-    pub(super) fn with_ours(self) -> State {
-        match self {
-            State::Up | State::Down { theirs: true, .. } => State::Up,
-            State::Down { theirs: false, .. } => State::Down { ours: true, theirs: false },
-        }
-    }
-
-    pub(super) fn with_theirs(self) -> State {
-        match self {
-            State::Up | State::Down { ours: true, .. } => State::Up,
-            State::Down { ours: false, .. } => State::Down { ours: false, theirs: true },
-        }
-    }
-
-    pub(super) fn without_theirs(self) -> State {
-        State::Down { ours: self.ours(), theirs: false }
-    }
-
-    pub(super) fn ours(self) -> bool {
-        !matches!(self, State::Down { ours: false, .. })
-    }
-}
-
-/// Whom a rail's queue pairs are connected with.
+/// The peer's queue pairs.
 #[derive(Clone, Debug)]
 pub(super) struct Far {
-    pub(super) control: RemoteAddress,
-    pub(super) data: Vec<RemoteAddress>,
-    /// Landing places, by lane and number.
-    pub(super) landings: Vec<RemoteRun>,
+    pub(super) slots: Vec<RemoteAddress>,
+    pub(super) placed: Option<RemoteAddress>,
+}
+
+/// Devices at both ends of a rail.
+#[derive(Clone, Debug)]
+pub(super) struct Ends {
+    /// Index of this rank's device.
+    pub(super) port: usize,
+    /// For people: `rdma_en2 of rank 0 to rdma_en3 of rank 1`.
+    pub(super) name: String,
+    /// The peer's device, as its rank calls it.
+    pub(super) theirs: String,
+    pub(super) near: LocalAddress,
+}
+
+/// The receives for a piece and its trailer that the device has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Posted {
+    None,
+    Piece,
+    Both,
 }
 
 /// One cable.
 #[derive(Debug)]
 pub(super) struct Rail {
-    /// Our device, as an index.
-    pub(super) port: usize,
-    /// For people: `rdma_en2 of rank 0 to rdma_en3 of rank 1`.
-    pub(super) name: String,
-    /// Their device, as its rank calls it.
-    pub(super) theirs: String,
-    /// Is it one of those that are to be used?
-    pub(super) is_chosen: bool,
-    pub(super) control: Queue,
-    pub(super) control_state: State,
-    pub(super) data: Option<[Queue; LANES]>,
-    pub(super) data_state: State,
-    /// Of the two ends, this is that of the lower rank.
-    pub(super) is_lower_end: bool,
-    pub(super) near: LocalAddress,
+    pub(super) ends: Ends,
     pub(super) far: Far,
-    /// How often its control queue and its data queues have been made new, modulo 16; completions of earlier lives are
-    /// not heeded.
-    pub(super) control_life: u8,
-    pub(super) data_life: u8,
-    /// Pieces of each lane that its device takes receives for at a time, once that is known.
-    pub(super) piece_limits: [usize; LANES],
-    /// Bytes granted on it that have not come.
+    /// Whether the user prefers it.
+    pub(super) is_chosen: bool,
+    pub(super) handshake: Handshake,
+    /// Queue pairs of messages with headers, and their slots.
+    pub(super) slot_queues: Vec<(Queue, SlotPool)>,
+    pub(super) placed: Option<Queue>,
+    placed_life: u8,
+    /// Whether the placed queue is connected in its present life.
+    pub(super) placed_is_new: bool,
+    /// Number of the last sequenced message sent by each queue pair in this life.
+    pub(super) last_sequenced: [Option<u32>; 2],
+    /// Bytes granted on it that have not arrived.
     pub(super) incoming_bytes: u64,
-    /// Nanoseconds for a MiB by it, as the peer says.
+    /// Nanoseconds for a MiB in the peer's direction, as the peer has measured it.
     pub(super) incoming_cost: Option<u64>,
-    /// How fast it carries away what is sent.
     pub(super) pace: Pace,
+    /// Whether it is answering.
+    pub(super) pulse: Pulse,
+    pub(super) attempts: Attempts,
     /// Why it is down.
     pub(super) cause: String,
-    pub(super) places: Places,
-    /// Slots whose receives are to be posted anew.
-    pub(super) free: Vec<u32>,
-    pub(super) aux_next: u32,
-    pub(super) aux_requests: [u32; AUX_SLOTS as usize],
+    aux_base: usize,
+    trailer_base: usize,
+    aux_next: u32,
+    aux_requests: [u32; AUX_PLACES as usize],
 }
 
-/// Of the receives for a piece and its trailer, those that the device has taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    None,
-    /// The piece's. Nothing must be sent through that queue any more.
-    Piece,
-    Both,
-}
-
-/// Where a rail's messages are, by offset in the slab.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Places {
-    base: usize,
-}
-
-impl Places {
-    /// Bytes that a rail needs.
-    pub(super) const BYTES: usize = RX_SLOTS as usize * SLOT_BYTES
-        + AUX_SLOTS as usize * AUX_BYTES
-        + LANES * TRAILERS * (AUX_BYTES + SLOT_BYTES);
-
-    pub(super) fn new(base: usize) -> Places {
-        Places { base }
-    }
-
-    fn slot(self, slot: u32) -> usize {
-        self.base + slot as usize * SLOT_BYTES
-    }
-
-    /// Where the trailer of a piece is received; a frame of its own.
-    fn trailer_in(self, lane: usize, piece: u32) -> usize {
-        self.slot(RX_SLOTS) + (lane * TRAILERS + piece as usize % TRAILERS) * SLOT_BYTES
-    }
-
-    pub(super) fn trailer_out(self, lane: usize, piece: u32) -> usize {
-        self.trailer_in(LANES, 0) + (lane * TRAILERS + piece as usize % TRAILERS) * AUX_BYTES
-    }
-
-    fn aux(self, index: u32) -> usize {
-        self.trailer_out(LANES, 0) + index as usize * AUX_BYTES
-    }
+/// Bytes of the slab that a rail needs.
+pub(super) fn rail_bytes(rules: &Rules) -> usize {
+    let trailers = if rules.has_placed { TRAILERS * (FRAME_BYTES + AUX_BYTES) } else { 0 };
+    rules.queues.receive_bytes().next_multiple_of(64) + AUX_PLACES as usize * AUX_BYTES + trailers
 }
 
 impl Rail {
-    /// A rail that is down at both ends.
+    /// A rail whose places begin at the offset `base`, before its queue pairs are connected.
     pub(super) fn new(
-        (port, name, theirs, is_lower_end): (usize, String, String, bool),
-        control: Queue,
-        data: Option<[Queue; LANES]>,
-        (near, far): (LocalAddress, Far),
-        places: Places,
+        ends: Ends,
+        far: Far,
+        queues: Queues,
+        pairs: Vec<Queue>,
+        placed: Option<Queue>,
+        base: usize,
     ) -> Rail {
+        let mut at = base;
+        let mut slot_queues = Vec::new();
+        for (queue, (count, bytes)) in pairs.into_iter().zip(queues.receives()) {
+            slot_queues.push((queue, SlotPool::new(at, *count, *bytes)));
+            at += *count as usize * bytes;
+        }
+        let aux_base = base + queues.receive_bytes().next_multiple_of(64);
         Rail {
-            port,
-            name,
-            is_lower_end,
-            theirs,
-            is_chosen: true,
-            control,
-            control_state: State::DOWN,
-            data_state: State::DOWN,
-            data,
-            near,
+            ends,
             far,
-            control_life: 0,
-            data_life: 0,
-            piece_limits: [usize::MAX; LANES],
+            is_chosen: true,
+            handshake: Handshake::started(),
+            slot_queues,
+            placed,
+            placed_life: 0,
+            placed_is_new: false,
+            last_sequenced: [None; 2],
             incoming_bytes: 0,
             incoming_cost: None,
             pace: Pace::default(),
+            pulse: Pulse::default(),
+            attempts: Attempts::default(),
             cause: String::new(),
-            places,
-            free: Vec::with_capacity(RX_SLOTS as usize),
+            aux_base,
+            trailer_base: aux_base + AUX_PLACES as usize * AUX_BYTES,
             aux_next: 0,
-            aux_requests: [u32::MAX; AUX_SLOTS as usize],
+            aux_requests: [u32::MAX; AUX_PLACES as usize],
         }
     }
 
-    /// Is a completion of this queue, control (0) or data, of its present life?
+    pub(super) fn port(&self) -> usize {
+        self.ends.port
+    }
+
+    /// Whether messages can be sent.
     #[inline]
-    pub(super) fn is_alive(&self, wire: u8, life: u8) -> bool {
-        life == if wire == 0 { self.control_life } else { self.data_life }
-    }
-
-    /// The life of the queues that pieces arrive through.
-    pub(super) fn piece_life(&self) -> u8 {
-        if self.data.is_some() { self.data_life } else { self.control_life }
-    }
-
     pub(super) fn is_up(&self) -> bool {
-        self.control_state == State::Up
+        self.handshake.is_up()
     }
 
-    /// So many bytes less are to come by it.
-    pub(super) fn is_not_to_come(&mut self, bytes: u64) {
+    /// Whether a completion of a queue pair belongs to its present life.
+    #[inline]
+    pub(super) fn is_current(&self, queue: u8, life: u8) -> bool {
+        life == if queue == PLACED { self.placed_life } else { self.handshake.life() } & 15
+    }
+
+    /// Life of the queue pairs for which pieces are granted.
+    pub(super) fn life(&self) -> u8 {
+        self.handshake.life()
+    }
+
+    /// The queue pair of unsequenced messages, which also writes pieces.
+    #[inline]
+    pub(super) fn control(&mut self) -> &mut Queue {
+        &mut self.slot_queues[0].0
+    }
+
+    /// Whether a message of that many bytes can be sent now.
+    #[inline]
+    pub(super) fn has_room(&self, queue: usize, bytes: usize) -> bool {
+        self.is_up() && self.slot_queues[queue].0.has_room(bytes)
+    }
+
+    /// Notes that granted bytes are not expected any more.
+    pub(super) fn forget_incoming(&mut self, bytes: u64) {
         self.incoming_bytes = self.incoming_bytes.saturating_sub(bytes);
     }
 
-    /// Can pieces of a lane travel on it?
+    /// Offset of a slot in the slab.
     #[inline]
-    pub(super) fn takes_pieces(&self, _lane: usize) -> bool {
-        self.is_up() && (self.data.is_none() || self.data_state == State::Up)
+    pub(super) fn slot(&self, queue: usize, slot: u32) -> usize {
+        self.slot_queues[queue].1.place(slot).0
     }
 
-    /// Whether a piece of a lane, with what follows it, can be sent now.
-    #[inline]
-    pub(super) fn has_room(&self, lane: usize, len: usize) -> bool {
-        let queue = self.data.as_ref().map_or(&self.control, |data| &data[lane]);
-        self.takes_pieces(lane) && queue.has_room_for_piece(len)
-    }
-
-    /// Where a slot is.
-    #[inline]
-    pub(super) fn slot(&self, slot: u32) -> usize {
-        self.places.slot(slot)
-    }
-
-    /// Sends an unsequenced message, if there is room.
+    /// Sends an unsequenced message if there is room.
     pub(super) fn say(
         &mut self,
         env: &mut Env<'_>,
-        word: Header,
-        mark: Option<Mark>,
+        mut header: Header,
+        payload: &[u8],
     ) -> Result<bool, TransportError> {
-        let index = self.aux_next % AUX_SLOTS;
+        let index = self.aux_next % AUX_PLACES;
         let last = self.aux_requests[index as usize];
-        if !self.control.has_room(AUX_BYTES) || last != u32::MAX && !self.control.has_left(last) {
+        let bytes = size_of::<Header>() + payload.len();
+        if !self.control().has_room(bytes) || last != u32::MAX && !self.control().has_left(last) {
             return Ok(false);
         }
-        let run = self.write_message(env, self.places.aux(index), word, mark)?;
-        let request = self.control.next();
-        // If the queue has failed, its completions say so.
-        let sent = self.control.send(run, word.kind == Kind::Goodbye as u8).unwrap_or(false);
+        self.stamp(&mut header);
+        let at = self.aux_base + index as usize * AUX_BYTES;
+        let run = self.write_message(env, at, &header, payload)?;
+        let request = self.control().next();
+        // If the queue pair has failed, its completions say so.
+        let sent = self.control().send(run, header.kind == Kind::Goodbye as u8).unwrap_or(false);
         if sent {
             self.aux_requests[index as usize] = request;
             self.aux_next = self.aux_next.wrapping_add(1);
@@ -249,114 +211,163 @@ impl Rail {
         Ok(sent)
     }
 
-    pub(super) fn write_message(
+    /// Writes the lives of both ends into a header.
+    #[inline]
+    pub(super) fn stamp(&self, header: &mut Header) {
+        header.life = self.handshake.life();
+        header.their_life = self.handshake.their_life();
+    }
+
+    fn write_message(
         &self,
         env: &mut Env<'_>,
         at: usize,
-        word: Header,
-        mark: Option<Mark>,
+        header: &Header,
+        payload: &[u8],
     ) -> Result<Run, TransportError> {
-        let payload: &[u8] = mark.as_ref().map_or(&[], |mark| bytemuck::bytes_of(mark));
-        let header = Header { len: payload.len() as u32, ..word };
+        let header = Header { len: payload.len() as u32, ..*header };
         let bytes = env.write_message(at, &header, Span::from(payload));
-        env.ports[self.port].keys.run(at, bytes)
+        env.ports[self.ends.port].keys.run(at, bytes)
     }
 
-    /// Posts receives for a piece and its trailer; says how many of these the device has taken when it takes no more.
+    /// Writes the trailer of a piece, for the placed queue.
+    pub(super) fn write_trailer(
+        &self,
+        env: &mut Env<'_>,
+        piece: u32,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<Run, TransportError> {
+        let out = self.trailer_base + TRAILERS * FRAME_BYTES;
+        self.write_message(env, out + piece as usize % TRAILERS * AUX_BYTES, header, payload)
+    }
+
+    /// Offset of the place where the trailer of a piece is received; it has a frame.
+    pub(super) fn trailer_in(&self, piece: u32) -> usize {
+        self.trailer_base + piece as usize % TRAILERS * FRAME_BYTES
+    }
+
+    /// Posts the receives for a piece and its trailer, from those in `already` on.
     pub(super) fn expect_piece(
         &mut self,
         env: &mut Env<'_>,
-        lane: usize,
         piece: u32,
         (at, len): (usize, usize),
-    ) -> Result<Result<Taken, PostError>, TransportError> {
-        let keys = &mut env.ports[self.port].keys;
-        let data = keys.run(at, len)?;
-        let trailer = keys.run(self.places.trailer_in(lane, piece), SLOT_BYTES)?;
-        let Some(queue) = self.data.as_ref().map(|data| &data[lane]) else {
-            return Ok(Ok(Taken::Both));
-        };
-        Ok(match queue.receive(What::Piece, piece, data) {
-            Ok(()) => match queue.receive(What::Trailer, piece, trailer) {
-                Ok(()) => Ok(Taken::Both),
-                Err(PostError::Full) => Ok(Taken::Piece),
-                Err(error) => Err(error),
-            },
-            Err(PostError::Full) => Ok(Taken::None),
+        already: Posted,
+    ) -> Result<Result<Posted, PostError>, TransportError> {
+        let keys = &mut env.ports[self.ends.port].keys;
+        let bytes = keys.run(at, len)?;
+        let trailer = keys.run(self.trailer_in(piece), FRAME_BYTES)?;
+        let Some(queue) = &self.placed else { return Ok(Ok(Posted::None)) };
+        if already == Posted::None {
+            match queue.receive(What::Piece, piece, bytes) {
+                Ok(()) => {}
+                Err(PostError::Full) => return Ok(Ok(Posted::None)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(match queue.receive(What::Trailer, piece, trailer) {
+            Ok(()) => Ok(Posted::Both),
+            Err(PostError::Full) => Ok(Posted::Piece),
             Err(error) => Err(error),
         })
     }
 
-    /// The mark and the operation that a trailer names, if it is whole and of that piece.
-    pub(super) fn trailer(
-        &self,
-        env: &Env<'_>,
-        lane: usize,
-        piece: u32,
-        bytes: usize,
-    ) -> Option<(Mark, u64)> {
-        if bytes != AUX_BYTES {
-            return None;
+    /// Posts receives for free slots; returns how many the device refused (0 or 1).
+    #[inline]
+    pub(super) fn refill(
+        &mut self,
+        env: &mut Env<'_>,
+        queue: usize,
+    ) -> Result<Result<u64, PostError>, TransportError> {
+        if self.slot_queues[queue].1.free() < REPOST_AT || !self.handshake.is_alive() {
+            return Ok(Ok(0));
         }
-        let at = self.places.trailer_in(lane, piece);
-        let (header, kind) = read::<Header>(env.memory, at).checked(bytes).ok()?;
-        let mark = read::<Mark>(env.memory, at + size_of::<Header>());
-        let whole = !env.rules.checksum || header.crc == message_checksum(env.memory.bytes(at, bytes));
-        (kind == Kind::Trailer && whole && mark.piece == piece && mark.lane as usize == lane)
-            .then_some((mark, header.digest))
+        self.post_slots(env, queue)
     }
 
-    /// Makes the queue pairs new, with receives posted where they stand ready at all times.
-    pub(super) fn renew(&mut self, env: &mut Env<'_>, data_only: bool) -> Result<(), VerbsError> {
-        let access = if env.rules.one_sided { Access::Remote } else { Access::Local };
-        self.data_life = (self.data_life + 1) % 16;
-        if !data_only {
-            self.control_life = (self.control_life + 1) % 16;
-            self.control.initialize(access)?;
-            self.control.set_life(self.control_life);
-            self.free.clear();
-            self.aux_requests = [u32::MAX; AUX_SLOTS as usize];
-            self.incoming_bytes = 0;
-        }
-        self.pace = Pace::default();
-        for (queue, far) in self.data.iter_mut().flatten().zip(&self.far.data) {
-            queue.initialize(access)?;
-            queue.set_life(self.data_life);
-            queue.connect(&self.near, far)?;
-        }
-        if !data_only {
-            self.control.connect(&self.near, &self.far.control)?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rail_is_up_when_both_ends_are_new_in_either_order() {
-        assert_eq!(State::DOWN.with_ours().with_theirs(), State::Up);
-        assert_eq!(State::DOWN.with_theirs().with_ours(), State::Up);
-        assert!(State::DOWN.with_ours() != State::Up && State::DOWN.with_theirs() != State::Up);
-        assert!(!State::DOWN.with_theirs().ours() && State::DOWN.with_ours().ours());
-    }
-
-    #[test]
-    fn places_do_not_overlap() {
-        let places = Places::new(0);
-        let mut at = vec![(places.slot(RX_SLOTS - 1), SLOT_BYTES)];
-        for lane in 0..LANES {
-            for piece in 0..TRAILERS as u32 {
-                at.push((places.trailer_in(lane, piece), SLOT_BYTES));
-                at.push((places.trailer_out(lane, piece), AUX_BYTES));
+    /// Posts receives for all free slots of a queue pair; returns how many the device refused (0 or 1).
+    pub(super) fn post_slots(
+        &mut self,
+        env: &mut Env<'_>,
+        queue: usize,
+    ) -> Result<Result<u64, PostError>, TransportError> {
+        let keys = &mut env.ports[self.ends.port].keys;
+        let (pair, pool) = &mut self.slot_queues[queue];
+        while let Some(slot) = pool.take() {
+            let (at, bytes) = pool.place(slot);
+            match pair.receive(What::Slot, slot, keys.run(at, bytes)?) {
+                Ok(()) => {}
+                Err(error) => {
+                    pool.put_back(slot);
+                    return Ok(if error == PostError::Full { Ok(1) } else { Err(error) });
+                }
             }
         }
-        at.extend((0..AUX_SLOTS).map(|i| (places.aux(i), AUX_BYTES)));
-        at.sort_unstable();
-        assert!(at.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{at:?}");
-        let (last, bytes) = at[at.len() - 1];
-        assert_eq!(last + bytes, Places::BYTES);
+        Ok(Ok(0))
+    }
+
+    /// Makes all queue pairs dead: the device does nothing with memory on their behalf any more.
+    pub(super) fn fence(&mut self) {
+        // A queue pair that can't be made dead belongs to a device that is gone.
+        for (queue, _) in &self.slot_queues {
+            let _ = queue.fail();
+        }
+        self.fence_placed();
+        self.handshake.fall();
+    }
+
+    /// Makes the placed queue dead.
+    pub(super) fn fence_placed(&mut self) {
+        if let Some(queue) = &self.placed {
+            let _ = queue.fail();
+        }
+        self.placed_is_new = false;
+    }
+
+    /// Connects the queue pairs of messages with headers, in the present life. `is_kept` names the slots that
+    /// hold messages, by queue pair and number.
+    pub(super) fn connect(
+        &mut self,
+        rules: &Rules,
+        is_kept: impl Fn(u8, u32) -> bool,
+    ) -> Result<(), VerbsError> {
+        let life = self.handshake.life() & 15;
+        for (index, ((queue, pool), far)) in self.slot_queues.iter_mut().zip(&self.far.slots).enumerate() {
+            queue.initialize(rules.access())?;
+            queue.set_life(life);
+            queue.connect(&self.ends.near, far)?;
+            pool.reset(|slot| is_kept(index as u8, slot));
+        }
+        self.last_sequenced = [None; 2];
+        self.aux_requests = [u32::MAX; AUX_PLACES as usize];
+        self.incoming_bytes = 0;
+        self.pace = Pace::default();
+        self.pulse = Pulse::default();
+        Ok(())
+    }
+
+    /// Connects the placed queue, in a new life.
+    pub(super) fn connect_placed(&mut self) -> Result<(), VerbsError> {
+        let (Some(queue), Some(far)) = (&mut self.placed, &self.far.placed) else { return Ok(()) };
+        self.placed_life = (self.placed_life + 1) & 15;
+        queue.initialize(Access::Local)?;
+        queue.set_life(self.placed_life);
+        queue.connect(&self.ends.near, far)?;
+        self.placed_is_new = true;
+        Ok(())
+    }
+
+    /// All queue pairs.
+    pub(super) fn queues(&self) -> impl Iterator<Item = &Queue> {
+        self.slot_queues.iter().map(|(queue, _)| queue).chain(&self.placed)
+    }
+
+    /// The queue pair of a completion.
+    pub(super) fn queue_mut(&mut self, queue: u8) -> Option<&mut Queue> {
+        match queue {
+            PLACED => self.placed.as_mut(),
+            queue => self.slot_queues.get_mut(usize::from(queue)).map(|(queue, _)| queue),
+        }
     }
 }

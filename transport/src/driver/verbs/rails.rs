@@ -1,292 +1,281 @@
-//! The cables to one peer: which are up, what happens when one goes down, and how it comes back.
+//! The cables to one peer: what happens when one falls, and how it comes back.
 //!
-//! When something is wrong with a rail, either end makes its queue pairs dead first, so that nothing can arrive through them any more; it then tells the peer over another rail, repeats
-//! there what was not acknowledged, and grants again what was to come. Once its port is active its queue pairs are made
-//! new; the rail is used again when both ends have said so.
+//! When something is wrong with a rail, an end makes its queue pairs dead first, so that nothing can arrive through
+//! them any more. It then tells the peer by another rail, and sends again what was not acknowledged. Once its port is
+//! active, its queue pairs are made new, and a handshake by the rail itself opens it again (`handshake`). A rail
+//! that does not answer falls too (`pulse`).
 //!
-//! Data queues alone can be made new in the same way, over the control queue: that is the answer to a message that was
-//! lost between sends and receives that are matched by their order.
-//!
-//! Invariants: receives are posted to a data queue only while it is up, hence after the peer has made its end new; so no
-//! message of an earlier life can meet them.
+//! A peer without a rail is waited for: a cable that was pulled may be plugged in again. Only after
+//! [`Rules::cable_wait`](super::peer::Rules) is the peer unreachable.
 
 use super::{
-    incoming::Incoming,
-    outgoing::Outgoing,
-    peer::{Env, Peer, RX_SLOTS},
-    rail::{Rail, State},
-    telling::Notice,
-    wire::{Header, Kind, Mark, Tally},
+    notice::Notice,
+    peer::{Env, Peer},
+    pulse::Pulse,
+    rail::Rail,
+    wire::Kind,
 };
 use crate::TransportError;
+use std::time::{Duration, Instant};
 
-/// Slots whose receives are posted anew together.
-const REPOST_AT: usize = 8;
+/// Time between attempts to open a rail: the first and the longest.
+const FIRST_ATTEMPT: Duration = Duration::from_millis(2);
+const LAST_ATTEMPT: Duration = Duration::from_millis(200);
+/// Attempts to open a rail in one life; then its queue pairs are made new once more.
+const HELLOS: u32 = 20;
+
+/// Attempts to open a rail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Attempts {
+    next: Option<Instant>,
+    made: u32,
+    /// Number of times that the rail was silent since it last answered.
+    silences: u32,
+}
+
+impl Attempts {
+    /// Whether it is time for the next attempt.
+    fn is_due(&mut self, now: Instant) -> bool {
+        if self.next.is_some_and(|next| now < next) {
+            return false;
+        }
+        self.next = Some(now + (FIRST_ATTEMPT * 2u32.saturating_pow(self.made.min(10))).min(LAST_ATTEMPT));
+        self.made += 1;
+        true
+    }
+}
 
 impl Peer {
-    /// Makes our end of a rail new at the start, when the peer does the same; both know by the exchange that follows.
-    pub(super) fn start_rail(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        let r = &mut self.rails[rail];
-        r.renew(env, false).map_err(|error| TransportError::Rail { rail: r.name.clone(), error })?;
-        self.rails[rail].control_state = State::Up;
-        self.rails[rail].data_state = State::Up;
-        if self.rails.len() == 1 {
-            self.out.iter_mut().for_each(Outgoing::start_unsolicited);
-            self.incoming.iter_mut().for_each(Incoming::start_unsolicited);
-        }
-        self.post_slots(env, rail)
+    /// Connects a rail for the first time; the peer does the same, and both know by the exchange that follows.
+    pub(super) fn start_rail(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
+        let rail = &mut self.rails[index];
+        let connected = rail.connect(&env.rules, |_, _| false).and_then(|()| rail.connect_placed());
+        connected.map_err(|error| TransportError::Rail { rail: rail.ends.name.clone(), error })?;
+        self.post_slots(env, index)
     }
 
-    /// Posts the receives of all slots that are not in the runtime's hands.
-    fn post_slots(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        for slot in 0..RX_SLOTS {
-            let kept = self.incoming.iter().any(|incoming| {
-                incoming.eager.iter().any(|message| usize::from(message.rail) == rail && message.slot == slot)
-            });
-            if !kept && !self.repost(env, rail, slot)? {
-                if self.rails[rail].free.len() + 1 == RX_SLOTS as usize {
-                    return self.take_down(env, rail, false, "the device takes no receives");
-                }
-                self.rails[rail].free.push(slot);
+    /// Posts the receives of all slots without a message.
+    fn post_slots(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
+        for queue in 0..self.rails[index].slot_queues.len() {
+            let rail = &mut self.rails[index];
+            let refused = match rail.post_slots(env, queue)? {
+                Ok(refused) => refused,
+                Err(error) => return self.take_down(env, index, &error.to_string()),
+            };
+            self.streams[0].counters.refused += refused;
+            let pool = &self.rails[index].slot_queues[queue].1;
+            if pool.free() == pool.count() as usize {
+                return self.take_down(env, index, "the device takes no receives");
             }
         }
         Ok(())
     }
 
-    /// Gives a slot back to its rail.
-    #[inline]
-    pub(super) fn release_slot(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        slot: u32,
-    ) -> Result<(), TransportError> {
-        self.rails[rail].free.push(slot);
-        self.refill(env, rail)
-    }
-
-    /// Posts receives of free slots, several at a time. A device that takes few receives has fewer posted than slots:
-    /// each that a message has used makes room for another one, whether the message stays in its slot or not.
-    #[inline]
-    pub(super) fn refill(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        if self.rails[rail].free.len() < REPOST_AT {
-            return Ok(());
-        }
-        while let Some(slot) = self.rails[rail].free.pop() {
-            if self.rails[rail].control_state.ours() && !self.repost(env, rail, slot)? {
-                // When something has come there is room for one more.
-                self.rails[rail].free.push(slot);
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends the trailer of a piece behind it.
-    pub(super) fn send_trailer(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        lane: usize,
-        (mark, digest): (Mark, u64),
-    ) -> Result<(), TransportError> {
-        let at = self.rails[rail].places.trailer_out(lane, mark.piece);
-        let header = Header { digest, ..Header::new(Kind::Trailer, Tally::default()) };
-        let run = self.rails[rail].write_message(env, at, header, Some(mark))?;
-        let Some(data) = &mut self.rails[rail].data else { return Ok(()) };
-        match data[lane].send(run, false) {
-            Ok(true) => Ok(()),
-            Ok(false) => self.take_down(env, rail, true, "the send queue is full"),
-            Err(error) => self.take_down(env, rail, true, &error.to_string()),
-        }
-    }
-
-    /// A data queue has received something where a piece was expected.
-    pub(super) fn data_came(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        lane: usize,
-        (piece, bytes): (u32, u32),
-    ) -> Result<(), TransportError> {
-        if self.incoming[lane].len_of(piece) != Some(bytes as usize) {
-            return self.take_down(env, rail, true, "a message was lost");
-        }
-        self.piece_came(env, rail, (lane, piece))
-    }
-
-    /// A data queue has received something where a trailer was expected.
-    pub(super) fn trailer_came(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        lane: usize,
-        (piece, bytes): (u32, u32),
-    ) -> Result<(), TransportError> {
-        match self.rails[rail].trailer(env, lane, piece, bytes as usize) {
-            Some((mark, digest)) => {
-                self.incoming[lane].check_operation(piece, digest, None);
-                self.checksum_of(env, mark)
-            }
-            None => self.take_down(env, rail, true, "a message was lost"),
-        }
-    }
-
-    /// Something is wrong with a rail, or with its data queues alone: ends its use at this end and tells the peer.
+    /// Something is wrong with a rail: ends its use at this end and tells the peer.
     #[cold]
     pub(super) fn take_down(
         &mut self,
         env: &mut Env<'_>,
-        rail: usize,
-        data_only: bool,
+        index: usize,
         cause: &str,
     ) -> Result<(), TransportError> {
-        let state = if data_only { self.rails[rail].data_state } else { self.rails[rail].control_state };
-        if !state.ours() || self.broken.is_some() {
+        if !self.rails[index].handshake.is_alive() || self.broken.is_some() {
             return Ok(());
         }
-        self.fence(rail, data_only, cause);
-        self.notices.push_back(Notice::RailDown { rail: rail as u8, data_only, cause: cause.to_owned() });
-        self.go_on_without(env, rail, data_only)
+        eprintln!("XX rank-to {} take down: {cause}", self.rank);
+        let life = self.rails[index].handshake.life();
+        self.fence(index, cause);
+        self.notices.push_back(Notice::RailDown { rail: index as u8, life, cause: cause.to_owned() });
+        self.go_on_without(env, index)
     }
 
-    /// Makes the queue pairs dead: nothing arrives through them from now on.
-    fn fence(&mut self, index: usize, data_only: bool, cause: &str) {
-        self.out.iter_mut().for_each(|out| out.forget_rail(index));
-        self.incoming.iter_mut().for_each(|incoming| incoming.unsolicited_from = None);
-        // They are granted again, and not twice.
-        self.grants.retain(|grant| usize::from(grant.rail) != index);
+    /// Makes the queue pairs of a rail dead: nothing arrives through them from now on.
+    fn fence(&mut self, index: usize, cause: &str) {
         let rail = &mut self.rails[index];
         rail.cause = cause.to_owned();
-        // A queue pair that can't be made dead belongs to a device that is gone.
-        for queue in rail.data.iter().flatten() {
-            let _ = queue.fail();
+        if rail.is_up() {
+            rail.attempts = Attempts { silences: rail.attempts.silences, ..Attempts::default() };
         }
-        rail.data_state = State::DOWN;
-        if !data_only {
-            let _ = rail.control.fail();
-            rail.control_state = State::DOWN;
-        }
+        rail.fence();
+        self.sequence.forget_rail(index as u8);
+        self.granted.iter_mut().for_each(|granted| granted.send.forget_rail(index));
+        // They are granted again, and not twice.
+        self.grants.retain(|grant| usize::from(grant.rail) != index);
     }
 
-    fn go_on_without(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        data_only: bool,
-    ) -> Result<(), TransportError> {
-        if data_only {
-            self.renew_rail(env, rail, true)?;
-        } else if self.active().is_none() {
-            self.broken = Some(self.obituary(env));
-            return self.check();
-        } else {
-            self.repeat(env)?;
-        }
-        self.regrant_rail(env, rail)?;
+    fn go_on_without(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
+        self.tell_all = true;
+        self.regrant_rail(env, index)?;
+        self.check_epoch(env)?;
         self.flush(env)
     }
 
-    /// What happened to each rail, and how our ports are now.
+    /// The peer's end of a rail is dead, in a life of that end.
+    pub(super) fn peer_took_down(
+        &mut self,
+        env: &mut Env<'_>,
+        index: usize,
+        life: u8,
+        cause: &str,
+    ) -> Result<(), TransportError> {
+        let Some(rail) = self.rails.get(index) else {
+            return Err(self.protocol("news of a rail that does not exist"));
+        };
+        if rail.handshake.is_ended_by(life) {
+            self.fence(index, &format!("the other end has given it up ({cause})"));
+            return self.go_on_without(env, index);
+        }
+        Ok(())
+    }
+
+    /// The peer's end is in a new life: this end must follow.
+    pub(super) fn restart_rail(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
+        self.fence(index, "the other end has made it new");
+        self.go_on_without(env, index)?;
+        if env.ports[self.rails[index].port()].is_active { self.open_rail(env, index) } else { Ok(()) }
+    }
+
+    /// Makes this end of a rail new, and greets the peer by it.
+    fn open_rail(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
+        let kept: Vec<(u8, u32)> = self.kept_slots(index as u8);
+        let rail = &mut self.rails[index];
+        rail.handshake.renew();
+        let connected = rail.connect(&env.rules, |queue, slot| kept.contains(&(queue, slot)));
+        if let Err(error) = connected {
+            rail.cause = error.to_string();
+            rail.fence();
+            return Ok(());
+        }
+        self.streams[0].counters.reconnections += 1;
+        self.post_slots(env, index)?;
+        if self.rails[index].handshake.is_alive() {
+            self.say(env, index, Kind::Hello, &[])?;
+        }
+        Ok(())
+    }
+
+    /// The slots of a rail that hold messages, by queue pair and number.
+    fn kept_slots(&self, rail: u8) -> Vec<(u8, u32)> {
+        let early = self.received.iter().filter(|inbound| inbound.rail == rail);
+        let early = early.map(|inbound| (inbound.queue, inbound.slot));
+        early.chain(self.streams.iter().flat_map(|stream| stream.recv.slots(rail))).collect()
+    }
+
+    /// Both ends of a rail are new.
+    pub(super) fn rail_opened(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
+        let rail = &mut self.rails[index];
+        rail.attempts = Attempts { silences: rail.attempts.silences, ..Attempts::default() };
+        self.no_rail_since = None;
+        self.tell_all = true;
+        // The peer learns from it that this end knows.
+        self.say(env, index, Kind::Ack, &[])?;
+        self.regrant_rail(env, index)?;
+        self.check_epoch(env)?;
+        self.flush(env)
+    }
+
+    /// Gives the queue pairs of all rails something to do. Placed queues have nothing that could be sent without a
+    /// piece: they are made new, by one end, while no piece is in flight.
+    pub(super) fn keep_alive(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        for index in 0..self.rails.len() {
+            if self.rails[index].is_up() {
+                self.say(env, index, Kind::Ping, &[])?;
+            }
+        }
+        let is_idle = self.placed.as_ref().is_some_and(|placed| placed.is_idle() && placed.is_up());
+        if is_idle && self.is_lower_end {
+            self.begin_epoch(env, "it had been silent for long")?;
+        }
+        Ok(())
+    }
+
+    /// Compares rails with their ports: takes down those whose port is down, and opens those whose port is back.
+    pub(super) fn look_at_rails(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+        for index in 0..self.rails.len() {
+            let port = &env.ports[self.rails[index].port()];
+            let (is_active, device) = (port.is_active && port.failure.is_none(), port.name());
+            if !is_active && self.rails[index].handshake.is_alive() {
+                let cause = match &port.failure {
+                    Some(failure) => format!("{device} has failed: {failure}"),
+                    None => format!("the port of {device} is down"),
+                };
+                self.take_down(env, index, &cause)?;
+            }
+            let rail = &mut self.rails[index];
+            if !is_active || rail.is_up() || !rail.attempts.is_due(now) {
+                continue;
+            }
+            let is_stuck = rail.attempts.made.is_multiple_of(HELLOS);
+            if rail.handshake.is_opening() && !is_stuck {
+                self.say(env, index, Kind::Hello, &[])?;
+            } else {
+                rail.fence();
+                self.open_rail(env, index)?;
+            }
+        }
+        self.look_for_rail(env, now)?;
+        self.check_epoch(env)
+    }
+
+    /// Waits for a rail if none is up, up to a time limit.
+    fn look_for_rail(&mut self, env: &Env<'_>, now: Instant) -> Result<(), TransportError> {
+        if self.active().is_some() || self.is_gone {
+            self.no_rail_since = None;
+            return Ok(());
+        }
+        let is_new = self.no_rail_since.is_none();
+        let since = *self.no_rail_since.get_or_insert(now);
+        let waited = now.saturating_duration_since(since);
+        if waited >= env.rules.cable_wait {
+            self.broken = Some(self.obituary(env));
+            return self.check();
+        }
+        if is_new && !env.rules.cable_wait.is_zero() {
+            (env.say)(&format!(
+                "no cable to rank {} works ({}); waiting up to {:?} for one to come back",
+                self.rank,
+                self.obituary(env),
+                env.rules.cable_wait
+            ));
+        }
+        Ok(())
+    }
+
+    /// What happened to each rail, and the state of this rank's ports.
     fn obituary(&self, env: &Env<'_>) -> String {
         let one = |rail: &Rail| {
-            let port = env.ports[rail.port].context.port();
+            let port = env.ports[rail.port()].context.port();
             let state = port.ok().and_then(|port| port.state.name()).unwrap_or("silent");
-            format!("{}: {}, our port is {state}", rail.name, rail.cause)
+            format!("{}: {}, our port is {state}", rail.ends.name, rail.cause)
         };
         self.rails.iter().map(one).collect::<Vec<_>>().join("; ")
     }
 
-    /// The peer has ended its use of a rail.
-    pub(super) fn peer_took_down(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        (data_only, cause): (bool, &str),
-    ) -> Result<(), TransportError> {
-        let Some(state) =
-            self.rails.get(rail).map(|r| if data_only { r.data_state } else { r.control_state })
-        else {
-            return Err(self.protocol("news of a rail that is not there"));
-        };
-        if state == State::Up {
-            self.fence(rail, data_only, &format!("the other end has given it up ({cause})"));
-            return self.go_on_without(env, rail, data_only);
-        }
-        // Ours have been dead since it was last up; what the peer made new meanwhile is dead again.
-        let r = &mut self.rails[rail];
-        r.data_state = r.data_state.without_theirs();
-        if !data_only {
-            r.control_state = r.control_state.without_theirs();
-        }
-        Ok(())
-    }
-
-    /// The peer's end of a rail is new.
-    pub(super) fn peer_is_ready(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        data_only: bool,
-    ) -> Result<(), TransportError> {
-        let Some(r) = self.rails.get_mut(rail) else {
-            return Err(self.protocol("news of a rail that is not there"));
-        };
-        r.data_state = r.data_state.with_theirs();
-        if !data_only {
-            r.control_state = r.control_state.with_theirs();
-        }
-        if r.is_up() { self.regrant_rail(env, rail) } else { Ok(()) }
-    }
-
-    /// Makes our end of a rail new and says so. If that fails it stays down, and is tried again later.
-    fn renew_rail(&mut self, env: &mut Env<'_>, rail: usize, data_only: bool) -> Result<(), TransportError> {
-        if let Err(error) = self.rails[rail].renew(env, data_only) {
-            self.rails[rail].cause = error.to_string();
-            return Ok(());
-        }
-        if !data_only {
-            self.post_slots(env, rail)?;
-        }
-        let r = &mut self.rails[rail];
-        r.data_state = r.data_state.with_ours();
-        if !data_only {
-            r.control_state = r.control_state.with_ours();
-        }
-        self.counters[0].reconnections += 1;
-        self.notices.push_back(Notice::RailReady { rail: rail as u8, data_only });
-        if self.rails[rail].is_up() { self.regrant_rail(env, rail) } else { Ok(()) }
-    }
-
-    /// Gives the queue pairs of a rail something to do. Data queues have nothing that could be sent without a piece: they
-    /// are made new, by one end, while no piece is under way.
-    pub(super) fn keep_alive(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        if !self.rails[rail].is_up() {
-            return Ok(());
-        }
-        self.say(env, rail, Kind::Ack, None)?;
-        let r = &self.rails[rail];
-        let idle = self.out.iter().all(Outgoing::is_idle) && self.incoming.iter().all(Incoming::is_idle);
-        if r.data.is_some() && r.data_state == State::Up && idle && r.is_lower_end {
-            self.take_down(env, rail, true, "it had been silent for long")?;
-        }
-        Ok(())
-    }
-
-    /// Compares rails with their ports: takes down those whose port is down, and makes new those whose port is back.
-    pub(super) fn look_at_ports(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
-        for rail in 0..self.rails.len() {
-            let active = env.ports[self.rails[rail].port].is_active;
-            let r = &self.rails[rail];
-            if !active && r.control_state.ours() {
-                let device = env.ports[r.port].name().to_owned();
-                self.take_down(env, rail, false, &format!("the port of {device} is down"))?;
-            } else if active && !r.control_state.ours() && self.broken.is_none() {
-                self.renew_rail(env, rail, false)?;
-            } else if active && r.is_up() && r.data.is_some() && !r.data_state.ours() {
-                self.renew_rail(env, rail, true)?;
+    /// Pings rails that have been quiet while something was expected, and takes down those that stay silent.
+    pub(super) fn check_pulses(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+        for index in 0..self.rails.len() {
+            let rail = &mut self.rails[index];
+            if !rail.is_up() {
+                continue;
+            }
+            if rail.pulse.look(now) && self.say(env, index, Kind::Ping, &[])? {
+                self.rails[index].pulse.ping(now);
+            }
+            let rail = &self.rails[index];
+            let others = self.rails.iter().enumerate().filter(|(other, rail)| *other != index && rail.is_up());
+            let others: Vec<Pulse> = others.map(|(_, rail)| rail.pulse).collect();
+            if rail.pulse.is_silent(now, others.iter(), rail.attempts.silences) {
+                self.rails[index].attempts.silences += 1;
+                self.take_down(env, index, "it does not answer")?;
+            } else if rail.pulse.has_answered() {
+                self.rails[index].attempts.silences = 0;
             }
         }
         Ok(())
+    }
+
+    /// Nothing is expected of the peer.
+    pub(super) fn rest_pulses(&mut self, now: Instant) {
+        self.rails.iter_mut().for_each(|rail| rail.pulse.rest(now));
     }
 }

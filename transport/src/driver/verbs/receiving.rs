@@ -1,61 +1,67 @@
-//! What a peer says: messages that have arrived in slots.
+//! Messages that have arrived in slots.
 //!
-//! A header is checked, its counters are learnt from, and what it brings goes where it belongs: small messages to their
-//! lane, grants to `outgoing`, news of rails to `rails`. Sequenced messages are taken in order and once.
+//! A header is checked, its counters are taken in, and the message goes where it belongs: fragments to their
+//! stream, grants to `granted`, news of rails to `rails`. Sequenced messages are taken in order and once; one that
+//! comes early stays in its slot.
 
 use super::{
-    incoming::RxMessage,
+    handshake::Heard,
     pace,
-    peer::{Env, FIRST_PATIENCE, Peer, read},
-    wire::{ASK, Grant, Header, Kind, LANES, MISSING, Mark, is_before, message_checksum},
+    peer::{Env, Peer, read},
+    sequence::Acceptance,
+    stream::{Bytes, Fragment},
+    wire::{ASK, Grant, Header, Kind, MISSING, Mark, Ready, Selective, message_checksum, nearest},
 };
-use crate::TransportError;
-use std::time::Instant;
+use crate::{TransportError, verbs::PostError};
+
+/// A message in a slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inbound {
+    header: Header,
+    kind: Kind,
+    pub(super) rail: u8,
+    pub(super) queue: u8,
+    pub(super) slot: u32,
+    /// Offset of the payload in the slab.
+    at: usize,
+}
 
 impl Peer {
-    /// Takes in a message that has arrived in a slot of a rail. True when the slot stays in use.
+    /// Takes in a message of `bytes` bytes that has arrived in a slot.
     pub(super) fn receive(
         &mut self,
         env: &mut Env<'_>,
-        rail: usize,
-        slot: u32,
+        (rail, queue, slot): (usize, u8, u32),
         bytes: usize,
-    ) -> Result<bool, TransportError> {
-        let at = self.rails[rail].slot(slot);
-        let Some((header, kind)) = self.parse(env, at, bytes)? else { return Ok(false) };
-        self.learn(env, &header);
-        let payload = at + size_of::<Header>();
-        let mark = || (header.len as usize == size_of::<Mark>()).then(|| read::<Mark>(env.memory, payload));
-        match kind {
-            Kind::Ack => {
-                self.ack_now |= header.flags & ASK != 0;
-                if header.flags & MISSING != 0 && self.repeated != Some(self.acked) && self.acked != self.next
-                {
-                    self.repeated = Some(self.acked);
-                    self.repeat(env)?;
-                }
-                Ok(false)
+    ) -> Result<(), TransportError> {
+        let at = self.rails[rail].slot(usize::from(queue), slot);
+        let Some((header, kind)) = self.parse(env, at, bytes)? else {
+            return self.put_back(env, rail, queue, slot);
+        };
+        let inbound =
+            Inbound { header, kind, rail: rail as u8, queue, slot, at: at + size_of::<Header>() };
+        let heard = self.rails[rail].handshake.hear(kind == Kind::Hello, header.life, header.their_life);
+        match heard {
+            Heard::Accept => {}
+            Heard::Opened => self.rail_opened(env, rail)?,
+            Heard::Ignore => return self.put_back(env, rail, queue, slot),
+            Heard::Answer => {
+                self.put_back(env, rail, queue, slot)?;
+                let answer = if self.rails[rail].is_up() { Kind::Pong } else { Kind::Hello };
+                return self.say(env, rail, answer, &[]).map(drop);
             }
-            Kind::Goodbye => {
-                self.gone = true;
-                Ok(false)
-            }
-            Kind::Probe => {
-                let mark = mark().ok_or_else(|| self.protocol("a broken probe"))?;
-                self.answer(env, rail, mark)?;
-                Ok(false)
-            }
-            Kind::Reply => {
-                let mark = mark().ok_or_else(|| self.protocol("a broken reply"))?;
-                self.was_sent(env, rail, mark)?;
-                Ok(false)
-            }
-            Kind::Trailer => Err(self.protocol("a trailer outside of its queue")),
-            _ => self.receive_sequenced(env, rail, slot, (header, kind, payload)),
+            Heard::Restart => return self.restart_rail(env, rail),
         }
+        self.rails[rail].pulse.beat();
+        self.take_counters(&header);
+        if kind.is_sequenced() {
+            return self.receive_sequenced(env, inbound);
+        }
+        self.put_back(env, rail, queue, slot)?;
+        self.receive_word(env, &inbound)
     }
 
-    /// The header of a message, unless it is broken and will be repeated.
+    /// The header of a message, unless it is damaged and will be repeated.
     fn parse(
         &mut self,
         env: &Env<'_>,
@@ -67,110 +73,211 @@ impl Peer {
         }
         let header = read::<Header>(env.memory, at);
         let checked = header.checked(bytes);
-        let is_whole = || checked.is_ok() && header.crc == message_checksum(env.memory.bytes(at, bytes));
+        let is_whole = || {
+            let len = size_of::<Header>() + header.len as usize;
+            checked.is_ok() && header.crc == message_checksum(env.memory.bytes(at, len))
+        };
         if env.rules.checksum && !is_whole() {
-            self.asked_for = Some(self.expected);
+            self.is_missing = true;
             self.ack_now = true;
             return Ok(None);
         }
-        checked.map(Some).map_err(|what| self.protocol(what))
+        checked.map(|kind| Some((header, kind))).map_err(|what| self.protocol(what))
     }
 
-    /// Takes in the counters of a message. They only grow; an older message says nothing new.
+    /// Takes in the counters of a message. They only grow; an older message has no effect.
     #[inline]
-    fn learn(&mut self, env: &Env<'_>, header: &Header) {
-        let tally = header.tally;
-        if is_before(self.acked, tally.ack) && !is_before(self.next, tally.ack) {
-            self.acked = tally.ack;
-            self.repeated = None;
-            self.patience = FIRST_PATIENCE;
-            self.waiting_since = (self.acked != self.next && !env.rules.reliable).then(Instant::now);
+    fn take_counters(&mut self, header: &Header) {
+        self.acknowledge(header.ack);
+        let stream = usize::from(header.stream);
+        self.streams[stream].send.raise_limit(header.limit);
+        match (&mut self.placed, self.granted.get_mut(stream)) {
+            (Some(placed), _) => placed.arrived_before(header.done),
+            (None, Some(granted)) => granted.send.arrived_before(header.done),
+            _ => {}
         }
         if let Some((rail, cost)) = pace::heard(header.pace)
             && let Some(rail) = self.rails.get_mut(rail)
         {
             rail.incoming_cost = Some(cost);
         }
-        for lane in 0..LANES {
-            self.out[lane].raise_limit(tally.eager_limits[lane]);
-            self.out[lane].arrived_before(tally.pieces_done[lane]);
-            self.out[lane].taken_before(tally.pieces_taken[lane]);
+    }
+
+    /// Takes in an unsequenced message.
+    fn receive_word(&mut self, env: &mut Env<'_>, inbound: &Inbound) -> Result<(), TransportError> {
+        let (header, rail) = (&inbound.header, usize::from(inbound.rail));
+        let len = header.len as usize;
+        match inbound.kind {
+            Kind::Ack => {
+                self.tell_all |= header.flags & ASK != 0;
+                if len == size_of::<Selective>() {
+                    let Selective { received } = read(env.memory, inbound.at);
+                    if header.flags & MISSING != 0 {
+                        self.streams[0].counters.retransmissions +=
+                            self.sequence.lose(header.ack, received) as u64;
+                    }
+                } else if header.flags & MISSING != 0 {
+                    // A damaged message: nothing later has arrived.
+                    self.streams[0].counters.retransmissions += self.sequence.forget_all() as u64;
+                }
+                self.post_unsent(env)
+            }
+            Kind::Goodbye => {
+                self.is_gone = true;
+                Ok(())
+            }
+            Kind::Ping => self.say(env, rail, Kind::Pong, &[]).map(drop),
+            Kind::Hello | Kind::Pong => Ok(()),
+            Kind::Probe | Kind::Reply if len != size_of::<Mark>() => Err(self.protocol("a broken probe")),
+            Kind::Probe => self.answer_probe(env, rail, read(env.memory, inbound.at)),
+            Kind::Reply => self.was_sent(env, read(env.memory, inbound.at)),
+            _ => Err(self.protocol("an unsequenced message of no such kind")),
         }
     }
 
-    fn receive_sequenced(
+    /// Takes in a sequenced message, and all that waited for it.
+    #[inline]
+    fn receive_sequenced(&mut self, env: &mut Env<'_>, inbound: Inbound) -> Result<(), TransportError> {
+        let (rail, queue) = (usize::from(inbound.rail), usize::from(inbound.queue));
+        let header = &inbound.header;
+        let previous = nearest(header.previous, header.seq);
+        match self.received.accept(header.seq, inbound) {
+            Acceptance::New => self.rails[rail].slot_queues[queue].1.keep(),
+            acceptance => {
+                // Its acknowledgement may be lost.
+                self.ack_now = true;
+                self.put_back(env, rail, inbound.queue, inbound.slot)?;
+                return match acceptance {
+                    Acceptance::Invalid => Err(self.protocol("a message that is too early")),
+                    _ => Ok(()),
+                };
+            }
+        }
+        // Queue pairs keep their order.
+        if !env.rules.reliable && previous != inbound.header.seq && !self.received.has(previous) {
+            self.is_missing = true;
+            self.ack_now = true;
+        }
+        while let Some(inbound) = self.received.pop() {
+            self.deliver(env, inbound)?;
+        }
+        self.refill(env, rail, queue)
+    }
+
+    /// Delivers a sequenced message whose turn it is.
+    #[inline]
+    fn deliver(&mut self, env: &mut Env<'_>, inbound: Inbound) -> Result<(), TransportError> {
+        let Inbound { header, rail, queue, slot, at, .. } = inbound;
+        let stream = usize::from(header.stream);
+        if matches!(inbound.kind, Kind::Eager | Kind::Head) {
+            let len = header.len as usize;
+            let pool = &mut self.rails[usize::from(rail)].slot_queues[usize::from(queue)].1;
+            let bytes = if pool.is_crowded() {
+                pool.release(slot);
+                Bytes::Heap(env.memory.bytes(at, len).into())
+            } else {
+                Bytes::Slot { rail, queue, slot, at }
+            };
+            let has_credit = self.streams[stream].recv.push(Fragment::new(&header, bytes));
+            return if has_credit { Ok(()) } else { Err(self.protocol("a message without credit")) };
+        }
+        let delivered = self.deliver_control(env, &inbound);
+        self.rails[usize::from(rail)].slot_queues[usize::from(queue)].1.release(slot);
+        delivered
+    }
+
+    fn deliver_control(&mut self, env: &mut Env<'_>, inbound: &Inbound) -> Result<(), TransportError> {
+        let Inbound { header, rail, at, .. } = inbound;
+        let (stream, len, value) = (usize::from(header.stream), header.len as usize, header.value);
+        let is_mark = len == size_of::<Mark>();
+        match inbound.kind {
+            Kind::Grants => {
+                for index in 0..len / size_of::<Grant>() {
+                    self.take_grant(env, read(env.memory, at + index * size_of::<Grant>()))?;
+                }
+                Ok(())
+            }
+            Kind::Sent if is_mark => self.piece_sent(env, usize::from(*rail), read(env.memory, *at)),
+            Kind::Arrived if is_mark => self.had_arrived(env, read(env.memory, *at)),
+            Kind::RailDown => {
+                let cause = text(env.memory.bytes(*at, len));
+                self.peer_took_down(env, value as usize, header.flags, &cause)
+            }
+            Kind::PlacedDown => self.peer_began_epoch(env, value),
+            Kind::PlacedReady if len == size_of::<Ready>() => {
+                self.peer_renewed_placed(env, read(env.memory, *at))
+            }
+            Kind::Placed => {
+                self.give_placed(stream, value);
+                Ok(())
+            }
+            Kind::Relay => {
+                self.relay(stream, value);
+                Ok(())
+            }
+            Kind::Revoke => {
+                self.take_placed(stream);
+                Ok(())
+            }
+            Kind::Revoked => {
+                self.placed_revoked(stream, value);
+                Ok(())
+            }
+            _ => Err(self.protocol("a message without its contents")),
+        }
+    }
+
+    /// Returns a slot whose message is not kept.
+    #[inline]
+    pub(super) fn put_back(
         &mut self,
         env: &mut Env<'_>,
         rail: usize,
+        queue: u8,
         slot: u32,
-        (header, kind, payload): (Header, Kind, usize),
-    ) -> Result<bool, TransportError> {
-        if header.seq != self.expected {
-            // One we have had is acknowledged again; of one that is too early, the missing one is asked for.
-            if is_before(self.expected, header.seq) {
-                self.ack_now |= self.asked_for != Some(self.expected);
-                self.asked_for = Some(self.expected);
-            } else {
-                self.ack_now = true;
+    ) -> Result<(), TransportError> {
+        let queue = usize::from(queue);
+        self.rails[rail].slot_queues[queue].1.put_back(slot);
+        self.refill(env, rail, queue)
+    }
+
+    /// Frees a slot whose message the runtime has taken.
+    #[inline]
+    pub(super) fn release(
+        &mut self,
+        env: &mut Env<'_>,
+        (rail, queue, slot): (u8, u8, u32),
+    ) -> Result<(), TransportError> {
+        let (rail, queue) = (usize::from(rail), usize::from(queue));
+        self.rails[rail].slot_queues[queue].1.release(slot);
+        self.refill(env, rail, queue)
+    }
+
+    /// Posts receives for free slots, several at a time. A device that takes few receives has fewer posted than
+    /// there are slots; each message that arrives makes room for another one.
+    #[inline]
+    fn refill(&mut self, env: &mut Env<'_>, rail: usize, queue: usize) -> Result<(), TransportError> {
+        match self.rails[rail].refill(env, queue)? {
+            Ok(refused) => {
+                self.streams[0].counters.refused += refused;
+                Ok(())
             }
-            return Ok(false);
+            Err(error) => self.slots_failed(env, rail, error),
         }
-        self.expected = self.expected.wrapping_add(1);
-        self.asked_for = None;
-        let len = header.len as usize;
-        let broken = self.protocol("a message without what it is about");
-        let marked = || {
-            if len < size_of::<Mark>() { Err(broken) } else { Ok(read::<Mark>(env.memory, payload)) }
-        };
-        match kind {
-            Kind::Eager => {
-                let message = RxMessage {
-                    rail: rail as u8,
-                    slot,
-                    at: payload,
-                    len,
-                    digest: header.digest,
-                    message: header.message,
-                    flags: header.flags,
-                };
-                self.incoming[usize::from(header.lane)].eager.push_back(message);
-                return Ok(true);
-            }
-            Kind::Grants => {
-                for i in 0..len / size_of::<Grant>() {
-                    let grant = read::<Grant>(env.memory, payload + i * size_of::<Grant>());
-                    self.granted(env, grant)?;
-                }
-            }
-            Kind::Sent => {
-                let mark = marked()?;
-                self.checksum_of(env, mark)?;
-            }
-            Kind::Arrived => {
-                let mark = marked()?;
-                self.had_arrived(env, mark)?;
-            }
-            Kind::Unsolicited => {
-                let mark = marked()?;
-                self.unsolicited_from(env, mark)?;
-            }
-            Kind::RailDown => {
-                let (at, told) = (payload + size_of::<Mark>(), len - size_of::<Mark>().min(len));
-                let data_only = marked()?.piece != 0;
-                let cause = text(env.memory.bytes(at, told));
-                self.peer_took_down(env, usize::from(header.rail), (data_only, &cause))?;
-            }
-            Kind::RailReady => {
-                let data_only = marked()?.piece != 0;
-                self.peer_is_ready(env, usize::from(header.rail), data_only)?;
-            }
-            _ => return Err(self.protocol("a sequenced message of no known kind")),
-        }
-        Ok(false)
+    }
+
+    #[cold]
+    fn slots_failed(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        error: PostError,
+    ) -> Result<(), TransportError> {
+        self.take_down(env, rail, &error.to_string())
     }
 }
 
-/// What a peer says in words, for people to read.
+/// Text of a peer, for people to read.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect()
 }

@@ -50,10 +50,11 @@ impl Sharing {
         self.local_ranks().nth(1).is_some()
     }
 
-    /// Returns all pairs of a rank of this host and a rank of another host.
-    pub(super) fn pairs_of_host(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+    /// Returns all pairs of a rank of `member`'s host and a rank of another host.
+    pub(super) fn pairs_of_host(&self, member: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
         let far = move |rank| (0..self.size()).filter(move |peer| self.are_apart(rank, *peer));
-        self.local_ranks().flat_map(move |rank| far(rank).map(move |peer| (rank, peer)))
+        let ranks = (0..self.size()).filter(move |rank| !self.are_apart(member, *rank));
+        ranks.flat_map(move |rank| far(rank).map(move |peer| (rank, peer)))
     }
 
     /// Returns the devices that the matrix names for `rank` and its peers on other hosts, each once.
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn the_queue_pairs_of_all_ranks_of_a_host_count() {
-        let pairs: Vec<(u32, u32)> = two_by_two(2).pairs_of_host().collect();
+        let pairs: Vec<(u32, u32)> = two_by_two(2).pairs_of_host(2).collect();
         assert_eq!(pairs, [(0, 1), (0, 3), (2, 1), (2, 3)]);
         let rails: Vec<(u32, &str)> = pairs.iter().map(|(rank, _)| (*rank, "en2")).collect();
         two_by_two(2).check_queue_pairs(&rails[..3], 3, &[("en2", 10)]).expect("nine of ten");

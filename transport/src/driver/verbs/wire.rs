@@ -1,210 +1,275 @@
-//! What travels between two ranks over queue pairs: headers, grants, and the marks behind data.
+//! Bytes that travel between two ranks over queue pairs: headers, grants and marks.
 //!
-//! Both ends are little-endian; the numbers are those of the peer's memory as they are. Every message that is not bare
-//! data begins with a [`Header`], whose cumulative counters make a lost message harmless: the next one says the same and
-//! more.
+//! Both ends are little-endian, and numbers travel as they lie in memory. Every message except the bare bytes of
+//! a piece begins with a [`Header`]. Its cumulative counters make a lost message harmless: the next one carries
+//! the same counters or later ones.
 //!
-//! Nothing here knows queue pairs. What is read from a message is checked by who uses it.
+//! This module knows no queue pairs. The code that uses a field checks it.
 
 use bytemuck::{Pod, Zeroable};
 
 #[cfg(not(target_endian = "little"))]
 compile_error!("the verbs driver's messages are little-endian");
 
-/// Lanes between two ranks.
-pub(super) const LANES: usize = 2;
-/// The version of everything in this file. Equal at both ends.
-pub(super) const VERSION: u8 = 4;
+/// Streams between two ranks: one for each lane.
+pub(super) const STREAMS: usize = 2;
+/// Version of everything in this file; equal at both ends.
+pub(super) const VERSION: u8 = 5;
 const MAGIC: u16 = 0x7bcc;
-/// Bytes of a slot: a message with a header fits in one, and one is a frame of a device that counts in frames.
-pub(super) const SLOT_BYTES: usize = 4096;
-/// Bytes that may follow a header.
-pub(super) const PAYLOAD_BYTES: usize = SLOT_BYTES - size_of::<Header>();
-/// Grants that fit in a message.
-pub(super) const GRANTS_PER_MESSAGE: usize = PAYLOAD_BYTES / size_of::<Grant>();
+/// Bytes of a frame, on devices that count in frames.
+pub(super) const FRAME_BYTES: usize = 4096;
+/// Bytes of a short slot: one frame.
+pub(super) const SHORT_BYTES: usize = FRAME_BYTES;
+/// Payload of a message in a short slot, at most.
+pub(super) const SHORT_PAYLOAD: usize = SHORT_BYTES - size_of::<Header>();
+/// Payload of a message in a long slot, at most.
+pub(super) const LONG_PAYLOAD: usize = 16 << 10;
+/// Bytes of a long slot: five frames, of which the last one is not full.
+pub(super) const LONG_BYTES: usize = LONG_PAYLOAD + size_of::<Header>();
+/// Grants that fit into a message.
+pub(super) const GRANTS_PER_MESSAGE: usize = SHORT_PAYLOAD / size_of::<Grant>();
+/// Rails between two ranks, at most.
+pub(super) const MAX_RAILS: usize = 8;
 
-/// What a message is. `*` numbered and repeated until acknowledged; the others may be lost.
+/// Kind of a message. Kinds marked with `*` are sequenced: they are numbered and repeated until acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// `*` The payload is a message of the runtime.
+    /// `*` A part of a runtime message.
     Eager = 1,
-    /// `*` The payload is a list of [`Grant`]s.
-    Grants = 2,
-    /// `*` The payload is a [`Mark`]: that piece has been sent, and has that checksum.
-    Sent = 3,
-    /// `*` The rail of that number is not to be used: its queue pairs here are dead.
-    RailDown = 4,
-    /// `*` The rail of that number can be used again: its queue pairs here are new.
-    RailReady = 5,
-    /// Says nothing but what every header says.
-    Ack = 6,
-    /// The payload is a [`Mark`]: has that piece been sent?
-    Probe = 7,
-    /// The payload is a [`Mark`]: it has, on this rail, before this message.
-    Reply = 8,
-    /// Follows a piece on its own queue pair; the payload is its [`Mark`].
-    Trailer = 9,
-    /// The sender is closing; it neither needs nor gives anything any more.
-    Goodbye = 10,
-    /// `*` The payload is a [`Mark`]: that piece, which was granted again, had arrived before.
-    Arrived = 11,
-    /// `*` The payload is a [`Mark`]: pieces of its lane from its number on need no grant.
-    Unsolicited = 12,
+    /// `*` The beginning of a runtime message whose bytes travel in pieces.
+    Head = 2,
+    /// `*` A list of [`Grant`]s.
+    Grants = 3,
+    /// `*` A [`Mark`]: the piece has been sent and has this checksum.
+    Sent = 4,
+    /// `*` A [`Mark`]: the piece was granted again, but had arrived before.
+    Arrived = 5,
+    /// `*` The rail `value` is dead at the sender's end, in the life `flags` of that end.
+    RailDown = 6,
+    /// `*` The placed queues are dead at the sender's end; `value` is the next epoch.
+    PlacedDown = 7,
+    /// `*` The placed queues are new at the sender's end; the payload is a [`Ready`].
+    PlacedReady = 8,
+    /// `*` Receives are posted for the bulk messages of the stream from number `value` on.
+    Placed = 9,
+    /// `*` The bulk message `value` of the stream must travel in slots.
+    Relay = 10,
+    /// `*` The placed queue is wanted for another stream.
+    Revoke = 11,
+    /// `*` Bulk messages of the stream from number `value` on wait for a new [`Kind::Placed`].
+    Revoked = 12,
+    /// Carries nothing but what every header carries, and selective acknowledgements.
+    Ack = 16,
+    /// The queue pairs of a rail are new at the sender's end.
+    Hello = 17,
+    /// Asks for a [`Kind::Pong`] on the same rail.
+    Ping = 18,
+    /// Answers a [`Kind::Ping`].
+    Pong = 19,
+    /// A [`Mark`]: asks whether this piece has been sent.
+    Probe = 20,
+    /// A [`Mark`]: this piece has been sent.
+    Reply = 21,
+    /// A [`Mark`] that follows a piece on its queue pair.
+    Trailer = 22,
+    /// The sender closes its end.
+    Goodbye = 23,
 }
 
 impl Kind {
-    fn of(number: u8) -> Option<Kind> {
+    fn from_number(number: u8) -> Option<Kind> {
         use Kind::{
-            Ack, Arrived, Eager, Goodbye, Grants, Probe, RailDown, RailReady, Reply, Sent, Trailer,
-            Unsolicited,
+            Ack, Arrived, Eager, Goodbye, Grants, Head, Hello, Ping, Placed, PlacedDown, PlacedReady, Pong,
+            Probe, RailDown, Relay, Reply, Revoke, Revoked, Sent, Trailer,
         };
-        [Eager, Grants, Sent, RailDown, RailReady, Ack, Probe, Reply, Trailer, Goodbye, Arrived, Unsolicited]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        [
+            Eager, Head, Grants, Sent, Arrived, RailDown, PlacedDown, PlacedReady, Placed, Relay, Revoke,
+            Revoked, Ack, Hello, Ping, Pong, Probe, Reply, Trailer, Goodbye,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
     }
-}
 
-/// The counters that every message carries. They only grow, and wrap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct Tally {
-    /// The number of the next message expected: all before it have been received.
-    pub(super) ack: u32,
-    /// Per lane: so many eager messages may be sent in all.
-    pub(super) eager_limits: [u32; LANES],
-    /// Per lane: so many pieces have been received in all.
-    pub(super) pieces_done: [u32; LANES],
-    /// Per lane: so many pieces have been handed over in all; their landing places are free.
-    pub(super) pieces_taken: [u32; LANES],
+    /// Whether messages of this kind are numbered and repeated until acknowledged.
+    pub(super) fn is_sequenced(self) -> bool {
+        (self as u8) < Kind::Ack as u8
+    }
 }
 
 /// Flag of an eager message: its sender waits until it is matched.
 pub(super) const CONFIRM: u8 = 1;
-/// Flag of an [`Kind::Ack`]: say what you have received, for an earlier word of it may have been lost.
-pub(super) const ASK: u8 = 4;
-/// Flag: a message is missing, repeat from `ack` on.
+/// Flag of an [`Kind::Ack`]: messages are missing, the selective acknowledgements tell which.
 pub(super) const MISSING: u8 = 2;
+/// Flag of an [`Kind::Ack`]: the peer must acknowledge at once.
+pub(super) const ASK: u8 = 4;
 
-/// What a message begins with.
+/// The beginning of a message.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
-    /// [`checksum`] of everything that follows, payload included; 0 when checksums are off.
+    /// [`checksum`] of all later bytes, payload included; 0 when checksums are off.
     pub(super) crc: u32,
     pub(super) magic: u16,
     pub(super) version: u8,
     pub(super) kind: u8,
-    pub(super) lane: u8,
-    pub(super) flags: u8,
-    pub(super) rail: u8,
-    pub(super) zero: u8,
-    /// The number of a sequenced message.
+    /// Number of a sequenced message.
     pub(super) seq: u32,
     /// Bytes after the header.
     pub(super) len: u32,
-    pub(super) tally: Tally,
+    /// Stream that the message and its counters belong to.
+    pub(super) stream: u16,
+    pub(super) flags: u8,
+    pub(super) zero: u8,
+    /// Life of the rail at the sender's end.
+    pub(super) life: u8,
+    /// Life of the rail at the receiver's end, as the sender knows it.
+    pub(super) their_life: u8,
+    /// Low bits of the number of the sequenced message before this one on the same queue pair.
+    pub(super) previous: u16,
+    /// Operation that the message belongs to.
     pub(super) digest: u64,
-    /// The number of an eager message among all messages of its lane.
+    /// Bytes of the whole runtime message.
+    pub(super) total: u64,
+    /// Number of the runtime message on its stream.
     pub(super) message: u32,
-    /// How fast a rail carries what the sender sends; see `pace`.
+    /// Multi-purpose number: the offset of a fragment divided by [`OFFSET_UNIT`], or as its kind says.
+    pub(super) value: u32,
+    /// Number of the next sequenced message expected.
+    pub(super) ack: u32,
+    /// Eager messages that may be sent on the stream in all.
+    pub(super) limit: u32,
+    /// Pieces received in all: of the stream where pieces are granted, of all streams where they are placed.
+    pub(super) done: u32,
+    /// Pace of one of the sender's rails; see `pace`.
     pub(super) pace: u32,
 }
 
-const _: () = assert!(size_of::<Header>() == 64 && PAYLOAD_BYTES == 4032);
+/// Fragments begin at multiples of this many bytes.
+pub(super) const OFFSET_UNIT: usize = 64;
+
+const _: () = assert!(size_of::<Header>() == 64 && SHORT_PAYLOAD.is_multiple_of(OFFSET_UNIT));
 
 impl Header {
-    pub(super) fn new(kind: Kind, tally: Tally) -> Header {
-        Header { magic: MAGIC, version: VERSION, kind: kind as u8, tally, ..Header::zeroed() }
+    pub(super) fn new(kind: Kind) -> Header {
+        Header { magic: MAGIC, version: VERSION, kind: kind as u8, ..Header::zeroed() }
     }
 
-    /// The header of a message of that many bytes, if it is one of ours and of that length.
+    /// Returns the kind of a message of `bytes` bytes that begins with this header, or why it is not valid.
+    /// Messages may be padded.
     #[inline]
-    pub(super) fn checked(self, bytes: usize) -> Result<(Header, Kind), &'static str> {
+    pub(super) fn checked(&self, bytes: usize) -> Result<Kind, &'static str> {
         if bytes < size_of::<Header>() || self.magic != MAGIC {
             return Err("not a message of this library");
         }
         if self.version != VERSION {
             return Err("a message of another version");
         }
-        let Some(kind) = Kind::of(self.kind) else { return Err("a message of no known kind") };
-        if self.len as usize != bytes - size_of::<Header>() {
-            return Err("a message of another length than it says");
+        let Some(kind) = Kind::from_number(self.kind) else { return Err("a message of no known kind") };
+        if self.len as usize > bytes - size_of::<Header>() {
+            return Err("a message that is shorter than its header says");
         }
-        if usize::from(self.lane) >= LANES {
-            return Err("a message for a lane that is not there");
+        if usize::from(self.stream) >= STREAMS {
+            return Err("a message for a stream that does not exist");
         }
-        Ok((self, kind))
+        Ok(kind)
     }
 }
 
-/// Returns the checksum that the header of a whole message holds: CRC32C of all bytes after the checksum.
+/// Returns the checksum of a whole message, without padding: the CRC32C of all bytes after the checksum field.
 #[inline]
 pub(super) fn message_checksum(message: &[u8]) -> u32 {
     checksum(&message[size_of::<u32>()..])
 }
 
-/// Returns the CRC32C (CRC-32/ISCSI) of some bytes.
+/// Returns the CRC32C (CRC-32/ISCSI) of `bytes`.
 #[inline]
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// "You may put that piece there." A receive for it is posted, where the device needs one.
+/// Permission to write a piece to a place of the granting rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Grant {
-    /// Where to, in the granting rank's memory.
+    /// Address in the granting rank's memory.
     pub(super) address: u64,
-    /// Names the operation that it is for.
+    /// Operation that the piece belongs to.
     pub(super) digest: u64,
-    /// Where the piece begins in its message.
+    /// Offset of the piece in its message.
     pub(super) offset: u64,
     /// Bytes of the whole message.
     pub(super) total: u64,
-    /// The number of the piece on its lane.
+    /// Number of the piece on its stream.
     pub(super) piece: u32,
     /// Bytes of the piece.
     pub(super) len: u32,
-    /// The key of the memory, for the granted rail.
+    /// Key of the memory, for the granted rail.
     pub(super) rkey: u32,
-    pub(super) lane: u8,
+    pub(super) stream: u8,
     pub(super) rail: u8,
-    /// How often the piece has been granted before.
+    /// Number of earlier grants of the piece.
     pub(super) attempt: u16,
 }
 
 const _: () = assert!(size_of::<Grant>() == 48);
 
-/// Names a piece, with its checksum where that is known.
+/// Name of a piece, with its checksum where that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Mark {
     pub(super) piece: u32,
     pub(super) crc: u32,
-    pub(super) lane: u32,
-    /// Of the grant that is asked or told about.
+    pub(super) stream: u32,
+    /// Attempt of the grant, or epoch of the placed queues.
     pub(super) attempt: u32,
 }
 
-/// A piece as 32 bits of immediate data: its lane, and the low bits of its number.
-pub(super) fn immediate(lane: usize, piece: u32) -> u32 {
-    (lane as u32) << 28 | piece & 0x0fff_ffff
+/// Payload of an [`Kind::Ack`]: selective acknowledgements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Selective {
+    /// Bit `i`: the message `ack + 1 + i` has been received.
+    pub(super) received: [u64; 2],
 }
 
-/// The lane that immediate data names, and the piece nearest to `near` with those low bits.
+/// Payload of a [`Kind::PlacedReady`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(super) struct Ready {
+    pub(super) epoch: u32,
+    /// Number of the first piece that the sender of this message has not received.
+    pub(super) first: u32,
+    /// Bit `i`: rail `i` has a new placed queue.
+    pub(super) rails: u32,
+    pub(super) zero: u32,
+    /// Nanoseconds for a MiB by each rail in the sender's direction; 0 where that is unknown.
+    pub(super) costs: [u32; MAX_RAILS],
+}
+
+/// Returns a piece of a stream as 32 bits of immediate data: the stream, and the low bits of the number.
+pub(super) fn immediate(stream: usize, piece: u32) -> u32 {
+    (stream as u32) << 28 | piece & 0x0fff_ffff
+}
+
+/// Returns the stream that immediate data names, and the piece nearest to `near(stream)` with these low bits.
 pub(super) fn piece_of(immediate: u32, near: impl Fn(usize) -> u32) -> Option<(usize, u32)> {
-    let lane = (immediate >> 28) as usize;
-    if lane >= LANES {
+    let stream = (immediate >> 28) as usize;
+    if stream >= STREAMS {
         return None;
     }
-    let near = near(lane);
+    let near = near(stream);
     // The difference of the low 28 bits, with its sign.
     let ahead = (immediate.wrapping_sub(near) << 4) as i32 >> 4;
-    Some((lane, near.wrapping_add(ahead as u32)))
+    Some((stream, near.wrapping_add(ahead as u32)))
 }
 
-/// Is `a` before `b`, of numbers that wrap?
+/// Returns the number nearest to `near` whose low 16 bits are `low`.
+pub(super) fn nearest(low: u16, near: u32) -> u32 {
+    near.wrapping_add(low.wrapping_sub(near as u16) as i16 as u32)
+}
+
+/// Whether `a` is before `b`, for numbers that wrap.
 #[inline]
 pub(super) const fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
@@ -218,9 +283,9 @@ mod tests {
     fn immediate_data_names_the_piece_nearest_to_the_expected_one() {
         for near in [0, 5, 0x0fff_fffe, 0x1000_0001, u32::MAX - 1] {
             for ahead in [0u32, 1, 63, u32::MAX, u32::MAX - 62] {
-                for lane in 0..LANES {
+                for stream in 0..STREAMS {
                     let piece = near.wrapping_add(ahead);
-                    assert_eq!(piece_of(immediate(lane, piece), |_| near), Some((lane, piece)));
+                    assert_eq!(piece_of(immediate(stream, piece), |_| near), Some((stream, piece)));
                 }
             }
         }
@@ -228,17 +293,28 @@ mod tests {
     }
 
     #[test]
+    fn low_bits_name_the_nearest_number() {
+        for near in [0, 7, 0xffff, 0x1_0003, u32::MAX] {
+            for distance in [0u32, 1, 100, u32::MAX, u32::MAX - 99] {
+                let number = near.wrapping_add(distance);
+                assert_eq!(nearest(number as u16, near), number);
+            }
+        }
+    }
+
+    #[test]
     fn foreign_and_broken_headers_are_refused() {
-        let good = Header { len: 8, ..Header::new(Kind::Eager, Tally::default()) };
+        let good = Header { len: 8, ..Header::new(Kind::Eager) };
         let bytes = size_of::<Header>() + 8;
-        assert_eq!(good.checked(bytes).expect("right").1, Kind::Eager);
+        assert_eq!(good.checked(bytes), Ok(Kind::Eager));
+        assert_eq!(good.checked(bytes + 100), Ok(Kind::Eager), "padded");
         assert!(good.checked(bytes - 1).is_err() && good.checked(40).is_err());
         for broken in [
             Header { magic: 1, ..good },
             Header { version: 9, ..good },
             Header { kind: 0, ..good },
             Header { kind: 13, ..good },
-            Header { lane: 2, ..good },
+            Header { stream: 2, ..good },
         ] {
             broken.checked(bytes).expect_err("broken");
         }
@@ -246,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_wrong_bit_anywhere_changes_the_checksum() {
-        let header = Header { len: 4, seq: 7, ..Header::new(Kind::Eager, Tally::default()) };
+        let header = Header { len: 4, seq: 7, ..Header::new(Kind::Eager) };
         let message = |header: Header| [bytemuck::bytes_of(&header), b"abcd"].concat();
         let right = message_checksum(&message(header));
         let with_crc = message(Header { crc: 99, ..header });

@@ -173,6 +173,7 @@ mod tests {
                     one_sided: false,
                     max_message_bytes: 0,
                     frame_depth: None,
+                    queue_pairs: 10,
                 })
                 .collect(),
         };

@@ -1,21 +1,22 @@
-//! What ranks say to each other before they are connected, and what each makes of it: devices, who reaches whom, queue pairs.
+//! Set-up rounds of an endpoint: what a rank contributes to each, and what it makes of the others' messages.
 //!
-//! The rounds and their order are `endpoint`'s; here is what is said in each of them, and what is made and agreed on after it.
-//! Every failure names the rank, the device and the remedy. Once it is over nothing here is called again.
+//! `endpoint` runs the rounds. Devices become ports, rules follow from the least capable device, reach follows
+//! from trying, and rails are made for the pairs of devices that reach each other. Every failure names the rank, the
+//! device and the remedy.
 
 use super::{
     endpoint::{VerbsEndpoint, lock},
-    incoming::Incoming,
+    granted::{self, Granted},
     introduction::{Device, Devices, End, Rails, Reach, gid_of},
-    landing::{LANDINGS, place_bytes},
     memory::Keys,
     opening::Opened,
-    outgoing::Outgoing,
-    peer::{EAGER_CREDITS, Peer, RX_SLOTS, TX_SLOTS},
+    peer::{Peer, Rules},
+    placed::{self, Placed},
     port::Port,
     queue::{Id, Queue, What},
-    rail::{Far, Places, Rail},
-    wire::{LANES, SLOT_BYTES},
+    rail::{self, Ends, Far, PLACED, Rail},
+    slots::{Queues, SendStore},
+    wire::{FRAME_BYTES, STREAMS},
     wiring::{Cable, check_matrices, connects, digest, found, given},
 };
 use crate::{
@@ -23,17 +24,18 @@ use crate::{
     driver::Endpoint,
     verbs::{
         Access, Channel, CompletionQueue, Context, LocalAddress, Mtu, QpType, QueuePairSpec, RemoteAddress,
-        RemoteRun,
     },
 };
 
-/// Room for sends in a control queue.
-const CONTROL_DEPTH: u32 = 256;
-/// Completions that one rail may have waiting, for each direction: of its control queue, and of its data queues.
-const SENDS_PER_RAIL: u32 = CONTROL_DEPTH + 128;
-const RECEIVES_PER_RAIL: u32 = RX_SLOTS + 128;
-/// Bytes that are taken when work is posted, where the device can; more is slower than reading them.
+/// Send queue depth of a queue pair of messages with headers; in frames on devices that count so.
+const SEND_DEPTH: u32 = 256;
+/// Completions of a rail that may wait to be polled, in each direction.
+const SENDS_PER_RAIL: u32 = 2 * SEND_DEPTH + 128;
+const RECEIVES_PER_RAIL: u32 = 320;
+/// Bytes that are copied when a request is posted, where the device can; for more, reading them is faster.
 const INLINE_BYTES: u32 = 256;
+/// Queue pairs of a rail on devices that count in frames: as many of these as all devices have.
+const FRAMED_LEVELS: [u32; 3] = [3, 2, 1];
 
 impl VerbsEndpoint {
     /// Our devices, with everything that belongs to them.
@@ -89,7 +91,7 @@ impl VerbsEndpoint {
         Ok(context.completion_queue(wanted.min(most), channel)?)
     }
 
-    /// The rules for all: what the least able device can do.
+    /// Sets the rules for all: what the least capable device can do.
     pub(super) fn agree(&self, devices: &[Devices]) {
         let all = || devices.iter().flat_map(|devices| &devices.devices);
         let rules = &mut lock(&self.engine).rules;
@@ -99,7 +101,7 @@ impl VerbsEndpoint {
         let most = all().map(|device| device.max_message_bytes).min().unwrap_or(u64::MAX);
         rules.piece_bytes = rules.piece_bytes.min(usize::try_from(most).unwrap_or(usize::MAX));
         // A piece takes its frames, and its trailer one.
-        let frames = rules.piece_bytes.div_ceil(SLOT_BYTES) as u64 + 1;
+        let frames = rules.piece_bytes.div_ceil(FRAME_BYTES) as u64 + 1;
         let depth = all().filter_map(|device| device.frame_depth).min();
         let fitting = depth.map_or(usize::MAX, |depth| (u64::from(depth) / frames) as usize);
         rules.window = rules.window.min(fitting).max(1);
@@ -157,61 +159,96 @@ impl VerbsEndpoint {
         devices: &[Devices],
         reach: &[Reach],
     ) -> Result<Rails, TransportError> {
-        let mut word = Rails::default();
+        let mut message = Rails::default();
         let rank = self.rank;
         self.note_reach(devices, reach)?;
-        let peers = (0..self.size).filter(|peer| self.connects(rank, *peer));
-        let peers: Vec<u32> = peers.collect();
-        let cables: Vec<Vec<Cable>> =
-            peers.iter().map(|peer| self.cables(*peer, devices, reach)).collect::<Result<_, _>>()?;
-        self.check_queue_pairs(devices, reach)?;
-        for (peer, cables) in peers.into_iter().zip(&cables) {
-            let piece_bytes = lock(&self.engine).rules.piece_bytes;
-            let staging = LANDINGS as usize * place_bytes(piece_bytes);
-            let slots = self.place(TX_SLOTS as usize * SLOT_BYTES + 2 * LANES * staging)?;
-            let base = slots + TX_SLOTS as usize * SLOT_BYTES;
+        self.choose_queues(devices, reach)?;
+        let rules = lock(&self.engine).rules;
+        let peers: Vec<u32> = (0..self.size).filter(|peer| self.connects(rank, *peer)).collect();
+        for peer in peers {
+            let cables = self.cables(peer, devices, reach)?;
             let mut rails = Vec::new();
             for (index, cable) in cables.iter().enumerate() {
-                let (rail, mut end) = self.make_rail(peer, index, *cable, devices)?;
-                end.landings = self.landings(&rail, base + LANES * staging)?;
+                let (rail, end) = self.make_rail(peer, index, *cable, devices)?;
                 rails.push(rail);
-                word.rails.push(end);
+                message.rails.push(end);
             }
-            let out =
-                std::array::from_fn(|lane| Outgoing::new(EAGER_CREDITS, base + lane * staging, LANDINGS));
-            let incoming = std::array::from_fn(|lane| Incoming::new(base + (LANES + lane) * staging));
-            lock(&self.engine).peers[peer as usize] = Some(Peer::new(peer, rails, slots, out, incoming));
+            let made = self.make_peer(peer, rails, &rules)?;
+            lock(&self.engine).peers[peer as usize] = Some(made);
         }
-        Ok(word)
+        Ok(message)
     }
 
-    /// The landing places of all lanes, of which the first begins at `base`, as the peer addresses them by a rail.
-    fn landings(&self, rail: &Rail, base: usize) -> Result<Vec<(u64, u32)>, TransportError> {
-        let engine = &mut *lock(&self.engine);
-        if !engine.rules.one_sided {
-            return Ok(Vec::new());
+    /// Makes a peer, with the places for what is sent to it and for the bulk messages of both directions.
+    fn make_peer(&mut self, peer: u32, rails: Vec<Rail>, rules: &Rules) -> Result<Peer, TransportError> {
+        let store = SendStore::new(rules.queues, self.place(rules.queues.send_bytes())?);
+        let mut placed = None;
+        let mut granted = Vec::new();
+        if rules.has_placed {
+            placed = Some(Placed::new(rails.len(), self.place(placed::staging_bytes(rules))?, rules));
         }
-        let (bytes, keys) = (place_bytes(engine.rules.piece_bytes), &mut engine.ports[rail.port].keys);
-        let places = 0..LANES * LANDINGS as usize;
-        let remote = |place: usize| keys.remote(base + place * bytes).map(|run| (run.address, run.rkey));
-        places.map(remote).collect()
+        if rules.one_sided {
+            for _ in 0..STREAMS {
+                granted.push(Granted::new(self.place(granted::staging_bytes(rules))?, rules));
+            }
+        }
+        Ok(Peer::new((peer, self.rank < peer), rails, store, placed, granted))
     }
 
-    /// Has every device of ours queue pairs for the rails of all ranks of our host that use it?
-    fn check_queue_pairs(&self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
-        let mut rails = Vec::new();
-        for (rank, peer) in self.sharing.pairs_of_host().filter(|(a, b)| self.connects(*a, *b)) {
+    /// Chooses the queue pairs of a rail: as many as every device of every rank has for all of its rails. All
+    /// ranks choose the same, from the same messages.
+    fn choose_queues(&self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
+        let mut fits = u32::MAX;
+        for rank in 0..self.size {
+            for (device, rails) in self.rails_of_host(rank, devices, reach)? {
+                let card = devices[rank as usize].devices.iter().find(|card| card.name == device);
+                fits = fits.min(card.map_or(u32::MAX, |card| card.queue_pairs / rails.len().max(1) as u32));
+            }
+        }
+        let rails: Vec<(u32, String)> = self
+            .rails_of_host(self.rank, devices, reach)?
+            .into_iter()
+            .flat_map(|(device, ranks)| ranks.into_iter().map(move |rank| (rank, device.clone())))
+            .collect();
+        let rails: Vec<(u32, &str)> = rails.iter().map(|(rank, device)| (*rank, device.as_str())).collect();
+        let mut engine = lock(&self.engine);
+        let level = match engine.rules.one_sided {
+            true => 1,
+            false => FRAMED_LEVELS.into_iter().find(|level| *level <= fits).unwrap_or(1),
+        };
+        let rules = &mut engine.rules;
+        rules.has_placed = level == 3;
+        rules.queues = match (rules.one_sided, level) {
+            (true, _) => Queues::Shared,
+            (false, 1) => Queues::Short,
+            (false, _) => Queues::Both,
+        };
+        let devices = engine.ports.iter().map(|port| (port.name(), port.abilities.max_queue_pairs));
+        self.sharing.check_queue_pairs(&rails, level, &devices.collect::<Vec<_>>())
+    }
+
+    /// The rails of all ranks of a rank's host: by device, the ranks that have one each.
+    fn rails_of_host(
+        &self,
+        rank: u32,
+        devices: &[Devices],
+        reach: &[Reach],
+    ) -> Result<Vec<(String, Vec<u32>)>, TransportError> {
+        let mut rails: Vec<(String, Vec<u32>)> = Vec::new();
+        for (rank, peer) in self.sharing.pairs_of_host(rank).filter(|(a, b)| self.connects(*a, *b)) {
             let cables = match &self.config.matrix {
                 Some(matrix) => given(rank, peer, matrix, devices)?,
                 None => found(rank, peer, reach),
             };
-            let names = cables.iter().map(|cable| &devices[rank as usize].devices[cable.ours].name);
-            rails.extend(names.map(|name| (rank, name.as_str())));
+            for cable in cables {
+                let name = &devices[rank as usize].devices[cable.ours].name;
+                match rails.iter_mut().find(|(device, _)| device == name) {
+                    Some((_, ranks)) => ranks.push(rank),
+                    None => rails.push((name.clone(), vec![rank])),
+                }
+            }
         }
-        let engine = lock(&self.engine);
-        let per_rail = if engine.rules.one_sided { 1 } else { 1 + LANES as u32 };
-        let devices = engine.ports.iter().map(|port| (port.name(), port.abilities.max_queue_pairs));
-        self.sharing.check_queue_pairs(&rails, per_rail, &devices.collect::<Vec<_>>())
+        Ok(rails)
     }
 
     fn make_rail(
@@ -221,10 +258,11 @@ impl VerbsEndpoint {
         cable: Cable,
         devices: &[Devices],
     ) -> Result<(Rail, End), TransportError> {
-        let places = Places::new(self.place(Places::BYTES)?);
+        let rules = lock(&self.engine).rules;
+        let base = self.place(rail::rail_bytes(&rules))?;
         let service = self.service();
         let engine = lock(&self.engine);
-        let (rules, port) = (engine.rules, &engine.ports[cable.ours]);
+        let port = &engine.ports[cable.ours];
         let card = &devices[peer as usize].devices[cable.theirs];
         let psn = 0x00b1_0000 | (self.rank & 0xff) << 8 | index as u32;
         let queue = |wire: u8, send_depth: u32, recv_depth: u32| {
@@ -234,30 +272,35 @@ impl VerbsEndpoint {
             let id = Id { what: What::Sent, peer: peer as u16, rail: index as u8, life: 0, wire, value: 0 };
             Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth, port.abilities.frame_bytes))
         };
-        let control = queue(0, CONTROL_DEPTH, RX_SLOTS)?;
-        let data_depth = rules.window as u32 * (rules.piece_bytes.div_ceil(SLOT_BYTES) as u32 + 1);
-        let data = match rules.one_sided {
-            true => None,
-            false => Some([queue(1, data_depth, data_depth)?, queue(2, data_depth, data_depth)?]),
+        let frames = |bytes: usize| match port.abilities.frame_bytes {
+            Some(frame) => bytes.div_ceil(frame as usize) as u32,
+            None => 1,
         };
-        let numbers = data.iter().flatten().map(Queue::number).collect();
-        let end =
-            End { peer, rail: index, psn, control: control.number(), data: numbers, landings: Vec::new() };
-        let name = format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name);
-        let theirs = card.name.clone();
-        // Filled in when the peer has said its numbers.
-        let far = Far { control: remote(card, 0, 0, peer)?, data: Vec::new(), landings: Vec::new() };
-        let rail = Rail::new(
-            (cable.ours, name, theirs, self.rank < peer),
-            control,
-            data,
-            (near(port, card, psn), far),
-            places,
-        );
-        Ok((rail, end))
+        let receives = rules.queues.receives().iter().enumerate();
+        let pairs = receives
+            .map(|(wire, (count, bytes))| queue(wire as u8, SEND_DEPTH, count * frames(*bytes)))
+            .collect::<Result<Vec<Queue>, TransportError>>()?;
+        let placed_depth = rules.window as u32 * (frames(rules.piece_bytes) + 1);
+        let placed = rules.has_placed.then(|| queue(PLACED, placed_depth, placed_depth)).transpose()?;
+        let end = End {
+            peer,
+            rail: index,
+            psn,
+            slots: pairs.iter().map(Queue::number).collect(),
+            placed: placed.as_ref().map(Queue::number),
+        };
+        let ends = Ends {
+            port: cable.ours,
+            name: format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name),
+            theirs: card.name.clone(),
+            near: near(port, card, psn),
+        };
+        // Filled in when the peer has told its numbers.
+        let far = Far { slots: vec![remote(card, 0, 0, peer)?], placed: None };
+        Ok((Rail::new(ends, far, rules.queues, pairs, placed, base), end))
     }
 
-    /// Bytes of the slab that stay ours; returns their offset.
+    /// Takes bytes of the slab, which stay in use as long as the endpoint exists; returns their offset.
     fn place(&mut self, bytes: usize) -> Result<usize, TransportError> {
         let place = self.slab.allocate(bytes)?;
         let offset = lock(&self.engine).memory.locate(place.as_ptr(), bytes).expect("a part of the slab");
@@ -266,19 +309,20 @@ impl VerbsEndpoint {
     }
 
     /// Connects all queue pairs and posts their receives.
-    pub(super) fn connect(&self, words: &[Rails]) -> Result<(), TransportError> {
+    pub(super) fn connect(&self, messages: &[Rails]) -> Result<(), TransportError> {
         let mut engine = lock(&self.engine);
         for peer in (0..self.size).filter(|peer| *peer != self.rank) {
             let ends: Vec<&End> =
-                words[peer as usize].rails.iter().filter(|end| end.peer == self.rank).collect();
+                messages[peer as usize].rails.iter().filter(|end| end.peer == self.rank).collect();
             if engine.peers[peer as usize].is_none() {
                 continue;
             }
             let (them, mut env) = engine.peer(peer as usize);
-            let lanes = if env.rules.one_sided { 0 } else { LANES };
-            let landings = if env.rules.one_sided { LANES * LANDINGS as usize } else { 0 };
+            let slots = env.rules.queues.receives().len();
             let fits = |(index, end): (usize, &&End)| {
-                end.rail == index && end.data.len() == lanes && end.landings.len() == landings
+                end.rail == index
+                    && end.slots.len() == slots
+                    && end.placed.is_some() == env.rules.has_placed
             };
             if ends.len() != them.rails.len() || !ends.iter().enumerate().all(fits) {
                 let what = format!(
@@ -290,12 +334,11 @@ impl VerbsEndpoint {
                 return Err(TransportError::DeviceDescription { peer, what });
             }
             for (rail, end) in them.rails.iter_mut().zip(&ends) {
-                let there = |qp: u32| RemoteAddress { qp, psn: end.psn, ..rail.far.control };
-                let landing = |(address, rkey): &(u64, u32)| RemoteRun { address: *address, rkey: *rkey };
+                let address = rail.far.slots[0];
+                let there = |qp: &u32| RemoteAddress { qp: *qp, psn: end.psn, ..address };
                 rail.far = Far {
-                    control: there(end.control),
-                    data: end.data.iter().map(|qp| there(*qp)).collect(),
-                    landings: end.landings.iter().map(landing).collect(),
+                    slots: end.slots.iter().map(there).collect(),
+                    placed: end.placed.as_ref().map(there),
                 };
             }
             for rail in 0..them.rails.len() {

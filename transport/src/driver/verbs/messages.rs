@@ -1,0 +1,246 @@
+//! Sending and receiving the messages of the runtime.
+//!
+//! A message is copied into slots, fragment by fragment, and travels at once; its caller need not wait. A bulk
+//! message begins with a head; its bytes follow in pieces, or, where its stream may not use them, in slots.
+
+use super::{
+    peer::{Env, Peer},
+    placed::is_relayed,
+    stream::{Bytes, Stream, Way, is_bulk},
+    wire::{CONFIRM, Header},
+};
+use crate::{
+    RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    memory::{Span, SpanMut},
+};
+
+/// In [`SendState`]: the send waits until the fragment of this number is matched.
+const MATCH: u64 = 1 << 32;
+
+impl Peer {
+    /// Starts or continues sending a message, of which the first `ready` bytes are valid.
+    #[inline]
+    pub(super) fn poll_send(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
+        self.check()?;
+        if let Some(awaits) = state.awaits {
+            let is_over = self.is_over(stream, awaits);
+            self.wants_word |= !is_over;
+            return Ok(if is_over { SendProgress::Complete } else { SendProgress::Posted });
+        }
+        let bulk = env.rules.has_pieces() && is_bulk(state.size, src.len());
+        if !bulk {
+            return self.send_fragments(env, stream, state, src, ready, false);
+        }
+        if !self.send_head(env, stream, state, src.len())? {
+            return Ok(SendProgress::Idle);
+        }
+        if !self.granted.is_empty() {
+            return self.send_granted(env, stream, state, src, ready);
+        }
+        match self.placed_way(stream) {
+            Some(Way::Placed) => self.send_placed(env, stream, state, src, ready),
+            Some(Way::Relayed) => self.send_fragments(env, stream, state, src, ready, true),
+            None => {
+                self.wants_word = true;
+                Ok(SendProgress::Idle)
+            }
+        }
+    }
+
+    /// Whether what a send waits for has happened.
+    #[inline]
+    fn is_over(&self, stream: usize, awaits: u64) -> bool {
+        let number = awaits as u32;
+        if awaits & MATCH != 0 {
+            self.streams[stream].send.is_matched(number)
+        } else if self.placed.is_some() {
+            self.has_placed_arrived(number)
+        } else {
+            self.granted[stream].send.has_arrived(number)
+        }
+    }
+
+    /// Sends the head of a bulk message, unless it has been; false when there is no room for it.
+    fn send_head(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &SendState,
+        total: usize,
+    ) -> Result<bool, TransportError> {
+        let send = &self.streams[stream].send;
+        if send.has_head() {
+            return Ok(true);
+        }
+        let header = Header { stream: stream as u16, ..send.head(state, total) };
+        if !send.has_credit() || !self.send(env, header, Span::from(&[][..]), false, None)? {
+            self.wants_word = true;
+            return Ok(false);
+        }
+        self.streams[stream].send.head_sent();
+        Ok(true)
+    }
+
+    /// Sends what is valid of a message in slots.
+    #[inline]
+    fn send_fragments(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+        is_relayed: bool,
+    ) -> Result<SendProgress, TransportError> {
+        let total = src.len();
+        let before = state.staged;
+        let queues = env.rules.queues;
+        loop {
+            let len = queues.payload(total - state.staged);
+            let send = &self.streams[stream].send;
+            if state.staged + len > ready || !send.has_credit() {
+                break;
+            }
+            let is_last = state.staged + len == total;
+            let flags = if state.match_ack && is_last { CONFIRM } else { 0 };
+            let header = Header { stream: stream as u16, ..send.fragment(state, total, flags) };
+            if !self.send(env, header, src.sub(state.staged, len), false, None)? {
+                break;
+            }
+            let stream_state = &mut self.streams[stream];
+            let fragment = stream_state.send.fragment_sent();
+            stream_state.counters.copied_bytes += len as u64;
+            state.staged += len;
+            if !is_last {
+                continue;
+            }
+            if is_relayed {
+                self.relay_sent(stream);
+            }
+            let stream_state = &mut self.streams[stream];
+            stream_state.send.end_message(is_relayed);
+            stream_state.counters.sent_messages += 1;
+            if state.match_ack {
+                state.awaits = Some(MATCH | u64::from(fragment));
+                return Ok(SendProgress::Posted);
+            }
+            return Ok(SendProgress::Complete);
+        }
+        self.wants_word = true;
+        Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
+    }
+
+    /// Announces a receive; false when it must be announced again later.
+    pub(super) fn announce(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut RecvState,
+        destination: Option<SpanMut<'_>>,
+    ) -> Result<bool, TransportError> {
+        let bulk = env.rules.has_pieces() && is_bulk(state.size, state.len);
+        if !bulk || state.announced.is_some() {
+            return Ok(true);
+        }
+        if self.granted.is_empty() {
+            self.announce_placed(env, stream, state, destination)
+        } else {
+            self.announce_granted(env, stream, state, destination)
+        }
+    }
+
+    /// Starts or continues receiving the next message of a stream.
+    #[inline]
+    pub(super) fn poll_recv(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        let bulk = env.rules.has_pieces() && is_bulk(state.size, state.len);
+        if bulk && state.announced.is_none() {
+            let destination = sink.destination();
+            self.announce(env, stream, state, destination)?;
+        }
+        let mut has_advanced = false;
+        let is_in_pieces = bulk && !is_relayed(state);
+        while let Some(fragment) = self.streams[stream].recv.front() {
+            let recv = &self.streams[stream].recv;
+            // Fragments behind the head of a message in pieces belong to later messages.
+            if recv.has_head() && is_in_pieces {
+                break;
+            }
+            if !fragment.is_next(state, recv.message())? || fragment.is_head != (bulk && !recv.has_head()) {
+                return Err(self.protocol("a part of a message where another part belongs"));
+            }
+            // A bulk message that could not be announced yet waits.
+            if bulk && state.announced.is_none() {
+                break;
+            }
+            if self.take_fragment(env, stream, state, sink)? {
+                return Ok(RecvProgress::Complete);
+            }
+            has_advanced = true;
+        }
+        if is_in_pieces && self.streams[stream].recv.has_head() {
+            let progress = match self.granted.is_empty() {
+                true => self.hand_over_placed(env, stream, state, sink)?,
+                false => self.hand_over_granted(env, stream, state, sink)?,
+            };
+            let is_idle = progress == RecvProgress::Idle && !has_advanced;
+            return Ok(if progress == RecvProgress::Complete || is_idle { progress } else { RecvProgress::Advanced });
+        }
+        if has_advanced {
+            return Ok(RecvProgress::Advanced);
+        }
+        self.check()?;
+        Ok(RecvProgress::Idle)
+    }
+
+    /// Hands over the first fragment of a stream; returns whether the message is complete.
+    #[inline]
+    fn take_fragment(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<bool, TransportError> {
+        let Stream { recv, counters, .. } = &mut self.streams[stream];
+        let Some(fragment) = recv.pop() else { return Ok(false) };
+        self.ack_now |= fragment.must_confirm();
+        let is_head = fragment.is_head;
+        if !is_head {
+            let is_stored = sink.destination().is_some();
+            if fragment.len > 0 || is_stored {
+                counters.copied_bytes += if is_stored { fragment.len as u64 } else { 0 };
+                match &fragment.bytes {
+                    Bytes::Slot { at, .. } => sink.write(state.received, env.memory.span(*at, fragment.len)),
+                    Bytes::Heap(bytes) => sink.write(state.received, Span::from(&**bytes)),
+                }
+            }
+            state.received += fragment.len;
+            counters.moved_bytes += fragment.len as u64;
+        }
+        let is_complete = !is_head && state.received == state.len;
+        if is_complete {
+            counters.received_messages += 1;
+            recv.end_message();
+        } else if is_head {
+            recv.take_head();
+        }
+        if let Bytes::Slot { rail, queue, slot, .. } = fragment.bytes {
+            self.release(env, (rail, queue, slot))?;
+        }
+        self.flush(env)?;
+        Ok(is_complete)
+    }
+}

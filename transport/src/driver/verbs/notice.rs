@@ -1,0 +1,87 @@
+//! Control messages that wait for room.
+//!
+//! They are sequenced: each arrives once, after those before it. A notice about a rail's piece goes by that rail.
+
+use super::wire::{Header, Kind, Mark, Ready};
+
+/// Bytes of a cause that are told, at most.
+const CAUSE_BYTES: usize = 200;
+
+/// A control message.
+#[derive(Clone, Debug)]
+pub(super) enum Notice {
+    /// A piece has been sent by a rail.
+    Sent { mark: Mark, rail: u8 },
+    /// A piece that was granted again had arrived before.
+    Arrived(Mark),
+    /// This end of a rail is dead in a life.
+    RailDown { rail: u8, life: u8, cause: String },
+    /// The placed queues are dead; the next epoch begins.
+    PlacedDown { epoch: u32, cause: String },
+    /// The placed queues are new.
+    PlacedReady(Ready),
+    /// Receives are posted for the bulk messages of a stream.
+    Placed { stream: usize, from: u32 },
+    /// A bulk message must travel in slots.
+    Relay { stream: usize, number: u32 },
+    /// The placed queues of a stream are wanted for another one.
+    Revoke { stream: usize },
+    /// Messages of a stream from `until` on wait for the placed queues.
+    Revoked { stream: usize, until: u32 },
+}
+
+impl Notice {
+    /// The rail that the notice must be sent by while that is up.
+    pub(super) fn pinned(&self) -> Option<u8> {
+        if let Notice::Sent { rail, .. } = self { Some(*rail) } else { None }
+    }
+
+    /// The header, the payload and its length.
+    pub(super) fn encode(&self) -> (Header, [u8; CAUSE_BYTES], usize) {
+        let mut payload = [0; CAUSE_BYTES];
+        let mut put = |bytes: &[u8]| {
+            let len = bytes.len().min(CAUSE_BYTES);
+            payload[..len].copy_from_slice(&bytes[..len]);
+            len
+        };
+        let (header, len) = match self {
+            Notice::Sent { mark, .. } => (Header::new(Kind::Sent), put(bytemuck::bytes_of(mark))),
+            Notice::Arrived(mark) => (Header::new(Kind::Arrived), put(bytemuck::bytes_of(mark))),
+            Notice::RailDown { rail, life, cause } => {
+                let header = Header { value: (*rail).into(), flags: *life, ..Header::new(Kind::RailDown) };
+                (header, put(cause.as_bytes()))
+            }
+            Notice::PlacedDown { epoch, cause } => {
+                (Header { value: *epoch, ..Header::new(Kind::PlacedDown) }, put(cause.as_bytes()))
+            }
+            Notice::PlacedReady(ready) => (Header::new(Kind::PlacedReady), put(bytemuck::bytes_of(ready))),
+            Notice::Placed { stream, from } => (about(Kind::Placed, *stream, *from), 0),
+            Notice::Relay { stream, number } => (about(Kind::Relay, *stream, *number), 0),
+            Notice::Revoke { stream } => (about(Kind::Revoke, *stream, 0), 0),
+            Notice::Revoked { stream, until } => (about(Kind::Revoked, *stream, *until), 0),
+        };
+        (header, payload, len)
+    }
+}
+
+fn about(kind: Kind, stream: usize, value: u32) -> Header {
+    Header { stream: stream as u16, value, ..Header::new(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notices_say_what_they_are_about() {
+        let (header, payload, len) = Notice::RailDown { rail: 3, life: 200, cause: "é".repeat(300) }.encode();
+        assert_eq!((header.kind, header.value, header.flags, len), (Kind::RailDown as u8, 3, 200, CAUSE_BYTES));
+        assert_eq!(payload[..2], "é".as_bytes()[..]);
+        let mark = Mark { piece: 7, crc: 8, stream: 1, attempt: 2 };
+        let sent = Notice::Sent { mark, rail: 5 };
+        let (_, payload, len) = sent.encode();
+        assert_eq!((sent.pinned(), bytemuck::pod_read_unaligned::<Mark>(&payload[..len])), (Some(5), mark));
+        let (header, _, len) = Notice::Revoked { stream: 1, until: 9 }.encode();
+        assert_eq!((header.stream, header.value, len), (1, 9, 0));
+    }
+}

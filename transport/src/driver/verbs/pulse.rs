@@ -1,0 +1,132 @@
+//! Whether a rail answers.
+//!
+//! A rail may stop working without a word: no completion fails, and nothing arrives. Apple's device does so after
+//! a long idle time. So a rail of which nothing has been heard for a while, although something is expected, is
+//! pinged; the peer answers a ping by the same rail. A rail that leaves a ping unanswered is silent, and is given
+//! up, if the peer has answered a ping by another rail that was sent no earlier. Without another rail a silent
+//! rail and a peer that is busy look the same, so its ping is waited for longer, and each time longer than before.
+//!
+//! This module is pure: time is passed in.
+
+use std::time::{Duration, Instant};
+
+/// Silence after which a rail is pinged.
+const QUIET: Duration = Duration::from_millis(30);
+/// Time for an answer when the peer has answered by another rail.
+const ANSWER: Duration = Duration::from_millis(70);
+/// Time for an answer by the only rail, at first and at most.
+const LONE_ANSWER: Duration = Duration::from_millis(500);
+const LONGEST_ANSWER: Duration = Duration::from_secs(8);
+
+/// The last signs of life of one rail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pulse {
+    /// Messages heard, and as many when time was last taken.
+    heard: u32,
+    seen: u32,
+    /// Time at which something was last heard, to the nearest look.
+    last: Option<Instant>,
+    /// Time of the ping that is not answered.
+    pinged: Option<Instant>,
+    /// Time of the latest ping that was answered.
+    answered: Option<Instant>,
+}
+
+impl Pulse {
+    /// Notes that a message has arrived.
+    #[inline]
+    pub(super) fn beat(&mut self) {
+        self.heard = self.heard.wrapping_add(1);
+    }
+
+    /// Takes the time of what was heard since the last look; returns whether a ping is due.
+    pub(super) fn look(&mut self, now: Instant) -> bool {
+        if self.heard != self.seen || self.last.is_none() {
+            self.seen = self.heard;
+            self.last = Some(now);
+            // Any message is as good as an answer.
+            if let Some(pinged) = self.pinged.take() {
+                self.answered = Some(pinged);
+            }
+        }
+        let quiet = self.last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET);
+        quiet && self.pinged.is_none()
+    }
+
+    /// Nothing is expected of the rail: its silence begins now.
+    pub(super) fn rest(&mut self, now: Instant) {
+        self.last = Some(now);
+        self.seen = self.heard;
+        self.pinged = None;
+    }
+
+    /// Notes that a ping has been sent.
+    pub(super) fn ping(&mut self, now: Instant) {
+        self.pinged = Some(now);
+    }
+
+    /// Whether a ping has been answered.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answered.is_some()
+    }
+
+    /// Whether the rail is silent. `others` are the other rails to the same peer, and `failures` the number of
+    /// times that it was found silent before without an answer in between.
+    pub(super) fn is_silent<'a>(
+        &self,
+        now: Instant,
+        mut others: impl Iterator<Item = &'a Pulse>,
+        failures: u32,
+    ) -> bool {
+        let Some(pinged) = self.pinged else { return false };
+        let waited = now.saturating_duration_since(pinged);
+        let is_peer_alive = others.any(|other| other.answered.is_some_and(|answered| answered >= pinged));
+        let lone = (LONE_ANSWER * 2u32.saturating_pow(failures.min(8))).min(LONGEST_ANSWER);
+        waited >= if is_peer_alive { ANSWER } else { lone }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(began: Instant, millis: u64) -> Instant {
+        began + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_rail_is_silent_if_the_peer_answers_by_another_one() {
+        let (began, mut pulses) = (Instant::now(), [Pulse::default(); 2]);
+        assert!(!pulses.iter_mut().any(|pulse| pulse.look(began)));
+        for pulse in &mut pulses {
+            assert!(pulse.look(after(began, 31)), "a ping is due");
+            pulse.ping(after(began, 31));
+            assert!(!pulse.look(after(began, 32)), "one ping at a time");
+        }
+        pulses[1].beat();
+        pulses[1].look(after(began, 40));
+        let [silent, alive] = pulses;
+        assert!(!silent.is_silent(after(began, 60), [alive].iter(), 0));
+        assert!(silent.is_silent(after(began, 110), [alive].iter(), 0));
+        assert!(!alive.is_silent(after(began, 110), [silent].iter(), 0));
+    }
+
+    #[test]
+    fn a_peer_that_answers_by_no_rail_is_busy_for_a_while() {
+        let (began, mut pulse) = (Instant::now(), Pulse::default());
+        pulse.look(began);
+        pulse.ping(began);
+        assert!(!pulse.is_silent(after(began, 400), [pulse].iter(), 0));
+        assert!(pulse.is_silent(after(began, 600), [].iter(), 0));
+        assert!(!pulse.is_silent(after(began, 600), [].iter(), 1), "longer each time");
+        assert!(pulse.is_silent(after(began, 9000), [].iter(), 60));
+    }
+
+    #[test]
+    fn silence_while_nothing_is_expected_does_not_count() {
+        let (began, mut pulse) = (Instant::now(), Pulse::default());
+        pulse.look(began);
+        pulse.rest(after(began, 5000));
+        assert!(!pulse.look(after(began, 5010)));
+    }
+}

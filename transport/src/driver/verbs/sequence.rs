@@ -1,0 +1,252 @@
+//! Numbered messages: each arrives once and in order, over rails that lose, reorder or fall.
+//!
+//! The sending half keeps every message until it is acknowledged, and knows by which queue of which rail it was
+//! last sent. The receiving half accepts messages in any order within a window and hands them out in order.
+//! Queues of a rail keep their order, so a message is lost once a later one of the same queue has arrived.
+//! Selective acknowledgements tell the sender which ones have. It repeats those that are lost, those that were
+//! sent by a rail that has fallen, and, after a timeout, all that are not acknowledged.
+//!
+//! Invariants: at most [`WINDOW`] messages are unacknowledged; a message is freed once it is acknowledged and
+//! not before; the receiving half hands out each number once.
+//!
+//! This module is pure: it posts nothing and reads no clock. The model checker in its tests explores all
+//! orders of loss, delivery, repetition and a rail's fall for a few messages.
+
+use super::wire::is_before;
+use std::collections::VecDeque;
+
+/// Messages that may be unacknowledged; a power of two.
+pub(super) const WINDOW: u32 = 128;
+
+/// The queue that a message was sent by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Route {
+    pub(super) rail: u8,
+    /// Number of the queue pair within the rail.
+    pub(super) queue: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Entry<M> {
+    message: M,
+    /// Route and position among all transmissions, once it is sent.
+    sent: Option<(Route, u64)>,
+    /// Whether a selective acknowledgement named it.
+    is_received: bool,
+}
+
+/// The sending half.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct SendSequence<M> {
+    /// Number of the oldest message that is not acknowledged.
+    first: u32,
+    entries: VecDeque<Entry<M>>,
+    /// No message before this number is unsent.
+    unsent_from: u32,
+    transmissions: u64,
+}
+
+impl<M> SendSequence<M> {
+    pub(super) fn new() -> SendSequence<M> {
+        let entries = VecDeque::with_capacity(WINDOW as usize);
+        SendSequence { first: 0, entries, unsent_from: 0, transmissions: 0 }
+    }
+
+    /// Number of unacknowledged messages.
+    #[inline]
+    pub(super) fn len(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds a message, which is not sent yet.
+    #[inline]
+    pub(super) fn push(&mut self, message: M) -> u32 {
+        debug_assert!(self.len() < WINDOW);
+        let number = self.first.wrapping_add(self.len());
+        self.entries.push_back(Entry { message, sent: None, is_received: false });
+        number
+    }
+
+    /// Returns the oldest message that must be sent.
+    #[inline]
+    pub(super) fn unsent(&mut self) -> Option<(u32, &M)> {
+        let mut index = self.unsent_from.wrapping_sub(self.first) as usize;
+        while let Some(entry) = self.entries.get(index) {
+            if entry.sent.is_none() && !entry.is_received {
+                self.unsent_from = self.first.wrapping_add(index as u32);
+                return Some((self.unsent_from, &self.entries[index].message));
+            }
+            index += 1;
+        }
+        self.unsent_from = self.first.wrapping_add(self.len());
+        None
+    }
+
+    /// Notes that a message has been sent.
+    #[inline]
+    pub(super) fn sent(&mut self, number: u32, route: Route) {
+        let index = number.wrapping_sub(self.first) as usize;
+        if let Some(entry) = self.entries.get_mut(index) {
+            self.transmissions += 1;
+            entry.sent = Some((route, self.transmissions));
+        }
+    }
+
+    /// Frees the messages before `ack`; returns whether there were any. Ignores an `ack` of no message.
+    #[inline]
+    pub(super) fn acknowledge(&mut self, ack: u32, mut free: impl FnMut(M)) -> bool {
+        let count = ack.wrapping_sub(self.first);
+        if count == 0 || count > self.len() {
+            return false;
+        }
+        for entry in self.entries.drain(..count as usize) {
+            free(entry.message);
+        }
+        self.first = ack;
+        if is_before(self.unsent_from, ack) {
+            self.unsent_from = ack;
+        }
+        true
+    }
+
+    /// Takes in selective acknowledgements of the messages after `ack`. Makes all messages unsent of which a
+    /// later one by the same route has been received; returns their number.
+    pub(super) fn lose(&mut self, ack: u32, received: [u64; 2]) -> usize {
+        let ahead = ack.wrapping_sub(self.first);
+        if ahead > self.len() {
+            return 0;
+        }
+        let bits = u128::from(received[1]) << 64 | u128::from(received[0]);
+        let mut latest: Vec<(Route, u64)> = Vec::new();
+        for (index, entry) in self.entries.iter_mut().enumerate().skip(ahead as usize + 1) {
+            let bit = index - ahead as usize - 1;
+            entry.is_received |= bit < 128 && bits >> bit & 1 == 1;
+            if let (true, Some((route, at))) = (entry.is_received, entry.sent) {
+                match latest.iter_mut().find(|(other, _)| *other == route) {
+                    Some((_, last)) => *last = at.max(*last),
+                    None => latest.push((route, at)),
+                }
+            }
+        }
+        self.forget(|(route, at)| latest.iter().any(|(other, last)| *other == route && at < *last))
+    }
+
+    /// Makes all messages unsent that were last sent by a rail; returns their number.
+    pub(super) fn forget_rail(&mut self, rail: u8) -> usize {
+        self.forget(|(route, _)| route.rail == rail)
+    }
+
+    /// Makes all unacknowledged messages unsent; returns their number.
+    pub(super) fn forget_all(&mut self) -> usize {
+        self.forget(|_| true)
+    }
+
+    fn forget(&mut self, is_lost: impl Fn((Route, u64)) -> bool) -> usize {
+        let mut count = 0;
+        for entry in self.entries.iter_mut().filter(|entry| !entry.is_received) {
+            if entry.sent.is_some_and(&is_lost) {
+                entry.sent = None;
+                count += 1;
+            }
+        }
+        if count > 0 {
+            self.unsent_from = self.first;
+        }
+        count
+    }
+}
+
+/// What became of a message that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acceptance {
+    /// It is new, and kept until it is handed out.
+    New,
+    /// It has arrived before.
+    Duplicate,
+    /// No sender that keeps to the window sends it.
+    Invalid,
+}
+
+/// The receiving half.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RecvSequence<M> {
+    /// Number of the next message to be handed out.
+    expected: u32,
+    /// Messages from `expected` on.
+    messages: VecDeque<Option<M>>,
+    /// Number of messages that are here.
+    count: usize,
+}
+
+impl<M> RecvSequence<M> {
+    pub(super) fn new() -> RecvSequence<M> {
+        RecvSequence { expected: 0, messages: VecDeque::with_capacity(WINDOW as usize), count: 0 }
+    }
+
+    /// Number of the next message to be handed out: all earlier ones have been.
+    #[inline]
+    pub(super) fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Takes in a message.
+    #[inline]
+    pub(super) fn accept(&mut self, number: u32, message: M) -> Acceptance {
+        if is_before(number, self.expected) {
+            return Acceptance::Duplicate;
+        }
+        let ahead = number.wrapping_sub(self.expected);
+        if ahead >= WINDOW {
+            return Acceptance::Invalid;
+        }
+        let index = ahead as usize;
+        while self.messages.len() <= index {
+            self.messages.push_back(None);
+        }
+        if self.messages[index].is_some() {
+            return Acceptance::Duplicate;
+        }
+        self.messages[index] = Some(message);
+        self.count += 1;
+        Acceptance::New
+    }
+
+    /// Hands out the next message, if it is here.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<M> {
+        let message = self.messages.front_mut()?.take()?;
+        self.messages.pop_front();
+        self.count -= 1;
+        self.expected = self.expected.wrapping_add(1);
+        Some(message)
+    }
+
+    /// Whether a message of that number, or of one that is far away, has been received.
+    pub(super) fn has(&self, number: u32) -> bool {
+        let index = number.wrapping_sub(self.expected) as usize;
+        is_before(number, self.expected) || self.messages.get(index).is_some_and(Option::is_some)
+    }
+
+    /// Whether messages are here behind a missing one.
+    #[inline]
+    pub(super) fn has_gap(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Selective acknowledgements: bit `i` is set if the message `expected + 1 + i` is here.
+    pub(super) fn selective(&self) -> [u64; 2] {
+        let bits = self.messages.iter().skip(1).take(128).enumerate();
+        let bits = bits.fold(0u128, |bits, (i, message)| bits | u128::from(message.is_some()) << i);
+        [bits as u64, (bits >> 64) as u64]
+    }
+
+    /// Returns the messages that are here, in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &M> {
+        self.messages.iter().flatten()
+    }
+}

@@ -1,0 +1,296 @@
+//! Slots: the places of messages with a header, on both sides.
+//!
+//! A receiver has [`SlotPool`]s, one for each queue pair that takes such messages. Receives are posted for all
+//! slots that hold no message, at all times. A sender has a [`SendStore`] for each peer. A message stays in its
+//! place there until it is acknowledged, so that it can be repeated.
+//!
+//! On devices that count in frames, a message and its receive must have the same number of frames. So a queue
+//! pair takes messages of one [`Class`] only: short ones of a frame, or long ones of five. Other devices have
+//! one queue pair, whose slots take messages up to the long length.
+//!
+//! This module posts nothing.
+
+use super::wire::{Header, LONG_BYTES, LONG_PAYLOAD, SHORT_BYTES, SHORT_PAYLOAD};
+
+/// Receives posted for short messages.
+const SHORT_RECEIVES: u32 = 128;
+/// Receives posted for long messages, on a queue pair of their own: 240 frames.
+const LONG_RECEIVES: u32 = 48;
+/// Short messages that a sender keeps.
+const SHORT_SENDS: u32 = 64;
+/// Long messages that a sender keeps where they have a queue pair of their own.
+const LONG_SENDS: u32 = 32;
+/// Messages of any length that a sender keeps where all share a queue pair.
+const SHARED_SENDS: u32 = 64;
+/// Places that only control messages use, so that data never delays them for long.
+const CONTROL_RESERVE: usize = 16;
+/// A padded long message: the fewest bytes with five frames.
+const LEAST_LONG_BYTES: usize = 4 * SHORT_BYTES + 1;
+/// Fewer bytes than this travel in short messages, since a long one would be mostly padding.
+const LEAST_LONG_PAYLOAD: usize = 3 * SHORT_PAYLOAD + 1;
+
+/// Length class of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Class {
+    Short,
+    Long,
+}
+
+/// The queue pairs of a rail that take messages with a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queues {
+    /// One, for messages of any length; devices that don't count in frames.
+    Shared,
+    /// One for short messages.
+    Short,
+    /// One for short and one for long messages.
+    Both,
+}
+
+impl Queues {
+    /// Bytes of the payload of the next message, where `left` bytes are left to send.
+    #[inline]
+    pub(super) fn payload(self, left: usize) -> usize {
+        match self {
+            Queues::Shared => left.min(LONG_PAYLOAD),
+            Queues::Both if left >= LEAST_LONG_PAYLOAD => left.min(LONG_PAYLOAD),
+            Queues::Short | Queues::Both => left.min(SHORT_PAYLOAD),
+        }
+    }
+
+    /// Class of a message with that payload.
+    #[inline]
+    pub(super) fn class(self, payload: usize) -> Class {
+        match self {
+            Queues::Shared => Class::Long,
+            Queues::Both if payload > SHORT_PAYLOAD => Class::Long,
+            Queues::Short | Queues::Both => Class::Short,
+        }
+    }
+
+    /// Number of the queue pair that takes messages of a class.
+    #[inline]
+    pub(super) fn queue(self, class: Class) -> usize {
+        usize::from(self == Queues::Both && class == Class::Long)
+    }
+
+    /// Bytes that are sent for a message, padded to the frames that its receive has.
+    #[inline]
+    pub(super) fn wire_bytes(self, class: Class, bytes: usize) -> usize {
+        if self == Queues::Both && class == Class::Long { bytes.max(LEAST_LONG_BYTES) } else { bytes }
+    }
+
+    /// Receive slots of each queue pair: their number, and the bytes of one.
+    pub(super) fn receives(self) -> &'static [(u32, usize)] {
+        match self {
+            Queues::Shared => &[(SHORT_RECEIVES, LONG_BYTES)],
+            Queues::Short => &[(SHORT_RECEIVES, SHORT_BYTES)],
+            Queues::Both => &[(SHORT_RECEIVES, SHORT_BYTES), (LONG_RECEIVES, LONG_BYTES)],
+        }
+    }
+
+    /// Bytes of all receive slots of a rail.
+    pub(super) fn receive_bytes(self) -> usize {
+        self.receives().iter().map(|(count, bytes)| *count as usize * bytes).sum()
+    }
+
+    /// Send places of each class: their number, and the bytes of one.
+    fn sends(self) -> [(u32, usize); 2] {
+        match self {
+            Queues::Shared => [(0, 0), (SHARED_SENDS, LONG_BYTES)],
+            Queues::Short => [(SHORT_SENDS, SHORT_BYTES), (0, 0)],
+            Queues::Both => [(SHORT_SENDS, SHORT_BYTES), (LONG_SENDS, LONG_BYTES)],
+        }
+    }
+
+    /// Bytes of a [`SendStore`].
+    pub(super) fn send_bytes(self) -> usize {
+        self.sends().iter().map(|(count, bytes)| *count as usize * bytes).sum()
+    }
+}
+
+/// The receive slots of one queue pair.
+#[derive(Debug)]
+pub(super) struct SlotPool {
+    base: usize,
+    bytes: usize,
+    count: u32,
+    /// Slots without a message whose receives are not posted.
+    free: Vec<u32>,
+    /// Number of slots that hold a message.
+    kept: u32,
+}
+
+impl SlotPool {
+    /// `count` slots of `bytes` bytes from the offset `base` on, all of them free.
+    pub(super) fn new(base: usize, count: u32, bytes: usize) -> SlotPool {
+        SlotPool { base, bytes, count, free: (0..count).rev().collect(), kept: 0 }
+    }
+
+    /// Offset of a slot in the slab, and its bytes.
+    #[inline]
+    pub(super) fn place(&self, slot: u32) -> (usize, usize) {
+        (self.base + slot as usize * self.bytes, self.bytes)
+    }
+
+    /// Number of slots.
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Number of free slots.
+    #[inline]
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a free slot, to post its receive.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Returns a slot whose receive was not posted, or has completed without a message.
+    #[inline]
+    pub(super) fn put_back(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+
+    /// Notes that a slot holds a message.
+    #[inline]
+    pub(super) fn keep(&mut self) {
+        self.kept += 1;
+    }
+
+    /// Frees a slot that held a message.
+    #[inline]
+    pub(super) fn release(&mut self, slot: u32) {
+        self.kept -= 1;
+        self.free.push(slot);
+    }
+
+    /// Whether messages take up so many slots that they must be copied elsewhere.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.kept > self.count / 2
+    }
+
+    /// Frees all slots but the given ones, which hold messages. The queue pair has lost all its receives.
+    pub(super) fn reset(&mut self, is_kept: impl Fn(u32) -> bool) {
+        self.free.clear();
+        self.free.extend((0..self.count).rev().filter(|slot| !is_kept(*slot)));
+        self.kept = self.count - self.free.len() as u32;
+    }
+}
+
+/// The place of a message at its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Offset in the slab.
+    pub(super) at: usize,
+    /// Bytes with the header, without padding.
+    pub(super) bytes: usize,
+    pub(super) class: Class,
+    /// The rail that it must be sent by while that is up.
+    pub(super) pinned: Option<u8>,
+}
+
+/// Places for the messages that a peer has not acknowledged.
+#[derive(Debug)]
+pub(super) struct SendStore {
+    queues: Queues,
+    /// Offsets of free places, of each class.
+    free: [Vec<usize>; 2],
+}
+
+impl SendStore {
+    /// Places from the offset `base` on.
+    pub(super) fn new(queues: Queues, base: usize) -> SendStore {
+        let [(shorts, short_bytes), (longs, long_bytes)] = queues.sends();
+        let long_base = base + shorts as usize * short_bytes;
+        let places = |base: usize, count: u32, bytes: usize| {
+            (0..count as usize).rev().map(|place| base + place * bytes).collect()
+        };
+        let free = [places(base, shorts, short_bytes), places(long_base, longs, long_bytes)];
+        SendStore { queues, free }
+    }
+
+    /// Takes a place for a message with that payload; `None` when there is no room.
+    #[inline]
+    pub(super) fn take(&mut self, payload: usize, is_control: bool) -> Option<Kept> {
+        let class = self.queues.class(payload);
+        let free = &mut self.free[class as usize];
+        let reserve = match (is_control, class, self.queues) {
+            (true, ..) | (_, Class::Long, Queues::Both) => 0,
+            _ => CONTROL_RESERVE,
+        };
+        if free.len() <= reserve {
+            return None;
+        }
+        let at = free.pop()?;
+        Some(Kept { at, bytes: size_of::<Header>() + payload, class, pinned: None })
+    }
+
+    /// Returns the place of a message that has been acknowledged.
+    #[inline]
+    pub(super) fn give_back(&mut self, kept: &Kept) {
+        self.free[kept.class as usize].push(kept.at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_the_frames_of_their_receives() {
+        for queues in [Queues::Shared, Queues::Short, Queues::Both] {
+            for left in [0, 1, 4032, 4033, 8064, 12_096, 12_097, 16_384, 20_000, 1 << 20] {
+                let payload = queues.payload(left);
+                assert!(payload <= left && (payload > 0 || left == 0), "{queues:?} {left}");
+                let class = queues.class(payload);
+                let bytes = queues.wire_bytes(class, size_of::<Header>() + payload);
+                let (_, slot) = queues.receives()[queues.queue(class)];
+                assert!(bytes <= slot, "{queues:?} {left}");
+                if queues != Queues::Shared {
+                    assert_eq!(bytes.div_ceil(4096), slot.div_ceil(4096), "{queues:?} {left}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn places_do_not_overlap_and_control_messages_find_one() {
+        for queues in [Queues::Shared, Queues::Short, Queues::Both] {
+            let mut store = SendStore::new(queues, 100);
+            let mut taken: Vec<Kept> = Vec::new();
+            for payload in [SHORT_PAYLOAD, LONG_PAYLOAD] {
+                let fits = queues.payload(payload);
+                taken.extend(std::iter::from_fn(|| store.take(fits, false)));
+            }
+            let control = std::iter::from_fn(|| store.take(16, true)).count();
+            assert_eq!(control, CONTROL_RESERVE, "{queues:?}");
+            let end = |kept: &Kept| kept.at + if kept.class == Class::Long { LONG_BYTES } else { SHORT_BYTES };
+            taken.sort_by_key(|kept| kept.at);
+            assert!(taken.windows(2).all(|pair| end(&pair[0]) <= pair[1].at), "{queues:?}");
+            assert!(taken.iter().all(|kept| end(kept) <= 100 + queues.send_bytes()), "{queues:?}");
+            store.give_back(&taken[0]);
+            assert!(store.take(16, true).is_some());
+        }
+    }
+
+    #[test]
+    fn slots_are_posted_or_kept_or_free() {
+        let mut pool = SlotPool::new(0, 4, 100);
+        assert_eq!((pool.take(), pool.take(), pool.free()), (Some(0), Some(1), 2));
+        assert_eq!(pool.place(1), (100, 100));
+        pool.keep();
+        assert!(!pool.is_crowded());
+        pool.release(0);
+        assert_eq!(pool.free(), 3);
+        (0..3).for_each(|_| pool.keep());
+        assert!(pool.is_crowded());
+        pool.reset(|slot| slot == 2);
+        assert_eq!((pool.free(), pool.kept), (3, 1));
+    }
+}
