@@ -141,10 +141,10 @@ fn a_device_without_queue_pairs_for_all_is_not_asked_for_them() {
     let alone = "unset TBCCL_SIZE TBCCL_RANK TBCCL_BOOTSTRAP TBCCL_LOCAL_RANK TBCCL_LOCAL_SIZE \
     TBCCL_NODE_RANK; \
                  exec $TBCCL bench barrier -n 2 --transport verbs --ranks";
-    let five = errors(&run_on_nodes(loopback, "", &format!("{alone} 5")));
+    let twelve = errors(&run_on_nodes(loopback, "", &format!("{alone} 12")));
     assert_error_line(
-        &five,
-        &[": en2 would need 12 queue pairs, 3 for each of its 4 rails, and has 10; use fewer ranks"],
+        &twelve,
+        &[": en2 would need 11 queue pairs, 1 for each of its 11 rails, and has 10; use fewer ranks"],
     );
     // Each rank alone could get its queue pairs, but not all ranks together.
     let four = errors(&run_on_nodes(loopback, "", &format!("{alone} 4")));

@@ -142,7 +142,7 @@ fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
     for (profile, service) in EACH {
         for ranks in [2, 3] {
             let wiring = Wiring { profile, shape: Shape::Mesh, nodes: ranks, cables: 1 };
-            let busy = start_busy_job(&wiring, service, &[]);
+            let busy = start_busy_job(&wiring, service, &[("TBCCL_CABLE_WAIT", "0.3")]);
             let since = milliseconds();
             busy.job.fault(&["unplug", "0"]);
             for text in busy.expect_errors(since, None) {
@@ -155,9 +155,62 @@ fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
 }
 
 #[test]
+fn a_lone_cable_that_is_pulled_and_put_back_costs_nobody_a_job() {
+    for (profile, service) in EACH {
+        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[]);
+        for _ in 0..3 {
+            busy.job.fault(&["unplug", "0"]);
+            sleep(Duration::from_millis(300));
+            busy.job.fault(&["replug", "0"]);
+            assert!(busy.carries_traffic(0), "{profile} {service}: it is used again");
+        }
+        busy.stop();
+    }
+}
+
+/// One end's queue pairs fail, and the other end hears of it only by the cable itself.
+#[test]
+fn failed_queue_pairs_of_a_lone_cable_are_made_new() {
+    for (profile, service) in EACH {
+        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[]);
+        for end in ["n0/d0", "n1/d0"] {
+            busy.job.fault(&["fail-qp", end]);
+            assert!(busy.carries_traffic(0), "{profile} {service}: it is used again");
+        }
+        busy.stop();
+    }
+}
+
+/// Connections that stop working without an error are made new, with a second cable and without.
+#[test]
+fn a_cable_that_falls_silent_is_used_again() {
+    for (profile, service) in EACH {
+        for cables in [1, 2] {
+            let busy = start_busy_job(&Wiring::pair(profile, cables), service, &[]);
+            busy.job.fault(&["sleep", "n0/d0"]);
+            let is_used = (0..5).any(|_| busy.carries_traffic(0));
+            assert!(is_used, "{profile} {service} {cables}: it is used again");
+            busy.stop();
+        }
+    }
+}
+
+/// A device whose completion queues overflow is of no further use. Another one carries on.
+#[test]
+fn a_device_whose_completion_queues_overflow_is_done_without() {
+    for (profile, service) in EACH {
+        let busy = start_busy_job(&Wiring::pair(profile, 2), service, &[]);
+        busy.job.fault(&["overflow-cq", "n1/d0"]);
+        sleep(Duration::from_millis(300));
+        assert!(busy.carries_traffic(1), "{profile} {service}: the other one goes on");
+        busy.stop();
+    }
+}
+
+#[test]
 fn a_port_that_goes_down_is_named_too() {
     for (profile, service) in [("usb4", "rc"), ("apple-tb5", "uc")] {
-        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[]);
+        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[("TBCCL_CABLE_WAIT", "0.3")]);
         let since = milliseconds();
         busy.job.fault(&["port-down", "n1/d0"]);
         for text in busy.expect_errors(since, None) {

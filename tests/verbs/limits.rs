@@ -45,24 +45,27 @@ fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
     }
 }
 
-/// A Mac's device has ten queue pairs, and a rail takes three: four rails on a device are refused before any
-/// queue pair is created.
+/// A rail takes three queue pairs of a Mac's ten, and fewer where several rails share a device: four rails take two
+/// each, and eight take one. Eleven are refused before any queue pair is created.
 #[test]
-fn the_eleventh_queue_pair_is_never_asked_for() {
-    let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes: 5, cables: 1 };
-    let row = |rank: usize| -> Vec<Option<String>> {
-        (0..5).map(|peer| (peer != rank).then(|| "d0".to_owned())).collect()
+fn rails_share_the_queue_pairs_of_a_device_and_the_eleventh_is_never_asked_for() {
+    let run = |nodes: u32| {
+        let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes, cables: 1 };
+        let row = |rank: u32| -> Vec<Option<String>> {
+            (0..nodes).map(|peer| (peer != rank).then(|| "d0".to_owned())).collect()
+        };
+        let matrix = serde_json::to_string(&(0..nodes).map(row).collect::<Vec<_>>()).expect("JSON");
+        let env = [("TBCCL_IBV_DEVICES", "$HOME_OF_TEST/matrix.json")];
+        let job = FabricJob::start_with(&wiring, "", "operations 1", &env, |home| {
+            std::fs::write(home.join("matrix.json"), &matrix).expect("our folder");
+        });
+        job.finish()
     };
-    let matrix = serde_json::to_string(&(0..5).map(row).collect::<Vec<_>>()).expect("JSON");
-    let env = [("TBCCL_IBV_DEVICES", "$HOME_OF_TEST/matrix.json")];
-    let job = FabricJob::start_with(&wiring, "", "operations 1", &env, |home| {
-        std::fs::write(home.join("matrix.json"), &matrix).expect("our folder");
-    });
-    let done = job.finish();
+    let done = run(12);
     let refused = done.all("refused");
-    assert!(done.code() != 0 && refused.len() == 5, "{:?}\n{}", done.messages, done.stderr);
+    assert!(done.code() != 0 && refused.len() == 12, "{:?}\n{}", done.messages, done.stderr);
     for message in refused {
-        let expected_text = "d0 would need 12 queue pairs, 3 for each of its 4 rails, and has 10";
+        let expected_text = "d0 would need 11 queue pairs, 1 for each of its 11 rails, and has 10";
         assert!(message.rest.contains(expected_text), "{message:?}");
     }
 }

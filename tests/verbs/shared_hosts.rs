@@ -13,8 +13,12 @@ fn mesh(profile: &'static str, nodes: u32) -> Wiring {
 /// Starts two ranks on each node. On Macs only successive ranks use the cables, since more would need too
 /// many queue pairs.
 fn start(wiring: &Wiring, service: &str, role: &str, transport: &str) -> FabricJob {
-    let mut env =
-        vec![("TBCCL_TRANSPORT", transport), ("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
+    let mut env = vec![
+        ("TBCCL_TRANSPORT", transport),
+        ("TBCCL_RDMA_SERVICE", service),
+        ("TBCCL_CABLE_WAIT", "0.3"),
+        ("SOFTRDMA_REMAP", "1"),
+    ];
     if wiring.profile == "apple-tb5" {
         env.push(("TBCCL_IBV_DEVICES", "$HOME_OF_TEST/matrix.json"));
     }
@@ -102,19 +106,24 @@ fn the_end_of_a_cable_is_an_error_that_names_ranks_at_both_ends_on_every_rank_in
     }
 }
 
-/// Two ranks on each of two nodes need four rails of three queue pairs on a device that has ten. All ranks
-/// get the error before any queue pair is created.
+/// Two ranks on each of two nodes make four rails, which share ten queue pairs; three make nine rails. With four
+/// ranks on each there are too many rails. All ranks get the error before any queue pair is created.
 #[test]
 fn the_queue_pairs_of_all_ranks_of_a_node_are_counted_before_any_is_made() {
-    let env = [("TBCCL_TRANSPORT", "shm+verbs")];
-    let done = FabricJob::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 1", &env, |_| ())
-        .finish();
+    let run = |per_node: u32, operations: &str| {
+        let env = [("TBCCL_TRANSPORT", "shm+verbs")];
+        let nodes = mesh("apple-tb5", 2);
+        FabricJob::start_several((&nodes, per_node), "", operations, &env, |_| ()).finish()
+    };
+    run(2, "operations 200").assert_success("done", 4);
+    run(3, "operations 50").assert_success("done", 6);
+    let done = run(4, "operations 1");
     let refused = done.all("refused");
-    assert!(done.code() != 0 && refused.len() == 4, "{:?}\n{}", done.messages, done.stderr);
+    assert!(done.code() != 0 && refused.len() == 8, "{:?}\n{}", done.messages, done.stderr);
     for message in refused {
-        let ranks = if message.rank < 2 { "0, 1" } else { "2, 3" };
+        let ranks = if message.rank < 4 { "0, 1, 2, 3" } else { "4, 5, 6, 7" };
         let expected_text = format!(
-            "d0 would need 12 queue pairs, 3 for each of its 4 rails (of ranks {ranks}, which share it), \
+            "d0 would need 16 queue pairs, 1 for each of its 16 rails (of ranks {ranks}, which share it), \
              and has 10; use fewer ranks per host"
         );
         assert!(
@@ -173,8 +182,8 @@ fn where_nobody_chooses_rdma_is_taken_if_it_connects_all_and_rank_0_says_so_once
     done.assert_success("done", 4);
     assert_transport_line(&done, "by TCP (shm+tcp), not by RDMA: no cable connects rank 0 with rank 2");
     let env = [("TBCCL_TRANSPORT", "shm+auto")];
-    let job = FabricJob::start_several((&mesh("apple-tb5", 2), PER_NODE), "", "operations 50", &env, |_| ());
+    let job = FabricJob::start_several((&mesh("apple-tb5", 2), 4), "", "operations 10", &env, |_| ());
     let done = job.finish();
-    done.assert_success("done", 4);
-    assert_transport_line(&done, "not by RDMA: rank 0: d0 would need 12 queue pairs");
+    done.assert_success("done", 8);
+    assert_transport_line(&done, "not by RDMA: rank 0: d0 would need 16 queue pairs");
 }

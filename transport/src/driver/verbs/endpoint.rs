@@ -26,8 +26,8 @@ use super::{
     sharing::Sharing,
     signals,
     sleeper::DeviceSleeper,
-    tender::Tender,
     slots::Queues,
+    tender::Tender,
     wire::{LONG_BYTES, STREAMS},
 };
 use crate::{

@@ -241,7 +241,8 @@ impl Engine {
             What::Sent => {
                 let granted = &mut peer.granted;
                 let Some(queue) = rail.queue_mut(id.wire) else { return Ok(()) };
-                let left = queue.complete(id.value, |stream, piece| granted[stream].send.arrived(piece, index));
+                let left =
+                    queue.complete(id.value, |stream, piece| granted[stream].send.arrived(piece, index));
                 if several {
                     rail.pace.left(left, Instant::now());
                 }
@@ -304,7 +305,6 @@ impl Engine {
     pub(super) fn tend(&mut self, keep_alive: Duration) -> bool {
         let came = self.progress().unwrap_or(false);
         let now = Instant::now();
-        self.peers.iter_mut().flatten().for_each(|peer| peer.rest_pulses(now));
         let _ = self.tick();
         if came {
             self.last_sign = now;
@@ -321,7 +321,8 @@ impl Engine {
             let (peer, mut env) = self.peer(rank);
             let _ = peer.look_after(&mut env, is_silent);
             let is_open = !peer.is_gone && peer.broken.is_none();
-            is_busy |= is_open && (!env.rules.reliable && !peer.sequence.is_empty() || peer.active().is_none());
+            is_busy |=
+                is_open && (!env.rules.reliable && !peer.sequence.is_empty() || peer.active().is_none());
         }
         is_busy
     }

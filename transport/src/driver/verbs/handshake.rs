@@ -96,7 +96,11 @@ impl Handshake {
         let knows_us = ours == self.ours;
         match self.phase {
             Phase::Up if theirs == self.theirs && knows_us => {
-                if is_hello { Heard::Answer } else { Heard::Accept }
+                if is_hello {
+                    Heard::Answer
+                } else {
+                    Heard::Accept
+                }
             }
             Phase::Up if is_later(theirs, self.theirs) => Heard::Restart,
             Phase::Up if theirs == self.theirs && is_hello => Heard::Answer,

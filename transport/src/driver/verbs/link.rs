@@ -91,7 +91,9 @@ impl Link for VerbsLink {
     }
 
     fn peek_digest(&self) -> Option<u64> {
-        lock(&self.engine).peers[self.peer].as_ref().and_then(|peer| peer.streams[self.lane].recv.peek_digest())
+        lock(&self.engine).peers[self.peer]
+            .as_ref()
+            .and_then(|peer| peer.streams[self.lane].recv.peek_digest())
     }
 
     fn announce(

@@ -196,12 +196,20 @@ impl Peer {
                 false => self.hand_over_granted(env, stream, state, sink)?,
             };
             let is_idle = progress == RecvProgress::Idle && !has_advanced;
-            return Ok(if progress == RecvProgress::Complete || is_idle { progress } else { RecvProgress::Advanced });
+            if is_idle {
+                self.await_message();
+            }
+            return Ok(if progress == RecvProgress::Complete || is_idle {
+                progress
+            } else {
+                RecvProgress::Advanced
+            });
         }
         if has_advanced {
             return Ok(RecvProgress::Advanced);
         }
         self.check()?;
+        self.await_message();
         Ok(RecvProgress::Idle)
     }
 

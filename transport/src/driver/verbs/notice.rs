@@ -2,7 +2,7 @@
 //!
 //! They are sequenced: each arrives once, after those before it. A notice about a rail's piece goes by that rail.
 
-use super::wire::{Header, Kind, Mark, Ready};
+use super::wire::{ANY_RAIL, Header, Kind, Mark, Ready};
 
 /// Bytes of a cause that are told, at most.
 const CAUSE_BYTES: usize = 200;
@@ -33,7 +33,11 @@ pub(super) enum Notice {
 impl Notice {
     /// The rail that the notice must be sent by while that is up.
     pub(super) fn pinned(&self) -> Option<u8> {
-        if let Notice::Sent { rail, .. } = self { Some(*rail) } else { None }
+        match self {
+            Notice::Sent { rail, .. } => Some(*rail),
+            Notice::PlacedReady(ready) if ready.via != ANY_RAIL => Some(ready.via as u8),
+            _ => None,
+        }
     }
 
     /// The header, the payload and its length.
@@ -75,7 +79,10 @@ mod tests {
     #[test]
     fn notices_say_what_they_are_about() {
         let (header, payload, len) = Notice::RailDown { rail: 3, life: 200, cause: "é".repeat(300) }.encode();
-        assert_eq!((header.kind, header.value, header.flags, len), (Kind::RailDown as u8, 3, 200, CAUSE_BYTES));
+        assert_eq!(
+            (header.kind, header.value, header.flags, len),
+            (Kind::RailDown as u8, 3, 200, CAUSE_BYTES)
+        );
         assert_eq!(payload[..2], "é".as_bytes()[..]);
         let mark = Mark { piece: 7, crc: 8, stream: 1, attempt: 2 };
         let sent = Notice::Sent { mark, rail: 5 };

@@ -101,24 +101,27 @@ pub(super) struct Candidate {
 
 /// Selects the rail on which `bytes` bytes are expected to arrive first. `piece` is the number of the piece.
 ///
-/// While the cost of any rail is unknown, all rails count as equally fast.
+/// While the cost of any rail is unknown, all rails count as equally fast. So do rails whose costs differ by less
+/// than half, which is within the error of measurement. Rails that are equally good take turns.
 pub(super) fn first(
     candidates: impl Iterator<Item = Candidate> + Clone,
     bytes: u64,
     piece: u64,
 ) -> Option<usize> {
+    let count = candidates.clone().count().max(1);
+    let turn = |number: u64| candidates.clone().nth((number % count as u64) as usize);
     if piece.is_multiple_of(ROUND_ROBIN_INTERVAL) {
-        let turn = (piece / ROUND_ROBIN_INTERVAL) as usize % candidates.clone().count().max(1);
-        return candidates.clone().nth(turn).map(|candidate| candidate.rail);
+        return turn(piece / ROUND_ROBIN_INTERVAL).map(|candidate| candidate.rail);
     }
     let mut costs = candidates.clone().map(|candidate| candidate.cost);
     let lowest = costs.clone().flatten().min().unwrap_or(1);
     let all_known = costs.all(|cost| cost.is_some());
     let expected_time = |candidate: &Candidate| {
-        let cost = candidate.cost.filter(|_| all_known).unwrap_or(lowest);
+        let cost = candidate.cost.filter(|cost| all_known && *cost > lowest + lowest / 2).unwrap_or(lowest);
         (candidate.under_way + bytes).saturating_mul(cost)
     };
-    candidates.min_by_key(expected_time).map(|candidate| candidate.rail)
+    let in_turn = (0..count as u64).filter_map(|index| turn(piece + index));
+    in_turn.min_by_key(expected_time).map(|candidate| candidate.rail)
 }
 
 #[cfg(test)]

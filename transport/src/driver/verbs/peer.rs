@@ -38,6 +38,10 @@ use std::{
 /// The first wait for an acknowledgement, and the longest.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(2);
 const LAST_TIMEOUT: Duration = Duration::from_millis(100);
+/// A call that waits sleeps for a while between looks; as long as that, a message counts as expected.
+const AWAITED_FOR: Duration = Duration::from_millis(200);
+/// Bytes of a message from which it counts for the speed of its rail.
+const MEASURED_BYTES: usize = 4096;
 /// Received messages that need not be acknowledged at once.
 const UNACKNOWLEDGED: u32 = 12;
 
@@ -180,6 +184,9 @@ pub(super) struct Peer {
     pub(super) grants_made: u64,
     pub(super) notices: VecDeque<Notice>,
     pub(super) grants: Vec<Grant>,
+    /// Whether a call has waited for a message since the last look, and when one was last seen to.
+    is_awaited: bool,
+    last_awaited: Option<Instant>,
     /// Since when no rail has been up.
     pub(super) no_rail_since: Option<Instant>,
     /// Whether this is the end of the lower rank.
@@ -220,6 +227,8 @@ impl Peer {
             grants_made: 0,
             notices: VecDeque::with_capacity(64),
             grants: Vec::with_capacity(256),
+            is_awaited: false,
+            last_awaited: None,
             no_rail_since: None,
             is_lower_end,
             broken: None,
@@ -313,7 +322,9 @@ impl Peer {
             [rail] => rail.is_up().then_some(0)?,
             _ => match kept.pinned {
                 Some(rail) if self.rails[usize::from(rail)].is_up() => usize::from(rail),
-                _ if queue == 0 && queues != Queues::Shared || kept.bytes < 4096 => self.active()?,
+                _ if queue == 0 && queues != Queues::Shared || kept.bytes < MEASURED_BYTES => {
+                    self.active()?
+                }
                 _ => self.fastest(kept.bytes)?,
             },
         };
@@ -352,12 +363,15 @@ impl Peer {
             env.write_header(kept.at, &header, kept.bytes);
             let rail = &mut self.rails[index];
             let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
-            match rail.slot_queues[queue].0.send(run, false) {
+            // The speed of rails follows from completions, where there is a choice.
+            let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
+            let rail = &mut self.rails[index];
+            match rail.slot_queues[queue].0.send(run, is_measured) {
                 Ok(true) => {
                     rail.last_sequenced[queue] = Some(number);
                     self.sequence.sent(number, route);
                     self.counted(usize::from(header.stream));
-                    if self.rails.len() > 1 {
+                    if is_measured {
                         self.turns += 1;
                         self.rails[index].pace.posted(wire_bytes as u64, Instant::now());
                     }
@@ -513,6 +527,22 @@ impl Peer {
     pub(super) fn are_pieces_sent(&self) -> bool {
         let placed = self.placed.as_ref().is_none_or(Placed::is_sent);
         placed && self.granted.iter().all(|granted| granted.send.is_idle())
+    }
+
+    /// Notes that a call waits for a message.
+    #[inline]
+    pub(super) fn await_message(&mut self) {
+        self.is_awaited = true;
+    }
+
+    /// Whether anything is expected of the peer: a message, or an acknowledgement.
+    pub(super) fn expects_word(&mut self, now: Instant) -> bool {
+        if std::mem::take(&mut self.is_awaited) {
+            self.last_awaited = Some(now);
+        }
+        let is_awaited =
+            self.last_awaited.is_some_and(|last| now.saturating_duration_since(last) < AWAITED_FOR);
+        is_awaited || !self.sequence.is_empty() || !self.are_pieces_sent()
     }
 
     /// Between calls: tells what has not been told, and, after a long silence, gives every queue pair something

@@ -342,6 +342,7 @@ impl Rail {
         self.last_sequenced = [None; 2];
         self.aux_requests = [u32::MAX; AUX_PLACES as usize];
         self.incoming_bytes = 0;
+        self.incoming_cost = None;
         self.pace = Pace::default();
         self.pulse = Pulse::default();
         Ok(())

@@ -82,7 +82,6 @@ impl Peer {
         if !self.rails[index].handshake.is_alive() || self.broken.is_some() {
             return Ok(());
         }
-        eprintln!("XX rank-to {} take down: {cause}", self.rank);
         let life = self.rails[index].handshake.life();
         self.fence(index, cause);
         self.notices.push_back(Notice::RailDown { rail: index as u8, life, cause: cause.to_owned() });
@@ -253,16 +252,23 @@ impl Peer {
 
     /// Pings rails that have been quiet while something was expected, and takes down those that stay silent.
     pub(super) fn check_pulses(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+        if !self.expects_word(now) {
+            self.rails.iter_mut().for_each(|rail| rail.pulse.rest(now));
+            return Ok(());
+        }
         for index in 0..self.rails.len() {
             let rail = &mut self.rails[index];
             if !rail.is_up() {
                 continue;
             }
-            if rail.pulse.look(now) && self.say(env, index, Kind::Ping, &[])? {
+            if rail.pulse.look(now) {
+                // A queue pair without room for a ping does not answer either.
+                self.say(env, index, Kind::Ping, &[])?;
                 self.rails[index].pulse.ping(now);
             }
             let rail = &self.rails[index];
-            let others = self.rails.iter().enumerate().filter(|(other, rail)| *other != index && rail.is_up());
+            let others =
+                self.rails.iter().enumerate().filter(|(other, rail)| *other != index && rail.is_up());
             let others: Vec<Pulse> = others.map(|(_, rail)| rail.pulse).collect();
             if rail.pulse.is_silent(now, others.iter(), rail.attempts.silences) {
                 self.rails[index].attempts.silences += 1;
@@ -272,10 +278,5 @@ impl Peer {
             }
         }
         Ok(())
-    }
-
-    /// Nothing is expected of the peer.
-    pub(super) fn rest_pulses(&mut self, now: Instant) {
-        self.rails.iter_mut().for_each(|rail| rail.pulse.rest(now));
     }
 }

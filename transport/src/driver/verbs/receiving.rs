@@ -38,8 +38,7 @@ impl Peer {
         let Some((header, kind)) = self.parse(env, at, bytes)? else {
             return self.put_back(env, rail, queue, slot);
         };
-        let inbound =
-            Inbound { header, kind, rail: rail as u8, queue, slot, at: at + size_of::<Header>() };
+        let inbound = Inbound { header, kind, rail: rail as u8, queue, slot, at: at + size_of::<Header>() };
         let heard = self.rails[rail].handshake.hear(kind == Kind::Hello, header.life, header.their_life);
         match heard {
             Heard::Accept => {}
@@ -205,7 +204,7 @@ impl Peer {
             }
             Kind::PlacedDown => self.peer_began_epoch(env, value),
             Kind::PlacedReady if len == size_of::<Ready>() => {
-                self.peer_renewed_placed(env, read(env.memory, *at))
+                self.peer_renewed_placed(env, read(env.memory, *at), usize::from(*rail))
             }
             Kind::Placed => {
                 self.give_placed(stream, value);

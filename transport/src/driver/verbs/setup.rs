@@ -320,9 +320,7 @@ impl VerbsEndpoint {
             let (them, mut env) = engine.peer(peer as usize);
             let slots = env.rules.queues.receives().len();
             let fits = |(index, end): (usize, &&End)| {
-                end.rail == index
-                    && end.slots.len() == slots
-                    && end.placed.is_some() == env.rules.has_placed
+                end.rail == index && end.slots.len() == slots && end.placed.is_some() == env.rules.has_placed
             };
             if ends.len() != them.rails.len() || !ends.iter().enumerate().all(fits) {
                 let what = format!(

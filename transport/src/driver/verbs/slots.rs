@@ -270,7 +270,8 @@ mod tests {
             }
             let control = std::iter::from_fn(|| store.take(16, true)).count();
             assert_eq!(control, CONTROL_RESERVE, "{queues:?}");
-            let end = |kept: &Kept| kept.at + if kept.class == Class::Long { LONG_BYTES } else { SHORT_BYTES };
+            let end =
+                |kept: &Kept| kept.at + if kept.class == Class::Long { LONG_BYTES } else { SHORT_BYTES };
             taken.sort_by_key(|kept| kept.at);
             assert!(taken.windows(2).all(|pair| end(&pair[0]) <= pair[1].at), "{queues:?}");
             assert!(taken.iter().all(|kept| end(kept) <= 100 + queues.send_bytes()), "{queues:?}");

@@ -324,7 +324,10 @@ mod tests {
         assert!(!fragment(&send, &stream, 5000, 0).is_next(&recv, 0).expect("no progress"));
         let other = |digest, len| RecvState { received: 4032, ..RecvState::new(digest, len) };
         assert!(matches!(second.is_next(&other(8, 5000), 0), Err(TransportError::Mismatch { found: 7, .. })));
-        assert!(matches!(second.is_next(&other(7, 4999), 0), Err(TransportError::Length { found: 5000, .. })));
+        assert!(matches!(
+            second.is_next(&other(7, 4999), 0),
+            Err(TransportError::Length { found: 5000, .. })
+        ));
     }
 
     #[test]

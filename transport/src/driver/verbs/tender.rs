@@ -5,7 +5,7 @@
 //! (Apple's die after half an hour). An endpoint has one such thread. The thread sleeps nearly all the time,
 //! and does nothing while calls are made.
 
-use super::{endpoint::lock, engine::Engine};
+use super::engine::Engine;
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread::{self, JoinHandle},
@@ -57,8 +57,11 @@ fn run(stop: &(Mutex<bool>, Condvar), engine: &Weak<Mutex<Engine>>, keep_alive: 
             return;
         }
         let Some(engine) = engine.upgrade() else { return };
-        let mut engine = lock(&engine);
-        // Calls are in progress, and drive all messages themselves.
+        // Calls are in progress, and drive all messages themselves. Waiting for the lock would slow them down.
+        let Ok(mut engine) = engine.try_lock() else {
+            pause = BUSY;
+            continue;
+        };
         if engine.polls.polls != last_polls {
             last_polls = engine.polls.polls;
             pause = if engine.rules.completions_confirm() { IDLE } else { BUSY };

@@ -84,8 +84,26 @@ impl Kind {
             Probe, RailDown, Relay, Reply, Revoke, Revoked, Sent, Trailer,
         };
         [
-            Eager, Head, Grants, Sent, Arrived, RailDown, PlacedDown, PlacedReady, Placed, Relay, Revoke,
-            Revoked, Ack, Hello, Ping, Pong, Probe, Reply, Trailer, Goodbye,
+            Eager,
+            Head,
+            Grants,
+            Sent,
+            Arrived,
+            RailDown,
+            PlacedDown,
+            PlacedReady,
+            Placed,
+            Relay,
+            Revoke,
+            Revoked,
+            Ack,
+            Hello,
+            Ping,
+            Pong,
+            Probe,
+            Reply,
+            Trailer,
+            Goodbye,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -208,8 +226,10 @@ pub(super) struct Grant {
     pub(super) rkey: u32,
     pub(super) stream: u8,
     pub(super) rail: u8,
-    /// Number of earlier grants of the piece.
-    pub(super) attempt: u16,
+    /// Number of earlier grants of the piece; wraps.
+    pub(super) attempt: u8,
+    /// Life of the rail at the granting end. The grant is void in any other.
+    pub(super) life: u8,
 }
 
 const _: () = assert!(size_of::<Grant>() == 48);
@@ -242,10 +262,14 @@ pub(super) struct Ready {
     pub(super) first: u32,
     /// Bit `i`: rail `i` has a new placed queue.
     pub(super) rails: u32,
-    pub(super) zero: u32,
+    /// The rail that this message is sent by, behind all that was sent before; [`ANY_RAIL`] if there is none.
+    pub(super) via: u32,
     /// Nanoseconds for a MiB by each rail in the sender's direction; 0 where that is unknown.
     pub(super) costs: [u32; MAX_RAILS],
 }
+
+/// In [`Ready`]: no rail has a new placed queue, so any rail may carry the message.
+pub(super) const ANY_RAIL: u32 = u32::MAX;
 
 /// Returns a piece of a stream as 32 bits of immediate data: the stream, and the low bits of the number.
 pub(super) fn immediate(stream: usize, piece: u32) -> u32 {

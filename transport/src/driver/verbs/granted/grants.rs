@@ -123,6 +123,7 @@ impl Peer {
             stream: stream as u8,
             rail: rail as u8,
             attempt: piece.attempt,
+            life: piece.life,
         });
         Ok(())
     }

@@ -44,9 +44,6 @@ impl Granted {
     /// Staging places begin at the offset `base`.
     pub(super) fn new(base: usize, rules: &Rules) -> Granted {
         let half = STAGES as usize * rules.piece_bytes;
-        Granted {
-            send: GrantedSend::new(base, rules.piece_bytes),
-            recv: GrantedRecv::new(base + half),
-        }
+        Granted { send: GrantedSend::new(base, rules.piece_bytes), recv: GrantedRecv::new(base + half) }
     }
 }

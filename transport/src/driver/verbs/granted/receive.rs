@@ -52,7 +52,7 @@ pub(super) struct Piece {
     /// Whether it waits for a rail to be granted on.
     pub(super) is_held: bool,
     /// Number of grants before the latest one.
-    pub(super) attempt: u16,
+    pub(super) attempt: u8,
 }
 
 /// The incoming direction of a stream.

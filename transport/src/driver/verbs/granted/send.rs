@@ -23,9 +23,6 @@ use std::{collections::VecDeque, time::Instant};
 
 /// Grants and pieces of a stream; more than any peer grants.
 const PIECES: usize = 256;
-/// In a grant whose rail has fallen: the peer will grant the piece again.
-const VOID: u8 = u8::MAX;
-
 /// A piece that has been sent.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -38,7 +35,7 @@ struct Piece {
     total: u64,
     crc: u32,
     /// Attempt of its latest grant, and the rail by which it was last sent.
-    attempt: u16,
+    attempt: u8,
     rail: u8,
 }
 
@@ -117,11 +114,8 @@ impl GrantedSend {
         }
     }
 
-    /// Voids the grants of a rail that has fallen.
+    /// Drops the repetitions that were to go by a rail that has fallen.
     pub(in crate::driver::verbs) fn forget_rail(&mut self, rail: usize) {
-        for grant in self.grants.iter_mut().filter(|grant| usize::from(grant.rail) == rail) {
-            grant.rail = VOID;
-        }
         self.again.retain(|grant| usize::from(grant.rail) != rail);
     }
 
@@ -197,6 +191,11 @@ impl Peer {
         Ok(())
     }
 
+    /// Whether the rail of a grant is in the life that it was granted in. If not, the peer grants the piece again.
+    fn is_in_force(&self, grant: &Grant) -> bool {
+        grant.life == self.rails[usize::from(grant.rail)].handshake.their_life()
+    }
+
     /// Sends a new piece; false when there is no room for it.
     fn send_piece(
         &mut self,
@@ -205,9 +204,9 @@ impl Peer {
         grant: &Grant,
         src: Span<'_>,
     ) -> Result<bool, TransportError> {
+        let has_room = self.is_in_force(grant) && self.rails[usize::from(grant.rail)].has_room(0, 0);
         let send = &mut self.granted[stream].send;
-        if grant.rail == VOID || !send.again.is_empty() || !self.rails[usize::from(grant.rail)].has_room(0, 0)
-        {
+        if !has_room || !send.again.is_empty() {
             return Ok(false);
         }
         let (at, stage) = match env.locate(src.as_ptr(), src.len()) {
@@ -288,7 +287,9 @@ impl Peer {
                 let send = &self.granted[stream].send;
                 let index = grant.piece.wrapping_sub(send.first) as usize;
                 match send.pieces.get(index).copied() {
-                    Some(piece) if !piece.has_arrived && piece.attempt != grant.attempt => {}
+                    Some(piece)
+                        if !piece.has_arrived
+                            && (piece.attempt != grant.attempt || !self.is_in_force(&grant)) => {}
                     Some(piece) if !piece.has_arrived => {
                         let has_room = self.rails[usize::from(grant.rail)].has_room(0, 0);
                         if !has_room || !self.post_piece(env, stream, &grant, &piece)? {
@@ -319,16 +320,10 @@ impl Peer {
         if stream >= self.granted.len() || usize::from(grant.rail) >= self.rails.len() {
             return Err(self.protocol("a grant for a stream or a rail that does not exist"));
         }
-        // While this end of the rail is down the peer has yet to learn why, and will grant the piece again.
-        let is_void = !self.rails[usize::from(grant.rail)].is_up();
-        let grant = if is_void { Grant { rail: VOID, ..grant } } else { grant };
         let send = &mut self.granted[stream].send;
         if !is_before(grant.piece, send.end()) {
             let has_room = send.keep_grant(grant);
             return if has_room { Ok(()) } else { Err(self.protocol("more grants than pieces")) };
-        }
-        if is_void {
-            return Ok(());
         }
         let index = grant.piece.wrapping_sub(send.first) as usize;
         if let Some(piece) = send.pieces.get_mut(index) {

@@ -5,6 +5,10 @@
 //! same: both ends make all placed queues new, which begins an *epoch*, and tell each other so by sequenced messages.
 //! The receiver names the first piece that it lacks; pieces are sent again from there.
 //!
+//! A piece of an earlier epoch may still be in flight on a slow cable. So an end tells the peer by each rail that its
+//! queue there is new: cables keep their order, and that message arrives behind all earlier pieces. No receive is
+//! posted before.
+//!
 //! An end that notices a problem begins the next epoch. Ends that do so at the same time begin the same one.
 //!
 //! This module is pure.
@@ -23,8 +27,9 @@ pub(in crate::driver::verbs) struct Epoch {
     number: u32,
     /// What the peer was told about this end's new queues.
     ours: Option<Ready>,
-    /// What the peer told about its new queues.
+    /// What the peer told about its new queues, and the rails by which it has.
     theirs: Option<Ready>,
+    heard: u32,
     incoming: Pattern,
     outgoing: Pattern,
 }
@@ -35,7 +40,7 @@ impl Epoch {
         let all = Ready { rails: (1 << rails) - 1, ..Ready::default() };
         let pattern = Pattern::new(all.rails, &all.costs);
         let (incoming, outgoing) = (pattern.clone(), pattern);
-        Epoch { number: 0, ours: Some(all), theirs: Some(all), incoming, outgoing }
+        Epoch { number: 0, ours: Some(all), theirs: Some(all), heard: all.rails, incoming, outgoing }
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -45,7 +50,12 @@ impl Epoch {
     /// Whether pieces can travel.
     #[inline]
     pub(super) fn is_up(&self) -> bool {
-        self.ours.is_some() && self.theirs.is_some() && !self.incoming.rails.is_empty()
+        self.ours.is_some() && self.has_heard_all() && !self.incoming.rails.is_empty()
+    }
+
+    /// Whether the peer has told about all of its new queues.
+    fn has_heard_all(&self) -> bool {
+        self.theirs.as_ref().is_some_and(|ready| ready.rails & !self.heard == 0)
     }
 
     /// Whether this end's queues are dead and must be made new.
@@ -62,6 +72,7 @@ impl Epoch {
         self.number = number;
         self.ours = None;
         self.theirs = None;
+        self.heard = 0;
     }
 
     /// The peer has begun an epoch; returns whether that ends the present one.
@@ -79,10 +90,13 @@ impl Epoch {
         self.derive();
     }
 
-    /// The peer's queues are new; returns whether that ends an earlier epoch at this end.
-    pub(super) fn peer_renewed(&mut self, ready: Ready) -> bool {
+    /// The peer's queues are new, as it tells by a rail; returns whether that ends an earlier epoch at this end.
+    pub(super) fn peer_renewed(&mut self, ready: Ready, by_rail: usize) -> bool {
         let began = self.peer_began(ready.epoch);
         if ready.epoch == self.number {
+            if ready.via == by_rail as u32 {
+                self.heard |= 1 << by_rail;
+            }
             self.theirs = Some(ready);
             self.derive();
         }
@@ -187,6 +201,17 @@ mod tests {
         Ready { epoch, first, rails, ..Ready::default() }
     }
 
+    /// The peer tells by every rail that it offers.
+    fn peer_renewed(end: &mut Epoch, ready: Ready) -> bool {
+        let mut began = false;
+        for via in 0..2 {
+            if ready.rails >> via & 1 == 1 {
+                began |= end.peer_renewed(Ready { via, ..ready }, via as usize);
+            }
+        }
+        began
+    }
+
     #[test]
     fn pieces_travel_once_both_ends_are_new_in_the_same_epoch() {
         let mut end = Epoch::new(2);
@@ -196,13 +221,26 @@ mod tests {
         assert!(!end.peer_began(1), "at the same time");
         end.renewed(ready(1, 0, 0b11));
         assert!(!end.is_up());
-        assert!(!end.peer_renewed(ready(0, 9, 0b11)) && !end.is_up(), "old news");
-        assert!(!end.peer_renewed(ready(1, 7, 0b10)));
+        assert!(!peer_renewed(&mut end, ready(0, 9, 0b11)) && !end.is_up(), "old news");
+        assert!(!peer_renewed(&mut end, ready(1, 7, 0b10)));
         assert!(end.is_up() && end.offers(0));
         assert_eq!((end.first_outgoing(), end.outgoing_rail(4), end.incoming_rail(5)), (Some(7), 1, 1));
-        assert!(end.peer_renewed(ready(3, 8, 0b11)), "a later epoch");
+        assert!(peer_renewed(&mut end, ready(3, 8, 0b11)), "a later epoch");
         assert!(!end.is_up() && end.needs_renewal());
         end.renewed(ready(3, 0, 0b11));
+        assert!(end.is_up());
+    }
+
+    #[test]
+    fn no_piece_travels_before_each_rail_has_brought_word() {
+        let mut end = Epoch::new(2);
+        end.begin();
+        end.renewed(ready(1, 0, 0b11));
+        end.peer_renewed(Ready { via: 0, ..ready(1, 0, 0b11) }, 0);
+        assert!(!end.is_up(), "pieces may be in flight on rail 1");
+        end.peer_renewed(Ready { via: 1, ..ready(1, 0, 0b11) }, 0);
+        assert!(!end.is_up(), "by another rail it proves nothing");
+        end.peer_renewed(Ready { via: 1, ..ready(1, 0, 0b11) }, 1);
         assert!(end.is_up());
     }
 
@@ -211,7 +249,7 @@ mod tests {
         let mut end = Epoch::new(2);
         end.begin();
         end.renewed(ready(1, 0, 0b01));
-        end.peer_renewed(ready(1, 0, 0b10));
+        peer_renewed(&mut end, ready(1, 0, 0b10));
         assert!(!end.is_up());
     }
 
@@ -225,7 +263,7 @@ mod tests {
         assert!(end.is_outdated(&costs));
         end.begin();
         end.renewed(Ready { costs, ..ready(1, 0, 0b11) });
-        end.peer_renewed(ready(1, 0, 0b11));
+        peer_renewed(&mut end, ready(1, 0, 0b11));
         assert!(!end.is_outdated(&costs));
     }
 }

@@ -24,7 +24,7 @@ use super::{
     notice::Notice,
     pace,
     peer::{Env, Peer, Rules},
-    wire::{MAX_RAILS, Ready},
+    wire::{ANY_RAIL, MAX_RAILS, Ready},
 };
 use crate::TransportError;
 use epoch::Epoch;
@@ -111,7 +111,6 @@ impl Peer {
         if self.broken.is_some() {
             return Ok(());
         }
-        eprintln!("XX rank-to {} begin epoch: {cause}", self.rank);
         placed.epoch.begin();
         let epoch = placed.epoch.number();
         self.notices.push_back(Notice::PlacedDown { epoch, cause: cause.to_owned() });
@@ -134,7 +133,12 @@ impl Peer {
         }
         placed.epoch.renewed(ready);
         self.streams[0].counters.reconnections += 1;
-        self.notices.push_back(Notice::PlacedReady(ready));
+        if ready.rails == 0 {
+            self.notices.push_back(Notice::PlacedReady(Ready { via: ANY_RAIL, ..ready }));
+        }
+        for via in (0..MAX_RAILS as u32).filter(|via| ready.rails >> via & 1 == 1) {
+            self.notices.push_back(Notice::PlacedReady(Ready { via, ..ready }));
+        }
         self.resume_placed(env)
     }
 
@@ -146,16 +150,17 @@ impl Peer {
         if placed.epoch.peer_began(epoch) { self.renew_placed(env) } else { Ok(()) }
     }
 
-    /// The peer's placed queues are new.
+    /// The peer's placed queues are new, as it tells by a rail.
     pub(super) fn peer_renewed_placed(
         &mut self,
         env: &mut Env<'_>,
         ready: Ready,
+        by_rail: usize,
     ) -> Result<(), TransportError> {
         let Some(placed) = &mut self.placed else {
             return Err(self.protocol("news of a queue that does not exist"));
         };
-        if placed.epoch.peer_renewed(ready) && placed.epoch.needs_renewal() {
+        if placed.epoch.peer_renewed(ready, by_rail) && placed.epoch.needs_renewal() {
             return self.renew_placed(env);
         }
         self.resume_placed(env)

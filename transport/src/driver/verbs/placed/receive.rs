@@ -140,7 +140,12 @@ impl PlacedRecv {
         self.next = self.done;
         self.posted = Posted::None;
         self.waiting = None;
-        self.pieces.iter_mut().for_each(|piece| piece.is_here = piece.has_arrived);
+        // All pieces from the first missing one on are sent again. None of them counts as received until it has
+        // come again, so that no piece is written after it was handed over.
+        let first = self.done.wrapping_sub(self.first_piece) as usize;
+        for piece in self.pieces.iter_mut().skip(first) {
+            (piece.is_here, piece.has_arrived) = (false, false);
+        }
     }
 
     /// Divides the next piece off the announced messages; false when there is none, or no place for it.

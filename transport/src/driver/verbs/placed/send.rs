@@ -3,10 +3,7 @@
 //! A piece lies in registered memory of the caller, or in a staging place. It is kept until the peer's counter
 //! tells that it has arrived; in a new epoch pieces are sent again from the first one that the peer lacks.
 
-use super::{
-    STAGES,
-    owner::SendOwner,
-};
+use super::{STAGES, owner::SendOwner};
 use crate::{
     SendProgress, SendState, TransportError,
     driver::verbs::{
@@ -22,7 +19,7 @@ use crate::{
 use std::{collections::VecDeque, time::Instant};
 
 /// Pieces between looks at the speed of rails.
-const LOOK_EVERY: u32 = 64;
+const LOOK_EVERY: u32 = 1024;
 
 /// A piece that is not known to have arrived.
 #[derive(Clone, Copy, Debug)]
