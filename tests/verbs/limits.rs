@@ -45,8 +45,8 @@ fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
     }
 }
 
-/// A rail takes three queue pairs of a Mac's ten, and fewer where several rails share a device: four rails take two
-/// each, and eight take one. Eleven are refused before any queue pair is created.
+/// A rail takes three queue pairs of a Mac's ten, and fewer where several rails share a device: four rails
+/// take two each, and eight take one. Eleven rails are refused before any queue pair is created.
 #[test]
 fn rails_share_the_queue_pairs_of_a_device_and_the_eleventh_is_never_asked_for() {
     let run = |nodes: u32| {

@@ -106,8 +106,8 @@ fn the_end_of_a_cable_is_an_error_that_names_ranks_at_both_ends_on_every_rank_in
     }
 }
 
-/// Two ranks on each of two nodes make four rails, which share ten queue pairs; three make nine rails. With four
-/// ranks on each there are too many rails. All ranks get the error before any queue pair is created.
+/// Two ranks on each of two nodes make four rails, which share ten queue pairs; three make nine rails. With
+/// four ranks on each there are too many. All ranks get the error before any queue pair is created.
 #[test]
 fn the_queue_pairs_of_all_ranks_of_a_node_are_counted_before_any_is_made() {
     let run = |per_node: u32, operations: &str| {

@@ -56,8 +56,10 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         },
         // A process that cannot be read or reached has most likely just ended; the launcher reports it in a
         // moment.
+        // A peer to which no cable works may have given up for that reason, and left.
+        TransportError::NoRail { .. } => failure_soon(watch, peer, &step, NEWS_TIMEOUT)
+            .filter(|cause| !matches!(cause, Error::PeerLeft { .. })),
         TransportError::Unreadable { .. }
-        | TransportError::NoRail { .. }
         | TransportError::Unreachable { .. }
         | TransportError::Lost { .. }
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, NEWS_TIMEOUT),

@@ -255,7 +255,8 @@ options! {
         /// seconds without a message after which RDMA connections are kept alive, 0.01 at least (60)
         keep_alive: Duration = Duration::from_secs(60), "TBCCL_KEEP_ALIVE", job, Seconds,
             |time| *time >= Duration::from_millis(10) => "must be a number of seconds, 0.01 at least";
-        /// seconds that a job waits for a cable when no cable to a rank works any more; 0 to fail at once (10)
+        /// seconds that a job waits for a cable when no cable to a rank works any more; 0 to fail at once
+        /// (10)
         cable_wait: Duration = Duration::from_secs(10), "TBCCL_CABLE_WAIT", job, Seconds;
     }
 
