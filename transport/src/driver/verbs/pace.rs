@@ -108,19 +108,20 @@ pub(super) fn first(
     bytes: u64,
     piece: u64,
 ) -> Option<usize> {
-    let count = candidates.clone().count().max(1);
-    let turn = |number: u64| candidates.clone().nth((number % count as u64) as usize);
+    let count = candidates.clone().count().max(1) as u64;
+    let turn = |number: u64| candidates.clone().nth((number % count) as usize);
     if piece.is_multiple_of(ROUND_ROBIN_INTERVAL) {
         return turn(piece / ROUND_ROBIN_INTERVAL).map(|candidate| candidate.rail);
     }
-    let mut costs = candidates.clone().map(|candidate| candidate.cost);
-    let lowest = costs.clone().flatten().min().unwrap_or(1);
-    let all_known = costs.all(|cost| cost.is_some());
+    let lowest = candidates.clone().filter_map(|candidate| candidate.cost).min().unwrap_or(1);
+    let all_known = candidates.clone().all(|candidate| candidate.cost.is_some());
     let expected_time = |candidate: &Candidate| {
         let cost = candidate.cost.filter(|cost| all_known && *cost > lowest + lowest / 2).unwrap_or(lowest);
         (candidate.under_way + bytes).saturating_mul(cost)
     };
-    let in_turn = (0..count as u64).filter_map(|index| turn(piece + index));
+    // The rail whose turn it is comes first, and the first of equal ones is taken.
+    let skipped = (piece % count) as usize;
+    let in_turn = candidates.clone().skip(skipped).chain(candidates.take(skipped));
     in_turn.min_by_key(expected_time).map(|candidate| candidate.rail)
 }
 
