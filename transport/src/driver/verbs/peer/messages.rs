@@ -3,14 +3,15 @@
 //! A message is copied into slots, fragment by fragment, and travels at once; its caller need not wait. A bulk
 //! message begins with a head; its bytes follow in pieces, or, where its stream may not use them, in slots.
 
-use super::{
-    peer::{Env, Peer},
-    placed::is_relayed,
-    stream::{Bytes, Stream, Way, is_bulk},
-    wire::{CONFIRM, Header},
-};
+use super::Peer;
 use crate::{
     RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    driver::verbs::{
+        env::Env,
+        placed::is_relayed,
+        stream::{Bytes, Stream, Way, is_bulk},
+        wire::{CONFIRM, Header},
+    },
     memory::{Span, SpanMut},
 };
 
@@ -20,7 +21,7 @@ const MATCH: u64 = 1 << 32;
 impl Peer {
     /// Starts or continues sending a message, of which the first `ready` bytes are valid.
     #[inline]
-    pub(super) fn poll_send(
+    pub(in crate::driver::verbs) fn poll_send(
         &mut self,
         env: &mut Env<'_>,
         stream: usize,
@@ -138,7 +139,7 @@ impl Peer {
     }
 
     /// Announces a receive; false when it must be announced again later.
-    pub(super) fn announce(
+    pub(in crate::driver::verbs) fn announce(
         &mut self,
         env: &mut Env<'_>,
         stream: usize,
@@ -158,7 +159,7 @@ impl Peer {
 
     /// Starts or continues receiving the next message of a stream.
     #[inline]
-    pub(super) fn poll_recv(
+    pub(in crate::driver::verbs) fn poll_recv(
         &mut self,
         env: &mut Env<'_>,
         stream: usize,
