@@ -160,7 +160,7 @@ impl Peer {
     ) -> Result<SendProgress, TransportError> {
         let before = state.staged;
         while state.staged < ready {
-            let len = (src.len() - state.staged).min(env.rules.piece_bytes);
+            let len = (src.len() - state.staged).min(env.rules.piece_len(src.len()));
             if state.staged + len > ready
                 || !self.add_piece(env, stream, state.digest, src.sub(state.staged, len))?
             {
