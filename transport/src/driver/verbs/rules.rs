@@ -2,9 +2,12 @@
 //!
 //! They follow from the configuration and from the least capable device of the job (`endpoint::setup`).
 
-use super::slots::Queues;
+use super::{slots::Queues, wire::FRAME_BYTES};
 use crate::verbs::Access;
 use std::time::Duration;
+
+/// Bytes of a piece from which pieces cost little more than their bytes.
+const LEAST_PIECE_BYTES: usize = 64 << 10;
 
 /// Rules that are the same for all peers.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +40,16 @@ impl Rules {
     #[inline]
     pub(super) fn has_pieces(&self) -> bool {
         self.one_sided || self.has_placed
+    }
+
+    /// Bytes of the pieces of a bulk message, but for the last one.
+    ///
+    /// Pieces of a shorter message are shorter, so that the copy, the checksum and the reduction of one overlap with
+    /// the transfer of the next.
+    #[inline]
+    pub(super) fn piece_len(&self, total: usize) -> usize {
+        let eighth = (total / 8).next_multiple_of(FRAME_BYTES);
+        self.piece_bytes.min(eighth.max(LEAST_PIECE_BYTES))
     }
 
     /// Access that queue pairs and regions need.

@@ -139,13 +139,17 @@ impl GrantedRecv {
         self.pieces.get(number.wrapping_sub(self.first_piece) as usize).copied()
     }
 
-    /// The first message that is not granted completely, from the one at `index` on: its index, and the bytes that
-    /// are left to be granted. `None` while as many pieces are granted as may be.
-    pub(in crate::driver::verbs) fn ungranted(&self, index: usize, window: usize) -> Option<(usize, usize)> {
+    /// The first message that is not granted completely, from the one at `index` on: its index, its bytes, and
+    /// those that are granted. `None` while as many pieces are granted as may be.
+    pub(in crate::driver::verbs) fn ungranted(
+        &self,
+        index: usize,
+        window: usize,
+    ) -> Option<(usize, usize, usize)> {
         let mut messages = self.messages.iter().enumerate().skip(index);
         let (index, message) = messages.find(|(_, message)| message.granted < message.total)?;
         let is_full = self.outstanding >= window || self.pieces.len() == PIECES;
-        (!is_full).then_some((index, message.total - message.granted))
+        (!is_full).then_some((index, message.total, message.granted))
     }
 
     /// Divides a piece of `len` bytes off the message at `index`; returns its number, or `None` if there is no place
@@ -331,8 +335,8 @@ mod tests {
     /// Grants all pieces that may be, on rail 0 in life 1.
     fn grant_all(recv: &mut GrantedRecv, window: usize) -> Vec<RecvPiece> {
         let mut granted = Vec::new();
-        while let Some((index, left)) = recv.ungranted(0, window) {
-            let Some(number) = recv.divide(index, left.min(PIECE)) else { break };
+        while let Some((index, total, granted_bytes)) = recv.ungranted(0, window) {
+            let Some(number) = recv.divide(index, (total - granted_bytes).min(PIECE)) else { break };
             granted.extend(recv.grant(number, 0, 1).map(|(piece, _)| piece));
         }
         granted

@@ -18,9 +18,10 @@ impl Peer {
             self.grant_piece(env, stream, number, rail)?;
         }
         let mut index = 0;
-        while let Some((next, left)) = self.granted[stream].recv.ungranted(index, env.rules.window) {
+        while let Some((next, total, granted)) = self.granted[stream].recv.ungranted(index, env.rules.window)
+        {
             index = next;
-            let len = left.min(env.rules.piece_bytes);
+            let len = (total - granted).min(env.rules.piece_len(total));
             let Some(rail) = self.best_rail(len) else { return Ok(()) };
             let Some(number) = self.granted[stream].recv.divide(index, len) else { return Ok(()) };
             self.grant_piece(env, stream, number, rail)?;

@@ -43,6 +43,10 @@ use receiving::Inbound;
 use sending::Outbound;
 use std::{collections::VecDeque, time::Instant};
 
+/// In [`SendState::awaits`](crate::SendState): the send waits until the device has taken the sequenced message of this
+/// number, or the pieces of a bulk message before the piece of this number.
+const TAKEN: u64 = 1 << 33;
+
 /// One peer.
 #[derive(Debug)]
 pub(super) struct Peer {

@@ -1,6 +1,6 @@
 //! Bulk messages without remote writes: posting of pieces and of their receives.
 
-use super::Peer;
+use super::{Peer, TAKEN};
 use crate::{
     RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
     driver::verbs::{
@@ -68,7 +68,7 @@ impl Peer {
     ) -> Result<SendProgress, TransportError> {
         let before = state.staged;
         while state.staged < ready {
-            let len = (src.len() - state.staged).min(env.rules.piece_bytes);
+            let len = (src.len() - state.staged).min(env.rules.piece_len(src.len()));
             if state.staged + len > ready
                 || !self.add_piece(env, stream, state.digest, src.sub(state.staged, len))?
             {
@@ -84,14 +84,20 @@ impl Peer {
             stream.send.end_message(true);
             stream.counters.sent_messages += 1;
             // A staged message is a copy, which is kept until it has arrived.
-            if is_copied && !state.match_ack {
+            let is_taken = is_copied && !state.match_ack;
+            if is_taken && self.has_placed_taken(end) {
                 return Ok(SendProgress::Complete);
             }
-            state.awaits = Some(u64::from(end));
+            state.awaits = Some(u64::from(end) | if is_taken { TAKEN } else { 0 });
             return Ok(SendProgress::Posted);
         }
         self.wants_word = true;
         Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
+    }
+
+    /// Whether the device has taken all pieces before this one.
+    pub(super) fn has_placed_taken(&self, end: u32) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.send.has_posted(end))
     }
 
     /// Whether a bulk message has arrived whose last piece is before this number.
@@ -241,7 +247,8 @@ impl Peer {
             if !placed.epoch.is_up() {
                 return Ok(());
             }
-            let Some(next) = placed.recv.unposted(env.rules.window, env.rules.piece_bytes) else {
+            let Some(next) = placed.recv.unposted(env.rules.window, |total| env.rules.piece_len(total))
+            else {
                 return Ok(());
             };
             let rail = placed.epoch.incoming_rail(next.number);

@@ -178,14 +178,15 @@ impl PlacedRecv {
         self.next.wrapping_sub(self.done) as usize
     }
 
-    /// The next piece whose receives must be posted, with at most `window` pieces outstanding.
+    /// The next piece whose receives must be posted, with at most `window` pieces outstanding. `piece_len` returns
+    /// the bytes of the pieces of a message from its length.
     pub(in crate::driver::verbs) fn unposted(
         &mut self,
         window: usize,
-        piece_bytes: usize,
+        piece_len: impl Fn(usize) -> usize,
     ) -> Option<Unposted> {
         let is_full = self.outstanding() >= window.min(self.limit);
-        if is_full || self.next == self.end() && !self.divide(piece_bytes) {
+        if is_full || self.next == self.end() && !self.divide(piece_len) {
             return None;
         }
         let (number, already) = (self.next, self.posted);
@@ -210,7 +211,7 @@ impl PlacedRecv {
     }
 
     /// Divides the next piece off the announced messages; false when there is none, or no place for it.
-    fn divide(&mut self, piece_bytes: usize) -> bool {
+    fn divide(&mut self, piece_len: impl Fn(usize) -> usize) -> bool {
         let open = self.messages.iter().position(|message| message.divided < message.total);
         let Some(index) = open else { return false };
         let number = self.end();
@@ -221,7 +222,7 @@ impl PlacedRecv {
             None => self.stages.place(number, self.first_piece),
         };
         let Some(at) = place else { return false };
-        let len = (message.total - offset).min(piece_bytes);
+        let len = (message.total - offset).min(piece_len(message.total));
         message.divided += len;
         self.pieces.push_back(RecvPiece {
             message: self.first_message.wrapping_add(index as u32),
@@ -332,7 +333,7 @@ mod tests {
 
     fn post_all(recv: &mut PlacedRecv, window: usize) -> Vec<Unposted> {
         let next = || {
-            let unposted = recv.unposted(window, PIECE)?;
+            let unposted = recv.unposted(window, |_| PIECE)?;
             recv.posted_both();
             Some(unposted)
         };
@@ -383,14 +384,14 @@ mod tests {
         let mut recv = expecting(9 * PIECE, Some(0));
         assert!(!recv.refused(Posted::None), "the device takes nothing");
         for _ in 0..2 {
-            recv.unposted(8, PIECE).expect("a piece");
+            recv.unposted(8, |_| PIECE).expect("a piece");
             recv.posted_both();
         }
-        recv.unposted(8, PIECE).expect("a piece");
+        recv.unposted(8, |_| PIECE).expect("a piece");
         assert!(recv.refused(Posted::Piece));
-        assert_eq!(recv.unposted(8, PIECE), None, "two at a time");
+        assert_eq!(recv.unposted(8, |_| PIECE), None, "two at a time");
         recv.complete(0);
-        let next = recv.unposted(8, PIECE).expect("a piece");
+        let next = recv.unposted(8, |_| PIECE).expect("a piece");
         assert_eq!((next.number, next.already), (2, Posted::Piece));
     }
 

@@ -92,6 +92,11 @@ impl PlacedSend {
         self.since_look = self.since_look.saturating_add(1);
     }
 
+    /// Whether all pieces before this one have been posted in this epoch.
+    pub(in crate::driver::verbs) fn has_posted(&self, end: u32) -> bool {
+        !is_before(self.next, end)
+    }
+
     /// Whether a piece has been posted in this epoch.
     pub(in crate::driver::verbs) fn is_posted(&self, number: u32) -> bool {
         is_before(number, self.next)
