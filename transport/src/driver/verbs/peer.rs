@@ -27,7 +27,10 @@ use super::{
     sequence::{RecvSequence, Route, SendSequence, WINDOW},
     slots::{Kept, Queues, SendStore},
     stream::Stream,
-    wire::{ASK, GRANTS_PER_MESSAGE, Grant, Header, Kind, MISSING, STREAMS, Selective, message_checksum},
+    wire::{
+        ASK, FRAME_BYTES, GRANTS_PER_MESSAGE, Grant, Header, Kind, MISSING, STREAMS, Selective,
+        message_checksum,
+    },
 };
 use crate::{Counters, TransportError, memory::Span, verbs::Access};
 use std::{
@@ -42,6 +45,8 @@ const LAST_TIMEOUT: Duration = Duration::from_millis(100);
 const AWAITED_FOR: Duration = Duration::from_millis(200);
 /// Bytes of a message from which it counts for the speed of its rail.
 const MEASURED_BYTES: usize = 4096;
+/// Bytes of a piece from which pieces cost little more than their bytes.
+const LEAST_PIECE_BYTES: usize = 64 << 10;
 /// Received messages that need not be acknowledged at once.
 const UNACKNOWLEDGED: u32 = 12;
 
@@ -76,6 +81,14 @@ impl Rules {
     #[inline]
     pub(super) fn has_pieces(&self) -> bool {
         self.one_sided || self.has_placed
+    }
+
+    /// Bytes of the pieces of a bulk message, but for the last one. Pieces of a shorter message are shorter, so that
+    /// the copy, the checksum and the reduction of one overlap with the way of the next.
+    #[inline]
+    pub(super) fn piece_len(&self, total: usize) -> usize {
+        let eighth = (total / 8).next_multiple_of(FRAME_BYTES);
+        self.piece_bytes.min(eighth.max(LEAST_PIECE_BYTES))
     }
 
     /// Access that queue pairs and regions need.

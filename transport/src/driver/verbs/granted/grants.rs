@@ -49,7 +49,7 @@ impl Peer {
         index: usize,
         message: &Message,
     ) -> Result<bool, TransportError> {
-        let len = (message.total - message.granted).min(env.rules.piece_bytes);
+        let len = (message.total - message.granted).min(env.rules.piece_len(message.total));
         let Some(rail) = self.best_rail(len) else { return Ok(false) };
         let recv = &mut self.granted[stream].recv;
         let number = recv.end();

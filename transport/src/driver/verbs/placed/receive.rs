@@ -14,7 +14,7 @@ use crate::{
     RecvProgress, RecvState, Sink, TransportError,
     driver::verbs::{
         notice::Notice,
-        peer::{Env, Peer, read},
+        peer::{Env, Peer, Rules, read},
         rail::Posted,
         wire::{Header, Kind, Mark, checksum, message_checksum},
     },
@@ -149,7 +149,7 @@ impl PlacedRecv {
     }
 
     /// Divides the next piece off the announced messages; false when there is none, or no place for it.
-    fn divide(&mut self, piece_bytes: usize) -> bool {
+    fn divide(&mut self, rules: &Rules) -> bool {
         let open = self.messages.iter().position(|message| message.divided < message.total);
         let Some(index) = open else { return false };
         let number = self.end();
@@ -160,8 +160,8 @@ impl PlacedRecv {
             return false;
         }
         let offset = message.divided;
-        let len = (message.total - offset).min(piece_bytes);
-        let stage = self.stage_base + (number % STAGES) as usize * piece_bytes;
+        let len = (message.total - offset).min(rules.piece_len(message.total));
+        let stage = self.stage_base + (number % STAGES) as usize * rules.piece_bytes;
         message.divided += len;
         self.pieces.push_back(Piece {
             message: first_message.wrapping_add(index as u32),
@@ -259,7 +259,7 @@ impl Peer {
             if !placed.epoch.is_up() || outstanding >= env.rules.window.min(recv.limit) {
                 return Ok(());
             }
-            if recv.next == recv.end() && !recv.divide(env.rules.piece_bytes) {
+            if recv.next == recv.end() && !recv.divide(&env.rules) {
                 return Ok(());
             }
             let (number, already) = (recv.next, recv.posted);

@@ -7,6 +7,7 @@ use super::{STAGES, owner::SendOwner};
 use crate::{
     SendProgress, SendState, TransportError,
     driver::verbs::{
+        messages::TAKEN,
         notice::Notice,
         peer::{Env, Peer},
         rail::PLACED,
@@ -159,7 +160,7 @@ impl Peer {
     ) -> Result<SendProgress, TransportError> {
         let before = state.staged;
         while state.staged < ready {
-            let len = (src.len() - state.staged).min(env.rules.piece_bytes);
+            let len = (src.len() - state.staged).min(env.rules.piece_len(src.len()));
             if state.staged + len > ready
                 || !self.add_piece(env, stream, state.digest, src.sub(state.staged, len))?
             {
@@ -176,14 +177,20 @@ impl Peer {
             stream.send.end_message(true);
             stream.counters.sent_messages += 1;
             // A staged message is a copy, which is kept until it has arrived.
-            if is_copied && !state.match_ack {
+            let is_taken = is_copied && !state.match_ack;
+            if is_taken && self.has_placed_taken(end) {
                 return Ok(SendProgress::Complete);
             }
-            state.awaits = Some(u64::from(end));
+            state.awaits = Some(u64::from(end) | if is_taken { TAKEN } else { 0 });
             return Ok(SendProgress::Posted);
         }
         self.wants_word = true;
         Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
+    }
+
+    /// Whether the device has taken all pieces before this one.
+    pub(in crate::driver::verbs) fn has_placed_taken(&self, end: u32) -> bool {
+        self.placed.as_ref().is_some_and(|placed| !is_before(placed.send.next, end))
     }
 
     /// Whether a bulk message has arrived whose last piece is before this number.
