@@ -55,7 +55,7 @@ fn main() -> Outcome<()> {
     let Model { cluster, costs } = Model::from_toml(&std::fs::read_to_string(fabric)?)?;
     let collective: Collective = operation.parse()?;
     let mut comm = Communicator::from_env()?;
-    let costs = calibrated_costs(&mut comm, &cluster, costs)?;
+    let costs = calibrated_costs(&mut comm, &cluster, &costs)?;
     let sizes = if collective == Collective::Barrier { &[0][..] } else { &SIZES[..] };
     for bytes in sizes {
         let mut call = Call::new(&comm, collective, *bytes)?;
@@ -112,7 +112,7 @@ impl Call {
 }
 
 /// Returns `costs` with the time of a message on this fabric.
-fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster, costs: Costs) -> Outcome<Costs> {
+fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster, costs: &Costs) -> Outcome<Costs> {
     let mut trips = Vec::new();
     let mut value = [0u64];
     for _ in 0..ROUND_TRIPS {
@@ -142,7 +142,7 @@ fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster, costs: Costs) ->
         recv_us: per_message,
         grant_us: if costs.granted { 2.0 * per_message } else { 0.0 },
         words_wait: true,
-        ..costs
+        ..costs.clone()
     })
 }
 
