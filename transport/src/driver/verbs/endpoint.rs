@@ -16,13 +16,13 @@
 
 use super::{
     VerbsConfig, choice,
-    engine::Engine,
+    engine::{Engine, lock},
     introduction::{Devices, pack, unpack},
     lease::VerbsLease,
     link::VerbsLink,
     memory::{LINE, Memory},
     opening::{Opened, open_devices},
-    peer::Rules,
+    rules::Rules,
     sharing::Sharing,
     signals,
     sleeper::DeviceSleeper,
@@ -37,7 +37,7 @@ use crate::{
     verbs::Library,
 };
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -77,10 +77,6 @@ impl ProgressHandle for Driven {
     fn progress(&self) -> Result<(), TransportError> {
         lock(&self.0).progress().map(drop)
     }
-}
-
-pub(super) fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
-    engine.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl VerbsEndpoint {

@@ -1,6 +1,6 @@
 //! Registration guard of user memory. Dropping the guard ends the memory's registration with all devices.
 
-use super::{endpoint::lock, engine::Engine};
+use super::engine::{Engine, lock};
 use crate::driver::RegistrationGuard;
 use std::sync::{Mutex, Weak};
 

@@ -11,10 +11,10 @@
 //!
 //! Invariant: memory that an operation in progress uses stays registered until the operation has ended.
 
-use super::{memory::Keys, port::Port};
-
-/// Bit that marks an offset as one in user memory.
-pub(super) const USER_MEMORY_BIT: usize = 1 << (usize::BITS - 1);
+use super::{
+    memory::{Keys, USER_MEMORY_BIT},
+    port::Port,
+};
 
 /// Maximum registrations at a time, on each device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

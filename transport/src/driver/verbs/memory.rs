@@ -11,7 +11,6 @@
 //! owner who keeps the memory in place until it is taken back, which ends its regions. Offsets in user memory
 //! come from [`super::lent`] only.
 
-use super::lent::USER_MEMORY_BIT;
 use crate::{
     TransportError,
     memory::{Mapping, Slab, Span},
@@ -21,6 +20,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Bytes between the address boundaries that no region may cross, on devices that keep 32 bits of addresses.
 pub(in crate::driver) const LINE: usize = 1 << 32;
+
+/// Bit that marks an offset as one in user memory.
+pub(super) const USER_MEMORY_BIT: usize = 1 << (usize::BITS - 1);
 
 /// Slab, divided into segments.
 #[derive(Clone, Debug)]
@@ -92,6 +94,12 @@ impl Memory {
         // wrote them is complete. The next receive is posted only by a holder of the endpoint's lock, and the
         // caller holds it.
         unsafe { std::slice::from_raw_parts(self.address(offset), len) }
+    }
+
+    /// Reads a value at an offset, which need not be aligned.
+    #[inline]
+    pub(super) fn read<T: bytemuck::Pod>(&self, offset: usize) -> T {
+        bytemuck::pod_read_unaligned(self.bytes(offset, size_of::<T>()))
     }
 
     /// Returns bytes for the runtime to read.

@@ -27,9 +27,11 @@
 //! This module does not know the software device, opens no connections, and does not decide when a call has
 //! taken too long.
 
+mod attempts;
 mod choice;
 mod endpoint;
 mod engine;
+mod env;
 mod granted;
 mod handshake;
 mod introduction;
@@ -37,7 +39,6 @@ mod lease;
 mod lent;
 mod link;
 mod memory;
-mod messages;
 mod notice;
 mod opening;
 mod pace;
@@ -47,14 +48,14 @@ mod port;
 mod pulse;
 mod queue;
 mod rail;
-mod rails;
-mod receiving;
+mod rules;
 mod sequence;
 mod setup;
 mod sharing;
 mod signals;
 mod sleeper;
 mod slots;
+mod staging;
 mod stream;
 mod tender;
 mod wire;

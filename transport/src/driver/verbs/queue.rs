@@ -93,7 +93,7 @@ pub(super) struct Queue {
     /// The request after the latest one that asked for its completion.
     signaled: u32,
     /// Number of times that the device took less than the queue had room for.
-    pub(super) refusals: u64,
+    refusals: u64,
     inline_bytes: usize,
     /// Bytes posted in all.
     bytes: u64,
@@ -210,6 +210,11 @@ impl Queue {
     /// Whether all requests have left the queue. Known at once only if the last one has asked for its completion.
     pub(super) fn is_empty(&self) -> bool {
         self.posted == self.completed
+    }
+
+    /// Number of times that the device took less than the queue had room for.
+    pub(super) fn refusals(&self) -> u64 {
+        self.refusals
     }
 
     /// Posts a message; false when there is no room. `signaled` asks for its completion.

@@ -87,6 +87,19 @@ impl<M> SendSequence<M> {
         None
     }
 
+    /// Number of the message that was added last.
+    #[inline]
+    pub(super) fn last(&self) -> u32 {
+        self.first.wrapping_add(self.len()).wrapping_sub(1)
+    }
+
+    /// Whether a message has been sent, or acknowledged.
+    #[inline]
+    pub(super) fn is_sent(&self, number: u32) -> bool {
+        let entry = self.entries.get(number.wrapping_sub(self.first) as usize);
+        is_before(number, self.first) || entry.is_none_or(|entry| entry.sent.is_some() || entry.is_received)
+    }
+
     /// Notes that a message has been sent.
     #[inline]
     pub(super) fn sent(&mut self, number: u32, route: Route) {

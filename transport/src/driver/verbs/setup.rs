@@ -5,16 +5,18 @@
 //! device and the remedy.
 
 use super::{
-    endpoint::{VerbsEndpoint, lock},
-    granted::{self, Granted},
+    endpoint::VerbsEndpoint,
+    engine::lock,
+    granted::Granted,
     introduction::{Device, Devices, End, Rails, Reach, gid_of},
     memory::Keys,
     opening::Opened,
-    peer::{Peer, Rules},
-    placed::{self, Placed},
+    peer::Peer,
+    placed::Placed,
     port::Port,
     queue::{Id, Queue, What},
-    rail::{self, Ends, Far, PLACED, Rail},
+    rail::{self, Ends, PLACED, Rail},
+    rules::Rules,
     slots::{Queues, SendStore},
     wire::{FRAME_BYTES, STREAMS},
     wiring::{Cable, check_matrices, connects, digest, found, given},
@@ -185,11 +187,11 @@ impl VerbsEndpoint {
         let mut placed = None;
         let mut granted = Vec::new();
         if rules.has_placed {
-            placed = Some(Placed::new(rails.len(), self.place(placed::staging_bytes(rules))?, rules));
+            placed = Some(Placed::new(rails.len(), self.place(Placed::staging_bytes(rules))?, rules));
         }
         if rules.one_sided {
             for _ in 0..STREAMS {
-                granted.push(Granted::new(self.place(granted::staging_bytes(rules))?, rules));
+                granted.push(Granted::new(self.place(Granted::staging_bytes(rules))?, rules));
             }
         }
         Ok(Peer::new((peer, self.rank < peer), rails, store, placed, granted))
@@ -295,8 +297,7 @@ impl VerbsEndpoint {
             theirs: card.name.clone(),
             near: near(port, card, psn),
         };
-        // Filled in when the peer has told its numbers.
-        let far = Far { slots: vec![remote(card, 0, 0, peer)?], placed: None };
+        let far = remote(card, 0, 0, peer)?;
         Ok((Rail::new(ends, far, rules.queues, pairs, placed, base), end))
     }
 
@@ -322,24 +323,19 @@ impl VerbsEndpoint {
             let fits = |(index, end): (usize, &&End)| {
                 end.rail == index && end.slots.len() == slots && end.placed.is_some() == env.rules.has_placed
             };
-            if ends.len() != them.rails.len() || !ends.iter().enumerate().all(fits) {
+            if ends.len() != them.rails().len() || !ends.iter().enumerate().all(fits) {
                 let what = format!(
                     "it has {} rails to rank {}, which has {}",
                     ends.len(),
                     self.rank,
-                    them.rails.len()
+                    them.rails().len()
                 );
                 return Err(TransportError::DeviceDescription { peer, what });
             }
-            for (rail, end) in them.rails.iter_mut().zip(&ends) {
-                let address = rail.far.slots[0];
-                let there = |qp: &u32| RemoteAddress { qp: *qp, psn: end.psn, ..address };
-                rail.far = Far {
-                    slots: end.slots.iter().map(there).collect(),
-                    placed: end.placed.as_ref().map(there),
-                };
+            for (rail, end) in them.rails_mut().iter_mut().zip(&ends) {
+                rail.set_far_numbers(end.psn, &end.slots, end.placed);
             }
-            for rail in 0..them.rails.len() {
+            for rail in 0..them.rails().len() {
                 them.start_rail(&mut env, rail)?;
             }
         }

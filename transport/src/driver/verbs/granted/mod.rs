@@ -12,21 +12,19 @@
 //! |---|---|
 //! | `send` | pieces on their way to a peer |
 //! | `receive` | announced messages, and pieces that arrive |
-//! | `grants` | the choice of rails; granting again |
 //!
 //! Invariant: a place is granted again, or handed over, only when nothing can write to it on account of an earlier
 //! grant: the piece is known to have arrived or to be lost, or its queue pair is dead.
 
-mod grants;
 mod receive;
 mod send;
 
-use super::peer::Rules;
-pub(super) use receive::GrantedRecv;
-pub(super) use send::GrantedSend;
-
-/// Staging places of a stream, in each direction.
-const STAGES: u32 = 8;
+use super::{
+    rules::Rules,
+    staging::{staging, staging_bytes},
+};
+pub(super) use receive::{Came, GrantedRecv};
+pub(super) use send::{GrantedSend, SendPiece};
 
 /// Both directions of a stream.
 #[derive(Debug)]
@@ -35,15 +33,15 @@ pub(super) struct Granted {
     pub(super) recv: GrantedRecv,
 }
 
-/// Bytes of the slab that staging needs for one stream.
-pub(super) fn staging_bytes(rules: &Rules) -> usize {
-    2 * STAGES as usize * rules.piece_bytes
-}
-
 impl Granted {
     /// Staging places begin at the offset `base`.
     pub(super) fn new(base: usize, rules: &Rules) -> Granted {
-        let half = STAGES as usize * rules.piece_bytes;
-        Granted { send: GrantedSend::new(base, rules.piece_bytes), recv: GrantedRecv::new(base + half) }
+        let (send, recv) = staging(base, rules.piece_bytes);
+        Granted { send: GrantedSend::new(send), recv: GrantedRecv::new(recv) }
+    }
+
+    /// Bytes of the slab that staging needs for one stream.
+    pub(super) fn staging_bytes(rules: &Rules) -> usize {
+        staging_bytes(rules.piece_bytes)
     }
 }

@@ -43,13 +43,13 @@ impl Epoch {
         Epoch { number: 0, ours: Some(all), theirs: Some(all), heard: all.rails, incoming, outgoing }
     }
 
-    pub(super) fn number(&self) -> u32 {
+    pub(in crate::driver::verbs) fn number(&self) -> u32 {
         self.number
     }
 
     /// Whether pieces can travel.
     #[inline]
-    pub(super) fn is_up(&self) -> bool {
+    pub(in crate::driver::verbs) fn is_up(&self) -> bool {
         self.ours.is_some() && self.has_heard_all() && !self.incoming.rails.is_empty()
     }
 
@@ -59,12 +59,12 @@ impl Epoch {
     }
 
     /// Whether this end's queues are dead and must be made new.
-    pub(super) fn needs_renewal(&self) -> bool {
+    pub(in crate::driver::verbs) fn needs_renewal(&self) -> bool {
         self.ours.is_none()
     }
 
     /// Begins the next epoch, in which this end's queues are dead.
-    pub(super) fn begin(&mut self) {
+    pub(in crate::driver::verbs) fn begin(&mut self) {
         self.begin_number(self.number.wrapping_add(1));
     }
 
@@ -76,7 +76,7 @@ impl Epoch {
     }
 
     /// The peer has begun an epoch; returns whether that ends the present one.
-    pub(super) fn peer_began(&mut self, number: u32) -> bool {
+    pub(in crate::driver::verbs) fn peer_began(&mut self, number: u32) -> bool {
         let is_later = (number.wrapping_sub(self.number) as i32) > 0;
         if is_later {
             self.begin_number(number);
@@ -85,13 +85,13 @@ impl Epoch {
     }
 
     /// This end's queues are new.
-    pub(super) fn renewed(&mut self, ready: Ready) {
+    pub(in crate::driver::verbs) fn renewed(&mut self, ready: Ready) {
         self.ours = Some(ready);
         self.derive();
     }
 
     /// The peer's queues are new, as it tells by a rail; returns whether that ends an earlier epoch at this end.
-    pub(super) fn peer_renewed(&mut self, ready: Ready, by_rail: usize) -> bool {
+    pub(in crate::driver::verbs) fn peer_renewed(&mut self, ready: Ready, by_rail: usize) -> bool {
         let began = self.peer_began(ready.epoch);
         if ready.epoch == self.number {
             if ready.via == by_rail as u32 {
@@ -104,7 +104,7 @@ impl Epoch {
     }
 
     /// The first piece that the peer lacks, as of the beginning of this epoch.
-    pub(super) fn first_outgoing(&self) -> Option<u32> {
+    pub(in crate::driver::verbs) fn first_outgoing(&self) -> Option<u32> {
         self.theirs.as_ref().map(|ready| ready.first)
     }
 
@@ -118,23 +118,23 @@ impl Epoch {
 
     /// The rail of an incoming piece.
     #[inline]
-    pub(super) fn incoming_rail(&self, piece: u32) -> usize {
+    pub(in crate::driver::verbs) fn incoming_rail(&self, piece: u32) -> usize {
         self.incoming.rail(piece)
     }
 
     /// The rail of an outgoing piece.
     #[inline]
-    pub(super) fn outgoing_rail(&self, piece: u32) -> usize {
+    pub(in crate::driver::verbs) fn outgoing_rail(&self, piece: u32) -> usize {
         self.outgoing.rail(piece)
     }
 
     /// Whether this end has offered a rail for this epoch.
-    pub(super) fn offers(&self, rail: usize) -> bool {
+    pub(in crate::driver::verbs) fn offers(&self, rail: usize) -> bool {
         self.ours.as_ref().is_some_and(|ready| ready.rails >> rail & 1 == 1)
     }
 
     /// Whether these costs would share pieces out quite differently from the costs of this epoch.
-    pub(super) fn is_outdated(&self, costs: &[u32; MAX_RAILS]) -> bool {
+    pub(in crate::driver::verbs) fn is_outdated(&self, costs: &[u32; MAX_RAILS]) -> bool {
         let (Some(ours), Some(theirs)) = (&self.ours, &self.theirs) else { return false };
         let next = Pattern::new(ours.rails & theirs.rails, costs);
         (0..MAX_RAILS as u8).any(|rail| {
