@@ -104,6 +104,9 @@ impl Engine {
     pub(super) fn progress(&mut self) -> Result<bool, TransportError> {
         let mut any = false;
         for port in 0..self.ports.len() {
+            if self.ports[port].failure.is_some() {
+                continue;
+            }
             let mut batch = [Completion::default(); POLL_BATCH];
             let came = match self.ports[port].receives.poll_up_to(self.batch, &mut batch) {
                 Ok(came) => came,
