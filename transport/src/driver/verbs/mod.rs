@@ -15,6 +15,7 @@
 //! | `rail`, `rails`, `handshake`, `pulse`, `pace`, `choice` | cables: queue pairs, failure and return, speed, preference |
 //! | `queue`, `port`, `memory`, `lent`, `lease` | a queue pair, a device, and registered memory |
 //! | `wire` | bytes |
+//! | `explore` | in tests: visits all states of a model |
 //!
 //! A message is copied into slots, for which the peer has receives posted at all times, and out of them: it costs one
 //! hop and no permission. A bulk message goes from registered memory to registered memory without a copy. Where
@@ -30,6 +31,8 @@
 mod choice;
 mod endpoint;
 mod engine;
+#[cfg(test)]
+mod explore;
 mod granted;
 mod handshake;
 mod introduction;

@@ -34,7 +34,7 @@ const ASK_AFTER: Duration = Duration::from_millis(2);
 const LOST_AFTER: u8 = 10;
 
 /// A message that is expected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Message {
     stream: usize,
     /// Number among the bulk messages of its stream.
@@ -47,7 +47,7 @@ struct Message {
 }
 
 /// A piece that is expected, or has been received and not been handed over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Piece {
     /// Number of its message, among all that were announced.
     message: u32,
@@ -63,7 +63,7 @@ struct Piece {
 }
 
 /// The incoming direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct PlacedRecv {
     owner: RecvOwner,
     /// Messages that are not handed over, and the number of the first.
@@ -444,3 +444,6 @@ impl Peer {
 pub(in crate::driver::verbs) fn is_relayed(state: &RecvState) -> bool {
     state.announced.is_none_or(|announced| announced & RELAYED != 0)
 }
+
+#[cfg(test)]
+mod model;

@@ -22,7 +22,7 @@ use std::{collections::VecDeque, time::Instant};
 const LOOK_EVERY: u32 = 1024;
 
 /// A piece that is not known to have arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Piece {
     at: usize,
     len: usize,
@@ -34,7 +34,7 @@ struct Piece {
 }
 
 /// The outgoing direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct PlacedSend {
     owner: SendOwner,
     /// Pieces that have not arrived, and the number of the first.
@@ -273,5 +273,32 @@ impl Peer {
             self.say(env, rail, Kind::Reply, bytemuck::bytes_of(&mark))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod model {
+    //! The steps of a sender without memory and devices, for the model of both ends.
+
+    use super::*;
+
+    impl PlacedSend {
+        pub(in super::super) fn add(&mut self) {
+            self.pieces.push_back(Piece { at: 0, len: 1, stage: None, stream: 0, crc: 0, digest: 0 });
+        }
+
+        /// Number of the first piece that is not known to have arrived.
+        pub(in super::super) fn first(&self) -> u32 {
+            self.first
+        }
+
+        /// The next piece to be posted, as in [`Peer::post_pieces`].
+        pub(in super::super) fn next(&self) -> Option<u32> {
+            is_before(self.next, self.end()).then_some(self.next)
+        }
+
+        pub(in super::super) fn posted(&mut self) {
+            self.next += 1;
+        }
     }
 }
