@@ -17,14 +17,15 @@
 //!
 //! One number is calibrated on the fabric first: the cost of a message to a rank besides the cable. It is the
 //! lower quartile of 200 half round trips of 8 bytes between ranks 0 and 1, minus the latency and bandwidth
-//! of the cable. Everything else comes from [`Costs::rdma`](collectives::simulate::Costs::rdma) and the
-//! fabric file. Control words wait behind data, since the software device serves a cable in the order of
-//! posting.
+//! of the cable. Everything else comes from [`Costs::rdma`](collectives::simulate::Costs::rdma), or for Apple's
+//! devices from [`Costs::rdma_held`](collectives::simulate::Costs::rdma_held), and from the fabric file. Control
+//! words wait behind data, since the software device serves a cable in the order of posting.
 
 #![allow(clippy::print_stdout, reason = "an example says what it did")]
 
 use collectives::{
     Spec, plan,
+    select::price::Model,
     simulate::{Costs, bounds::bounds, simulate},
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -35,7 +36,7 @@ use topology::Cluster;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Bytes of the larger of input and output of each operation.
-const SIZES: [u64; 3] = [4 << 10, 256 << 10, 16 << 20];
+const SIZES: [u64; 4] = [4 << 10, 64 << 10, 256 << 10, 16 << 20];
 /// Calls per size; the first `WARM_UP` calls do not count.
 const RUNS: usize = 14;
 const WARM_UP: usize = 3;
@@ -51,10 +52,10 @@ fn main() -> Outcome<()> {
     let [_, fabric, operation] = &args[..] else {
         return Err("the fabric's file and the name of a collective were expected".into());
     };
-    let cluster = Cluster::from_toml(&std::fs::read_to_string(fabric)?)?;
+    let Model { cluster, costs } = Model::from_toml(&std::fs::read_to_string(fabric)?)?;
     let collective: Collective = operation.parse()?;
     let mut comm = Communicator::from_env()?;
-    let costs = calibrated_costs(&mut comm, &cluster)?;
+    let costs = calibrated_costs(&mut comm, &cluster, &costs)?;
     let sizes = if collective == Collective::Barrier { &[0][..] } else { &SIZES[..] };
     for bytes in sizes {
         let mut call = Call::new(&comm, collective, *bytes)?;
@@ -110,9 +111,8 @@ impl Call {
     }
 }
 
-/// Returns the costs of a message on this fabric.
-fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs> {
-    let costs = Costs::rdma();
+/// Returns `costs` with the time of a message on this fabric.
+fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster, costs: &Costs) -> Outcome<Costs> {
     let mut trips = Vec::new();
     let mut value = [0u64];
     for _ in 0..ROUND_TRIPS {
@@ -140,9 +140,9 @@ fn calibrated_costs(comm: &mut Communicator, cluster: &Cluster) -> Outcome<Costs
     Ok(Costs {
         send_us: per_message,
         recv_us: per_message,
-        grant_us: 2.0 * per_message,
+        grant_us: if costs.granted { 2.0 * per_message } else { 0.0 },
         words_wait: true,
-        ..costs
+        ..costs.clone()
     })
 }
 

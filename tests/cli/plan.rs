@@ -423,7 +423,7 @@ fn bad_usage_is_one_line_with_a_way_out() {
         (&["simulate", "all_reduce", "--cluster", "configs/hosts/openmpi.txt"], "openmpi.txt"),
         (
             &["simulate", "all_reduce", "--cluster", "configs/clusters/mac-ring5.toml", "--costs", "dear"],
-            "ideal, rdma or jaccl",
+            "ideal, rdma, rdma-held or jaccl",
         ),
         (
             &["simulate", "all_reduce", "--cluster", "configs/clusters/mac-ring5.toml", "--algo", "mesh"],

@@ -43,6 +43,8 @@ pub struct Tuning {
     /// Most bytes that a rank sends or receives in total when `all_reduce`, or `reduce` on few ranks, takes
     /// one stage.
     pub mesh_bytes: u64,
+    /// Largest block for which `all_reduce` takes one stage on two ranks. Both plans send as many bytes there.
+    pub pair_bytes: u64,
     /// Most ranks for which data goes over direct links; more ranks use a ring.
     pub direct_ranks: u32,
     /// Largest block for which `all_reduce` uses recursive doubling where one stage would send too much.
@@ -51,6 +53,9 @@ pub struct Tuning {
     pub binomial_bytes: u64,
     /// Target size of one pipelined message, in bytes.
     pub segment_bytes: u64,
+    /// Largest message that the transport sends without a grant. A chunk of up to twice as many bytes is cut
+    /// in two; 0 for transports without grants.
+    pub eager_bytes: u64,
     /// Most segments that a chunk is cut into.
     pub max_segments: u32,
     /// Bytes that a link between hosts carries in the time of one stage. A hierarchical plan must save this
@@ -62,13 +67,27 @@ impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
             mesh_bytes: 48 << 10,
+            pair_bytes: 48 << 10,
             direct_ranks: 16,
             doubling_bytes: 4 << 10,
             binomial_bytes: 64 << 10,
             segment_bytes: 512 << 10,
+            eager_bytes: 0,
             max_segments: 64,
             stage_bytes: 64 << 10,
         }
+    }
+}
+
+impl Tuning {
+    /// Returns the thresholds for ranks on hosts of their own that reach each other by RDMA.
+    ///
+    /// A stage costs a latency there and few copies, so one stage pays for more bytes than in shared memory.
+    /// On two ranks both plans of `all_reduce` send a block per rank. One stage is then slower only where the
+    /// reduction takes longer than a latency, since two ranks divide the reduction in two stages.
+    #[must_use]
+    pub fn rdma() -> Tuning {
+        Tuning { mesh_bytes: 192 << 10, pair_bytes: 512 << 10, eager_bytes: 64 << 10, ..Tuning::default() }
     }
 }
 
@@ -334,7 +353,8 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
     let sent_bytes = block_bytes.saturating_mul(u64::from(ranks.saturating_sub(1)));
     match collective {
         Collective::AllReduce => {
-            if sent_bytes <= tuning.mesh_bytes {
+            let in_one_stage = if ranks == 2 { tuning.pair_bytes } else { tuning.mesh_bytes };
+            if sent_bytes <= in_one_stage {
                 ("mesh", "small: one stage is fastest")
             } else if !direct && block_bytes <= tuning.doubling_bytes {
                 ("recursive_doubling", "small, on many ranks: fewer messages")
@@ -371,7 +391,8 @@ fn reason_for_default(algorithm: &str) -> &'static str {
     }
 }
 
-/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`.
+/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`. Messages that are
+/// slightly longer than `tuning.eager_bytes` are cut in two.
 #[must_use]
 pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunks = match (call.collective, algorithm) {
@@ -388,6 +409,8 @@ pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
         _ => 1,
     };
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));
-    let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1));
+    let eager_bytes = tuning.eager_bytes;
+    let is_cut = chunk_bytes > eager_bytes && chunk_bytes.div_ceil(2) <= eager_bytes;
+    let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1)).max(if is_cut { 2 } else { 1 });
     pieces.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
 }

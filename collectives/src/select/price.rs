@@ -162,6 +162,11 @@ struct PlanCosts {
     per_chunk_byte: f64,
 }
 
+/// Whether the default profile of a fabric file is one of Apple's.
+fn is_apple(fabric: &toml::Table) -> bool {
+    fabric.get("profile").and_then(toml::Value::as_str).is_some_and(|profile| profile.starts_with("apple"))
+}
+
 /// Rounds a size up to the next power of two, the key under which callers cache prices.
 #[must_use]
 pub fn bucket(block_bytes: u64) -> u64 {
@@ -171,7 +176,8 @@ pub fn bucket(block_bytes: u64) -> u64 {
 impl Model {
     /// Parses the file of a cluster, as [`Cluster::from_toml`] does, with an optional `costs` key.
     ///
-    /// `costs` is a name or a table; the default is `"rdma"`.
+    /// `costs` is a name or a table; the default is `"rdma-held"` for a fabric of Apple's devices, and
+    /// `"rdma"` for any other file.
     ///
     /// # Errors
     /// A message that says what is wrong in the cluster or its costs.
@@ -180,12 +186,14 @@ impl Model {
         let mut table: toml::Table =
             text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
         let costs = match table.remove("costs") {
+            None if is_apple(&table) => Costs::rdma_held(),
             None => Costs::rdma(),
             Some(toml::Value::String(name)) => {
                 name.parse().map_err(|error: crate::UnknownName| error.to_string())?
             }
             Some(other) => other.try_into().map_err(|error: toml::de::Error| {
-                format!("`costs`: {}; name ideal, rdma or jaccl, or write a table", error.message())
+                let message = error.message();
+                format!("`costs`: {message}; name ideal, rdma, rdma-held or jaccl, or write a table")
             })?,
         };
         Ok(Model { cluster, costs })

@@ -7,10 +7,12 @@ use crate::Spec;
 fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str, u32) {
     let tuning = Tuning {
         mesh_bytes: 16 << 10,
+        pair_bytes: 16 << 10,
         direct_ranks: 16,
         doubling_bytes: 4 << 10,
         binomial_bytes: 64 << 10,
         segment_bytes: 128 << 10,
+        eager_bytes: 0,
         max_segments: 64,
         stage_bytes: 64 << 10,
     };
@@ -31,6 +33,24 @@ fn small_blocks_take_few_stages_and_large_ones_little_traffic() {
     assert_eq!(choice(Collective::Broadcast, 4, 1 << 20), ("chain", 8));
     assert_eq!(choice(Collective::AllGather, 64, 8), ("ring", 1));
     assert_eq!(choice(Collective::Barrier, 64, 0), ("dissemination", 1));
+}
+
+#[test]
+fn by_rdma_one_stage_is_taken_for_more_bytes_and_most_of_all_on_two_ranks() {
+    let choice = |ranks, block_bytes| {
+        let policy = Policy { tuning: Tuning::rdma(), ..Policy::default() };
+        let call = Call { collective: Collective::AllReduce, ranks, block_bytes };
+        let choice = choose(call, Rank(0), &Reach::complete(), &policy, Requirements::default());
+        choice.map(|choice| (choice.algorithm, choice.segments)).expect("a plan")
+    };
+    assert_eq!(choice(2, 64 << 10), ("mesh", 1));
+    assert_eq!(choice(2, 128 << 10), ("mesh", 2), "two messages that need no grant");
+    assert_eq!(choice(2, 256 << 10), ("mesh", 1));
+    assert_eq!(choice(2, 1 << 20), ("rsag_mesh", 1));
+    assert_eq!(choice(4, 64 << 10), ("mesh", 1));
+    assert_eq!(choice(4, 128 << 10), ("rsag_mesh", 1));
+    assert_eq!(choice(8, 32 << 10), ("rsag_mesh", 1));
+    assert_eq!(choice(4, 512 << 10), ("rsag_mesh", 2), "likewise");
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub struct Costs {
     pub send_us: f64,
     /// Time of a message at its receiver.
     pub recv_us: f64,
-    /// Time of a piece of a message, at either end.
+    /// Time of a piece or fragment of a message, at either end.
     pub piece_us: f64,
     /// Time of a local step.
     pub step_us: f64,
@@ -39,10 +39,13 @@ pub struct Costs {
     pub send_gbs: f64,
     /// Rate at which a processor receives, where it must touch the received bytes.
     pub recv_gbs: f64,
-    /// Largest eager message: it is copied into a buffer, sent without a grant, and copied out of a buffer.
+    /// Largest eager message: its fragments are copied into slots, sent without a grant, and copied out of
+    /// slots.
     pub eager_bytes: u64,
-    /// Smallest operation, in bytes, whose messages all wait for a grant.
-    pub bulk_bytes: u64,
+    /// Size of the fragments of an eager message.
+    pub fragment_bytes: u64,
+    /// Fragments of one peer and lane that may be in flight, or wait at the receiver, at a time.
+    pub fragment_credits: u32,
     /// Whether messages above `eager_bytes` wait until the receiver has granted memory, which takes the
     /// latency of the way back.
     pub granted: bool,
@@ -52,9 +55,10 @@ pub struct Costs {
     pub ahead: u32,
     /// Whether messages above `eager_bytes` are copied at both ends, too.
     pub staged: bool,
-    /// Size of the pieces that messages are cut into. A piece is forwarded while the next one is in flight.
+    /// Size of the pieces of a message above `eager_bytes`. A piece is forwarded while the next one is in
+    /// flight.
     pub piece_bytes: u64,
-    /// Maximum number of pieces of a message: the resolution of the simulation, whose running time is
+    /// Maximum number of pieces or fragments of a message: the resolution of the simulation, whose running time is
     /// proportional to it.
     pub most_pieces: u32,
     /// Credits: pieces of one peer and lane that may be in flight, or wait at the receiver, at a time.
@@ -65,9 +69,9 @@ pub struct Costs {
     /// Latencies of the way back after which a send above `eager_bytes` is complete, counted from the arrival
     /// of its last byte.
     pub confirmations: f64,
-    /// Bytes that travel with every piece.
+    /// Bytes that travel with every piece or fragment.
     pub header_bytes: u64,
-    /// Frame size on the wire, of which a piece takes whole numbers; 0 for none.
+    /// Frame size on the wire, of which a piece or fragment takes whole numbers; 0 for none.
     pub frame_bytes: u64,
 }
 
@@ -85,7 +89,8 @@ impl Default for Costs {
             send_gbs: f64::INFINITY,
             recv_gbs: f64::INFINITY,
             eager_bytes: 0,
-            bulk_bytes: u64::MAX,
+            fragment_bytes: u64::MAX,
+            fragment_credits: u32::MAX,
             granted: false,
             grant_us: 0.0,
             ahead: 16,
@@ -102,9 +107,11 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Returns the costs of this library's RDMA transport on a current machine: an estimate, to be replaced
-    /// by measurements. Messages larger than a slot travel in pieces of 128 KiB, eight at a time, from memory
-    /// to memory.
+    /// Returns the costs of this library's RDMA transport with remote writes, on a current machine.
+    ///
+    /// Messages of up to 64 KiB travel in slots, in fragments of 16 KiB. Longer messages travel in pieces of
+    /// 128 KiB, eight at a time, from memory to memory, to places that the receiver has granted. The rates
+    /// are estimates, to be replaced by measurements.
     #[must_use]
     pub fn rdma() -> Costs {
         Costs {
@@ -116,16 +123,27 @@ impl Costs {
             copy_gbs: 40.0,
             reduce_gbs: 60.0,
             pack_gbs: 20.0,
-            eager_bytes: 4040,
-            bulk_bytes: 4096,
+            eager_bytes: 64 << 10,
+            fragment_bytes: 16 << 10,
+            fragment_credits: 32,
             granted: true,
             grant_us: 1.0,
+            ahead: 64,
             piece_bytes: 128 << 10,
             credits: 8,
             confirmations: 1.0,
             header_bytes: 64,
             ..Costs::default()
         }
+    }
+
+    /// Returns the costs of the same transport where devices hold sends until their receives are posted, as
+    /// Apple's do.
+    ///
+    /// Pieces meet receives in their final places, so no message waits for a grant.
+    #[must_use]
+    pub fn rdma_held() -> Costs {
+        Costs { granted: false, grant_us: 0.0, ..Costs::rdma() }
     }
 
     /// Returns the costs of the same machine under MLX's JACCL: two buffers of up to 512 KiB per connection
@@ -136,7 +154,6 @@ impl Costs {
         Costs {
             granted: false,
             eager_bytes: 0,
-            bulk_bytes: u64::MAX,
             staged: true,
             piece_bytes: 512 << 10,
             credits: 2,
@@ -155,16 +172,21 @@ impl Costs {
         toml::from_str(text).map_err(|error| error.to_string().trim().replace('\n', " "))
     }
 
-    /// Returns the protocol of a message of `bytes` bytes, in an operation of `operation_bytes` bytes.
-    pub(super) fn protocol(&self, bytes: u64, operation_bytes: u64) -> Protocol {
-        let eager = bytes <= self.eager_bytes && (operation_bytes < self.bulk_bytes || bytes == 0);
-        let pieces = if eager { 1 } else { self.pieces(bytes) };
-        Protocol { eager, granted: self.granted && !eager, copied: eager || self.staged, pieces }
+    /// Returns the protocol of a message of `bytes` bytes.
+    pub(super) fn protocol(&self, bytes: u64) -> Protocol {
+        let eager = bytes <= self.eager_bytes;
+        let (piece_bytes, credits) = match eager {
+            true => (self.fragment_bytes, self.fragment_credits),
+            false => (self.piece_bytes, self.credits),
+        };
+        let pieces = bytes.div_ceil(piece_bytes.max(1)).clamp(1, u64::from(self.most_pieces.max(1))) as u32;
+        let granted = self.granted && !eager;
+        Protocol { eager, granted, copied: eager || self.staged, pieces, credits: credits.max(1) }
     }
 
-    fn pieces(&self, bytes: u64) -> u32 {
-        let wanted = bytes.div_ceil(self.piece_bytes.max(1));
-        wanted.clamp(1, u64::from(self.most_pieces.max(1))) as u32
+    /// Returns the largest number of credits that a message needs to know of; `None` where none are counted.
+    pub(super) fn most_credits(&self) -> Option<u32> {
+        [self.credits, self.fragment_credits].into_iter().filter(|credits| *credits != u32::MAX).max()
     }
 
     /// Returns the bytes of a piece on the wire.
@@ -186,13 +208,14 @@ impl Costs {
 impl FromStr for Costs {
     type Err = UnknownName;
 
-    /// Parses `ideal`, `rdma` or `jaccl`.
+    /// Parses `ideal`, `rdma`, `rdma-held` or `jaccl`.
     fn from_str(text: &str) -> Result<Costs, UnknownName> {
         match text {
             "ideal" => Ok(Costs::default()),
             "rdma" => Ok(Costs::rdma()),
+            "rdma-held" => Ok(Costs::rdma_held()),
             "jaccl" => Ok(Costs::jaccl()),
-            _ => Err(UnknownName::new("costs", text, ["ideal", "rdma", "jaccl"])),
+            _ => Err(UnknownName::new("costs", text, ["ideal", "rdma", "rdma-held", "jaccl"])),
         }
     }
 }
@@ -205,12 +228,14 @@ pub(super) fn at_rate(bytes: u64, gbs: f64) -> f64 {
 /// The protocol of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Protocol {
-    /// Whether it is sent without a grant, and the send is complete once the data is copied.
+    /// Whether it is sent without a grant, in fragments, and the send is complete once the data is copied.
     pub(super) eager: bool,
     /// Whether it is sent after the receiver's grant.
     pub(super) granted: bool,
     /// Whether it is copied at both ends.
     pub(super) copied: bool,
-    /// Number of pieces.
+    /// Number of pieces or fragments.
     pub(super) pieces: u32,
+    /// Pieces or fragments of its stream that may be in flight, at least one.
+    pub(super) credits: u32,
 }

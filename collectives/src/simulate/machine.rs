@@ -196,7 +196,7 @@ impl<'a> Machine<'a> {
     }
 
     fn protocol(&self, step: Step) -> Protocol {
-        self.costs.protocol(step.bytes, self.program.operation_bytes)
+        self.costs.protocol(step.bytes)
     }
 
     /// Starts a step that waits for nothing except its turn.

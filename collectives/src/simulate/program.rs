@@ -66,8 +66,6 @@ pub(super) struct Program {
     pub(super) recvs: Vec<u32>,
     /// Per step: the position in `recvs` of the receive that it follows; `NONE` for most.
     pub(super) follows: Vec<u32>,
-    /// Bytes of the larger of input and output.
-    pub(super) operation_bytes: u64,
 }
 
 fn kind(action: &Action) -> Kind {
@@ -130,9 +128,6 @@ impl Program {
         }
         bases.push(steps.len() as u32);
         let (starts, dependents, waits_for) = dependents(schedule, &bases);
-        let (collective, ranks) = (schedule.collective, schedule.ranks());
-        let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
-        let operation_bytes = u64::from(blocks) * layout.count() * elem_size as u64;
         let [sends, recvs] = [true, false].map(|sends| of_streams(&steps, &mut streams, sends));
         let follows = follows(schedule, &bases, &recvs);
         let program = Program {
@@ -147,7 +142,6 @@ impl Program {
             sends,
             recvs,
             follows,
-            operation_bytes,
         };
         program.check()?;
         Ok(program)

@@ -201,6 +201,59 @@ fn a_granted_message_waits_for_its_receiver() {
 }
 
 #[test]
+fn a_message_in_slots_is_copied_at_both_ends_and_waits_for_no_grant() {
+    let (schedule, cluster) = (messages(2, &[(0, 1, 0)]), Cluster::mesh(2, SPEED));
+    let costs = Costs {
+        eager_bytes: 64_000,
+        fragment_bytes: 16_000,
+        piece_us: 0.5,
+        copy_gbs: 4.0,
+        granted: true,
+        grant_us: 1.0,
+        confirmations: 1.0,
+        ..Costs::default()
+    };
+    // The first fragment is copied, the fragments follow each other on the link, and the last one is copied.
+    let fragment = 0.5e-6 + 4e-6;
+    assert_close(seconds(&schedule, 64_000, &cluster, &costs), 2.0 * fragment + 64e-6 + ALPHA);
+    let sent = |bytes| run(&schedule, bytes, &cluster, &costs).timings(Rank(0))[0].end;
+    assert_close(sent(64_000), 4.0 * fragment);
+    // One byte more: a grant, one piece without a copy, and the confirmation.
+    let wire = ALPHA + 1e-6 + 0.5e-6 + 64.001e-6 + ALPHA;
+    assert_close(sent(64_001), wire + ALPHA);
+    assert_close(run(&schedule, 64_001, &cluster, &costs).timings(Rank(1))[0].end, wire + 0.5e-6);
+}
+
+#[test]
+fn fragments_and_pieces_have_credits_of_their_own() {
+    let schedule = messages(2, &[(0, 1, 0); 8]);
+    let cluster = Cluster::mesh(2, SPEED);
+    let costs = Costs { eager_bytes: 1000, credits: 1, fragment_credits: 16, ..Costs::default() };
+    assert_close(seconds(&schedule, 1000, &cluster, &costs), ALPHA + 8e-6);
+    assert_close(seconds(&schedule, 1001, &cluster, &costs), 8.0 * (ALPHA + 1.001e-6) + 7.0 * ALPHA);
+    let costs = Costs { credits: 16, fragment_credits: 1, ..costs };
+    assert_close(seconds(&schedule, 1000, &cluster, &costs), 8.0 * (ALPHA + 1e-6) + 7.0 * ALPHA);
+    assert_close(seconds(&schedule, 1001, &cluster, &costs), ALPHA + 8.008e-6);
+}
+
+#[test]
+fn grants_cost_one_hop_of_a_call_and_messages_in_slots_none() {
+    let cluster = Cluster::mesh(4, Speed::new(5.0, 75.0));
+    let times = |algorithm, bytes| {
+        let schedule = planned(Collective::AllReduce, algorithm, 4, 1);
+        let of = |costs: &Costs| seconds(&schedule, bytes, &cluster, costs);
+        (of(&Costs::rdma()), of(&Costs::rdma_held()))
+    };
+    for algorithm in ["mesh", "rsag_mesh", "recursive_doubling", "ring"] {
+        let (granted, held) = times(algorithm, 64 << 10);
+        assert_close(granted, held);
+        let (granted, held) = times(algorithm, 4 << 20);
+        let grant = 5e-6 + 1e-6;
+        assert!(granted > held && granted < held + 1.5 * grant, "{algorithm} {granted} {held}");
+    }
+}
+
+#[test]
 fn words_wait_behind_what_was_handed_over_before_them() {
     // Both directions at once; of one, the second message's grant has to wait for all of the other's first.
     let schedule = messages(2, &[(0, 1, 0), (1, 0, 0), (0, 1, 0)]);

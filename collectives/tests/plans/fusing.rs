@@ -10,7 +10,7 @@ use topology::{Cluster, Speed};
 
 /// Simulates every packet of a message.
 fn costs() -> Costs {
-    Costs { most_pieces: 1024, ..Costs::rdma() }
+    Costs { most_pieces: 1024, ..Costs::rdma_held() }
 }
 
 fn planned(collective: Collective, algorithm: &str, ranks: u32, segments: u32) -> Schedule {

@@ -4,7 +4,7 @@
 //! of one host may see differently, such as the cores to which each is bound.
 
 use crate::error::PeerName;
-use collectives::select::Fingerprint;
+use collectives::select::{Fingerprint, Tuning};
 use std::{fmt, sync::OnceLock};
 use topology::{Placement, Rank};
 use transport::driver::Endpoint;
@@ -15,6 +15,15 @@ pub(super) fn placement_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) 
     match endpoint.and_then(Endpoint::hosts) {
         Some(hosts) => Placement::from_hosts(hosts).ok(),
         None => Placement::from_hosts(names.iter().map(|name| name.host.as_str())).ok(),
+    }
+}
+
+/// Returns the thresholds of selection for a transport. `apart` means that every rank has a host of its own.
+pub(super) fn tuning_of(transport: &str, apart: bool) -> Tuning {
+    match transport {
+        "verbs" => Tuning::rdma(),
+        "shm+verbs" if apart => Tuning::rdma(),
+        _ => Tuning::default(),
     }
 }
 

@@ -62,7 +62,7 @@ use collectives::{
 };
 use control::stats_of;
 use join::Rejoin;
-use machine::{Processors, fingerprint, placement_of, ranks_on_host_of};
+use machine::{Processors, fingerprint, placement_of, ranks_on_host_of, tuning_of};
 use plans::{PlanKey, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Rank, Reach};
@@ -169,6 +169,8 @@ impl Communicator {
         // Equal on all ranks: those of one host see the same machine.
         let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
         let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
+        let apart = placement.as_ref().is_some_and(|placement| placement.hosts() == size);
+        let tuning = tuning_of(transport, apart);
         let together = placement.is_none_or(|placement| placement.hosts() == 1);
         let oversubscribed = by_memory && together && size as usize > cores;
         if let Some((what, there, here)) =
@@ -194,7 +196,7 @@ impl Communicator {
                 size,
                 Self::LANES,
                 (reach, hosts),
-                config.policy(&here, oversubscribed),
+                config.policy(&here, tuning, oversubscribed),
                 config,
             ),
             executor: Executor::new(links, slab.clone(), wait, protocols)

@@ -22,7 +22,7 @@ use crate::{Error, error::Result};
 use ::transport::ring::RingLayout;
 use collectives::{
     UnknownName,
-    select::{Fingerprint, Names, Overrides, Policy},
+    select::{Fingerprint, Names, Overrides, Policy, Tuning},
 };
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -92,12 +92,12 @@ impl Config {
     }
 
     /// Returns the policy by which plans are selected. Measurements of other machines are left out.
-    pub(crate) fn policy(&self, here: &Fingerprint, oversubscribed: bool) -> Policy {
+    pub(crate) fn policy(&self, here: &Fingerprint, tuning: Tuning, oversubscribed: bool) -> Policy {
         let SelectionConfig { algorithm, rules, tuned, model, .. } = &self.selection;
         let names = algorithm.as_deref().map(Names::parse).transpose().ok().flatten();
         let overrides = Overrides { names: names.unwrap_or_default(), rules: rules.clone() };
         let tuned = tuned.clone().filter(|tuned| tuned.fingerprint == *here);
-        Policy { overrides, tuned, model: model.clone(), oversubscribed, ..Policy::default() }
+        Policy { overrides, tuned, model: model.clone(), tuning, oversubscribed }
     }
 
     pub(crate) fn ring(&self) -> RingLayout {

@@ -6,7 +6,7 @@ use collectives::{
     Collective, Hosts, Numerics, PlanError, Spec,
     schedule::InPlace,
     select::{
-        Call, Choice, Names, Overrides, Policy, Requirements, choose,
+        Call, Choice, Names, Overrides, Policy, Requirements, Tuning, choose,
         price::{CallShape, Candidates, Effort, Model, Verdict},
         survey::block_bytes,
     },
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME|FILE", default_value = "mesh")]
     cluster: String,
 
-    /// Costs of messages and work: ideal, rdma or jaccl, or a file [default: the cluster's, or rdma]
+    /// Costs of messages and work: ideal, rdma, rdma-held or jaccl, or a file [default: the cluster's]
     #[arg(long, value_name = "NAME|FILE")]
     costs: Option<String>,
 
@@ -152,7 +152,9 @@ fn hosts_of(cluster: &Cluster, ranks: u32) -> Hosts {
 
 impl Case {
     fn new(model: Model, shape: CallShape, args: &Args, config: &Config) -> Result<Case, CommandError> {
-        let policy = policy(config)?;
+        let is_apart = model.cluster.hosts() > 1 && model.cluster.ranks_per_host() == 1;
+        let tuning = if is_apart { Tuning::rdma() } else { Tuning::default() };
+        let policy = policy(config, tuning)?;
         let block_bytes = block_bytes(shape.collective, shape.ranks, args.bytes);
         let reach = Reach::new(shape.ranks, |a, b| model.cluster.route(a, b).is_some());
         let candidates =
@@ -306,12 +308,12 @@ impl Case {
 }
 
 /// Returns the selection policy of the environment's options. A named tuning file applies to any links here.
-fn policy(config: &Config) -> Result<Policy, CommandError> {
+fn policy(config: &Config, tuning: Tuning) -> Result<Policy, CommandError> {
     let names =
         Names::parse(config.selection.algorithm.as_deref().unwrap_or_default()).map_err(CommandError::new)?;
     let overrides = Overrides { names, rules: config.selection.rules.clone() };
     let (tuned, model) = (config.selection.tuned.clone(), config.selection.model.clone());
-    Ok(Policy { overrides, tuned, model, ..Policy::default() })
+    Ok(Policy { overrides, tuned, model, tuning, ..Policy::default() })
 }
 
 /// Returns by how many percent a time exceeds its lower bound.

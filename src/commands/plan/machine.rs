@@ -30,13 +30,14 @@ pub(super) fn costs(name: &str) -> Result<Costs, CommandError> {
     let path = Path::new(name);
     if !path.exists() {
         return Err(CommandError::new(format_args!(
-            "no costs are known as `{name}`; choose ideal, rdma or jaccl, or name a file"
+            "no costs are known as `{name}`; choose ideal, rdma, rdma-held or jaccl, or name a file"
         )));
     }
     Costs::from_toml(&read(path)?).map_err(|error| CommandError::new(format_args!("`{name}`: {error}")))
 }
 
-/// Returns the cluster of a shape, or of a file, which may contain costs.
+/// Returns the cluster of a shape, or of a file, which may contain costs. The cables of a shape are
+/// Thunderbolt cables between Macs.
 pub(super) fn model(name: &str, ranks: u32) -> Result<Model, CommandError> {
     let speed = Speed::new(CABLE.0, CABLE.1);
     let is_named = ["mesh", "ring", "hypercube", "shm"].contains(&name);
@@ -71,5 +72,5 @@ pub(super) fn model(name: &str, ranks: u32) -> Result<Model, CommandError> {
                 .map_err(|error| CommandError::new(format_args!("`{name}`: {error}")));
         }
     };
-    Ok(Model { cluster, costs: Costs::rdma() })
+    Ok(Model { cluster, costs: Costs::rdma_held() })
 }

@@ -77,8 +77,8 @@ pub(crate) struct Args {
     )]
     bytes: u64,
 
-    /// Costs of messages and work: ideal, rdma or jaccl, or a file
-    #[arg(long, value_name = "NAME|FILE", default_value = "rdma")]
+    /// Costs of messages and work: ideal, rdma, rdma-held or jaccl, or a file
+    #[arg(long, value_name = "NAME|FILE", default_value = "rdma-held")]
     costs: String,
 }
 

@@ -146,6 +146,12 @@ fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
 }
 
 #[cfg(target_os = "linux")]
+on_every_device! { @ alone_on_ib "lo_ib" verbs::what_is_complete_needs_its_sender_no_more }
+#[cfg(target_os = "linux")]
+on_every_device! { @ alone_on_uc "lo_ib uc" verbs::what_is_complete_needs_its_sender_no_more }
+#[cfg(target_os = "linux")]
+on_every_device! { @ alone_on_apple "lo_apple" verbs::what_is_complete_needs_its_sender_no_more }
+#[cfg(target_os = "linux")]
 on_every_device! { @ on_bad_uc "bad_ib uc" verbs::what_is_lost_or_damaged_is_sent_again }
 #[cfg(target_os = "linux")]
 on_every_device! { @ on_bad_usb4 "bad_usb4 uc" verbs::what_is_lost_or_damaged_is_sent_again }

@@ -203,6 +203,35 @@ pub(crate) fn a_short_message_does_not_wait_for_its_receiver(mut pair: Pair) {
     }
 }
 
+/// A call that has ended leaves nothing behind that its rank would have to send later: a program that computes
+/// next would keep its peer waiting.
+pub(crate) fn what_is_complete_needs_its_sender_no_more(mut pair: Pair) {
+    for (len, size) in [(8, SizeClass::Small), (65_536, SizeClass::Bulk), (1 << 20, SizeClass::Bulk)] {
+        let bytes = noise(len, 3);
+        let mut received = vec![0; len];
+        let (a, b) = pair.ends(1);
+        // More messages than a send queue has entries.
+        for number in 0..if len < 100_000 { 600 } else { 40 } {
+            let mut send = SendState::new(9, Protocol::Copy).with_size(size);
+            let mut recv = RecvState::new(9, len).with_size(size);
+            let (mut is_sent, mut is_received, mut polls) = (false, false, 0);
+            while !is_received {
+                is_sent = is_sent
+                    || a.poll_send(&mut send, Span::from(&*bytes)).expect("send") == SendProgress::Complete;
+                let progress = b.poll_recv(&mut recv, &mut CopySink(&mut received)).expect("recv");
+                is_received = progress == RecvProgress::Complete;
+                polls += u32::from(is_sent && progress == RecvProgress::Idle);
+                assert!(polls < 100, "message {number} of {len} bytes is still at its sender");
+            }
+            while !is_sent {
+                is_sent =
+                    a.poll_send(&mut send, Span::from(&*bytes)).expect("send") == SendProgress::Complete;
+            }
+        }
+        assert!(received == bytes, "{len} bytes");
+    }
+}
+
 fn registered_memory_is_never_copied_between(pair: &mut Pair) {
     for len in [COPIED_BYTES + 1, 100_000, 1 << 20, (3 << 20) + 5] {
         let bytes = noise(len, 3);

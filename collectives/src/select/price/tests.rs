@@ -166,6 +166,7 @@ fn a_model_is_a_cluster_with_costs() {
     let costs = |text: &str| Model::from_toml(&format!("{cluster}{text}")).map(|model| model.costs);
     assert_eq!(costs(""), Ok(Costs::rdma()));
     assert_eq!(costs("costs = \"ideal\""), Ok(Costs::default()));
+    assert_eq!(costs("costs = \"rdma-held\""), Ok(Costs::rdma_held()));
     assert_eq!(costs("[costs]\nsend_us = 3.0"), Ok(Costs { send_us: 3.0, ..Costs::default() }));
     for (text, word) in [
         ("costs = \"dear\"", "ideal"),
@@ -176,6 +177,18 @@ fn a_model_is_a_cluster_with_costs() {
         let error = costs(text).expect_err("wrong");
         assert!(error.contains(word), "{error}");
     }
+}
+
+#[test]
+fn fabrics_of_apples_devices_hold_sends() {
+    let costs = |fabric: &str| {
+        let path = format!("{}/../configs/fabrics/{fabric}.toml", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).expect("a fabric of this repository");
+        Model::from_toml(&text).expect("a model").costs
+    };
+    assert_eq!(costs("apple-tb5-mesh4"), Costs::rdma_held());
+    assert_eq!(costs("ib-mesh4"), Costs::rdma());
+    assert_eq!(costs("usb4-mesh4"), Costs::rdma());
 }
 
 #[test]

@@ -123,11 +123,11 @@ impl Machine<'_> {
         let Position { message, piece } = progress.takes;
         let number = self.program.recvs[message as usize];
         let step = self.program.steps[number as usize];
-        let pieces = self.costs.protocol(step.bytes, self.program.operation_bytes).pieces;
+        let pieces = self.costs.protocol(step.bytes).pieces;
         progress.taken_in_all += 1;
-        if self.costs.credits != u32::MAX {
+        if let Some(credits) = self.costs.most_credits() {
             progress.taken_at.push_back(known);
-            if progress.taken_at.len() > self.costs.credits as usize {
+            if progress.taken_at.len() > credits as usize {
                 progress.taken_at.pop_front();
             }
         }

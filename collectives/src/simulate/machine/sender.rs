@@ -58,25 +58,21 @@ impl Machine<'_> {
     /// has.
     fn may_begin(&mut self, stream: u32, step: u32) -> bool {
         let progress = &self.streams[stream as usize];
-        let known = if self.protocol(self.step(step)).granted {
-            self.granted_at[progress.begins.message as usize]
-        } else {
-            0.0
-        };
+        let protocol = self.protocol(self.step(step));
+        let known = if protocol.granted { self.granted_at[progress.begins.message as usize] } else { 0.0 };
         if known > self.now {
             return self.wait_for(stream, Block::Grant, known);
         }
-        let missing = (progress.begun - progress.taken_in_all).checked_sub(self.costs.credits.max(1));
-        let Some(missing) = missing else {
-            // The credit of the piece that makes room has to come back; the oldest piece in flight counts.
-            let under_way = progress.begun - progress.taken_in_all;
-            let spare = (self.costs.credits.max(1) - under_way) as usize;
-            let latest = progress.taken_at.len().checked_sub(spare).and_then(|at| progress.taken_at.get(at));
-            let known = latest.copied().unwrap_or(0.0);
-            return known <= self.now || self.wait_for(stream, Block::Credit, known);
-        };
-        debug_assert!(missing == 0, "more pieces than credits");
-        self.wait_for(stream, Block::Credit, f64::INFINITY)
+        let under_way = progress.begun - progress.taken_in_all;
+        // Fragments before a piece may be more than the credits of pieces.
+        if under_way >= protocol.credits {
+            return self.wait_for(stream, Block::Credit, f64::INFINITY);
+        }
+        // The credit of the piece that makes room has to come back; the oldest piece in flight counts.
+        let spare = (protocol.credits - under_way) as usize;
+        let latest = progress.taken_at.len().checked_sub(spare).and_then(|at| progress.taken_at.get(at));
+        let known = latest.copied().unwrap_or(0.0);
+        known <= self.now || self.wait_for(stream, Block::Credit, known)
     }
 
     /// Resumes the sender at a time, where that is known. Returns `false`.
@@ -130,7 +126,7 @@ impl Machine<'_> {
         let Position { message, piece } = progress.begins;
         let number = self.program.sends[message as usize];
         let step = self.program.steps[number as usize];
-        let protocol = self.costs.protocol(step.bytes, self.program.operation_bytes);
+        let protocol = self.costs.protocol(step.bytes);
         progress.begun += 1;
         progress.ready += 1;
         let is_last = piece + 1 == protocol.pieces;
@@ -172,11 +168,7 @@ impl Machine<'_> {
         let number = self.program.sends[message as usize];
         if is_last {
             self.timings[number as usize].wire = (self.now - progress.left_since) as f32;
-            if !self
-                .costs
-                .protocol(self.program.steps[number as usize].bytes, self.program.operation_bytes)
-                .eager
-            {
+            if !self.costs.protocol(self.program.steps[number as usize].bytes).eager {
                 let known = self.now
                     + latency
                     + self.program.back[stream as usize].latency * self.costs.confirmations;

@@ -11,14 +11,14 @@ mod figures;
 use super::machine::{costs, read};
 use crate::commands::{CommandError, arguments, print};
 use case::{Case, Implementation};
-use collectives::{Codec, Collective, simulate};
+use collectives::{Codec, Collective, select::price::Model, simulate};
 use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
-use topology::{Cluster, Rank};
+use topology::Rank;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,9 +82,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CODEC")]
     codec: Option<Codec>,
 
-    /// Costs of messages and work: ideal, rdma or jaccl, or a file
-    #[arg(long, value_name = "NAME|FILE", default_value = "rdma")]
-    costs: String,
+    /// Costs of messages and work: ideal, rdma, rdma-held or jaccl, or a file [default: the cluster's]
+    #[arg(long, value_name = "NAME|FILE")]
+    costs: Option<String>,
 
     /// Draw the timeline as SVG
     #[arg(long, value_name = "FILE", requires = "algorithm")]
@@ -112,7 +112,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     let (Some(collective), Some(path)) = (args.collective, &args.cluster) else {
         return Err(CommandError::new("a collective and a --cluster are needed"));
     };
-    let cluster = Cluster::from_toml(&read(path)?)
+    let Model { cluster, costs: cluster_costs } = Model::from_toml(&read(path)?)
         .map_err(|error| CommandError::new(format_args!("`{}`: {error}", path.display())))?;
     let case = Case {
         collective,
@@ -122,7 +122,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         segments: args.segments,
         codec: args.codec,
         cluster,
-        costs: costs(&args.costs)?,
+        costs: args.costs.as_deref().map_or(Ok(cluster_costs), costs)?,
     };
     match &args.algorithm {
         Some(name) => one(args, &case, name)?,

@@ -42,6 +42,9 @@ fn shipped_files_are_wired_as_their_names_say() {
     let shipped = shipped();
     let names: Vec<&str> = shipped.iter().map(|(name, _)| name.as_str()).collect();
     let expected = [
+        "apple-slow2",
+        "apple-slow3",
+        "apple-slow4",
         "apple-tb5-mesh2",
         "apple-tb5-mesh2-two-cables",
         "apple-tb5-mesh3",

@@ -1,30 +1,35 @@
 //! All peers of a rank, and the completions that drive them.
 //!
-//! Polling any link takes the completions of all devices and hands each to the peer that it belongs to. Now and
-//! then it also looks at the clock, at ports, and at what is overdue. No thread of the driver lies on the path of
-//! a message.
+//! Polling any link takes the completions of all devices and hands each to the peer that it belongs to. Now
+//! and then it also looks at the clock, at ports, and at what is overdue. No thread of the driver lies on the
+//! path of a message.
 //!
 //! Invariant: completions of an earlier life of a queue pair are dropped.
 
 use super::{
     Notify, VerbsConfig,
-    lent::{Budget, Lent},
+    env::Env,
     memory::Memory,
-    peer::{Env, Peer, Rules},
+    peer::Peer,
     port::Port,
-    queue::{Id, What},
-    rail::PLACED,
-    wire::{Kind, piece_of},
+    queue::Id,
+    rail::Rail,
+    registration_cache::{Budget, RegistrationCache},
+    rules::Rules,
 };
 use crate::{
     PollCounters, TransportError,
-    verbs::{Completion, POLL_BATCH, WcOpcode, WcStatus, explain},
+    verbs::{Completion, POLL_BATCH},
 };
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 /// Polls between looks at the clock.
 const CLOCK_EVERY: u32 = 8;
-/// Polls after which completions of sends are taken even if there is always something to receive; a power of two.
+/// Polls after which completions of sends are taken even if there is always something to receive; a power of
+/// two.
 const SENDS_EVERY: u64 = 8;
 /// Time between looks at what is overdue.
 const TICK: Duration = Duration::from_micros(200);
@@ -36,7 +41,7 @@ pub(super) struct Engine {
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) ports: Vec<Port>,
     pub(super) memory: Memory,
-    pub(super) lent: Lent,
+    pub(super) registration_cache: RegistrationCache,
     pub(super) rules: Rules,
     pub(super) polls: PollCounters,
     polls_made: u32,
@@ -50,6 +55,12 @@ pub(super) struct Engine {
     /// Time at which anything last came, or was kept alive.
     last_sign: Instant,
     notify: Notify,
+}
+
+/// Locks an engine. A panic of another thread in a call leaves it usable.
+#[inline]
+pub(super) fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
+    engine.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -66,7 +77,7 @@ impl Engine {
             peers,
             ports,
             memory,
-            lent: Lent::new(budget, config.segment_bytes as usize),
+            registration_cache: RegistrationCache::new(budget, config.segment_bytes as usize),
             rules,
             polls: PollCounters::default(),
             polls_made: 0,
@@ -83,8 +94,9 @@ impl Engine {
     #[inline]
     pub(super) fn peer(&mut self, rank: usize) -> (&mut Peer, Env<'_>) {
         let peer = self.peers[rank].as_mut().expect("links are made to peers only");
-        let (memory, lent, ports) = (&self.memory, &self.lent, &mut self.ports[..]);
-        (peer, Env { rules: self.rules, memory, lent, ports, say: &self.notify.0 })
+        let (memory, registration_cache, ports) =
+            (&self.memory, &self.registration_cache, &mut self.ports[..]);
+        (peer, Env { rules: self.rules, memory, registration_cache, ports, notify: &self.notify.0 })
     }
 
     /// Takes the completions that have come; returns whether there were any.
@@ -149,9 +161,11 @@ impl Engine {
     fn take_all(&mut self, came: &[Completion]) -> Result<(), TransportError> {
         let mut touched = [false; 64];
         for completion in came {
-            let rank = usize::from(Id::unpack(completion.id).peer);
+            let id = Id::unpack(completion.id);
+            let rank = usize::from(id.peer);
             if self.peers.get(rank).is_some_and(Option::is_some) {
-                self.take(rank, completion)?;
+                let (peer, mut env) = self.peer(rank);
+                peer.take_completion(&mut env, id, completion)?;
                 touched[rank % 64] = true;
             }
         }
@@ -179,7 +193,7 @@ impl Engine {
         }
         self.look_at_rails(now)?;
         for rank in 0..self.peers.len() {
-            if self.peers[rank].as_ref().is_none_or(|peer| peer.broken.is_some()) {
+            if self.peers[rank].as_ref().is_none_or(Peer::is_broken) {
                 continue;
             }
             let (peer, mut env) = self.peer(rank);
@@ -195,7 +209,7 @@ impl Engine {
 
     fn look_at_rails(&mut self, now: Instant) -> Result<(), TransportError> {
         for rank in 0..self.peers.len() {
-            if self.peers[rank].as_ref().is_some_and(|peer| peer.broken.is_none()) {
+            if self.peers[rank].as_ref().is_some_and(|peer| !peer.is_broken()) {
                 let (peer, mut env) = self.peer(rank);
                 peer.look_at_rails(&mut env, now)?;
             }
@@ -213,69 +227,10 @@ impl Engine {
         }
     }
 
-    /// Hands a completion to its peer.
-    #[inline]
-    fn take(&mut self, rank: usize, completion: &Completion) -> Result<(), TransportError> {
-        let id = Id::unpack(completion.id);
-        let (peer, mut env) = self.peer(rank);
-        // The memory of its pieces may have been given back.
-        if peer.broken.is_some() {
-            return Ok(());
-        }
-        let (env, index, several) = (&mut env, usize::from(id.rail), peer.rails.len() > 1);
-        let Some(rail) = peer.rails.get_mut(index).filter(|rail| rail.is_current(id.wire, id.life)) else {
-            return Ok(());
-        };
-        let is_alive = rail.handshake.is_alive() && (id.wire != PLACED || rail.placed_is_new);
-        if completion.status != WcStatus::SUCCESS {
-            if !is_alive {
-                return Ok(());
-            }
-            let cause = explain(completion.status).0;
-            return match id.wire {
-                PLACED => peer.begin_epoch(env, cause),
-                _ => peer.take_down(env, index, cause),
-            };
-        }
-        match id.what {
-            What::Sent => {
-                let granted = &mut peer.granted;
-                let Some(queue) = rail.queue_mut(id.wire) else { return Ok(()) };
-                let left =
-                    queue.complete(id.value, |stream, piece| granted[stream].send.arrived(piece, index));
-                if several {
-                    rail.pace.left(left, Instant::now());
-                }
-                Ok(())
-            }
-            What::Slot if completion.opcode == WcOpcode::RECV_RDMA_WITH_IMM => {
-                peer.put_back(env, index, id.wire, id.value)?;
-                // A piece that came before its rail fell has been granted again. Its sender tells that it has
-                // arrived, or sends it again.
-                if !peer.rails[index].is_up() {
-                    return Ok(());
-                }
-                peer.rails[index].pulse.beat();
-                let near = |stream: usize| peer.granted.get(stream).map_or(0, |granted| granted.recv.done());
-                let piece = piece_of(completion.imm.unwrap_or_default(), near);
-                let piece = piece.ok_or_else(|| peer.protocol("a number of no piece"))?;
-                peer.written(env, index, piece)
-            }
-            What::Slot => peer.receive(env, (index, id.wire, id.value), completion.bytes as usize),
-            What::Piece | What::Trailer if !is_alive => Ok(()),
-            What::Piece => peer.piece_came(env, (id.value, completion.bytes)),
-            What::Trailer => peer.trailer_came(env, index, (id.value, completion.bytes)),
-        }
-    }
-
     /// Makes all queue pairs of a peer dead: devices do nothing with memory on their behalf any more.
     pub(super) fn abort(&mut self, rank: usize) {
         if let Some(peer) = self.peers.get_mut(rank).and_then(Option::as_mut) {
-            peer.broken.get_or_insert_with(|| "this communicator has failed".to_owned());
-            for queue in peer.queues() {
-                // A queue pair that can't be made dead belongs to a device that is gone.
-                let _ = queue.fail();
-            }
+            peer.abort();
         }
     }
 
@@ -302,7 +257,7 @@ impl Engine {
     /// Looks after all connections between calls; returns whether something is to be done soon. Failures are
     /// found again by the next call.
     #[cold]
-    pub(super) fn tend(&mut self, keep_alive: Duration) -> bool {
+    pub(super) fn serve_idle(&mut self, keep_alive: Duration) -> bool {
         let came = self.progress().unwrap_or(false);
         let now = Instant::now();
         let _ = self.tick();
@@ -320,9 +275,8 @@ impl Engine {
             }
             let (peer, mut env) = self.peer(rank);
             let _ = peer.look_after(&mut env, is_silent);
-            let is_open = !peer.is_gone && peer.broken.is_none();
-            is_busy |=
-                is_open && (!env.rules.reliable && !peer.sequence.is_empty() || peer.active().is_none());
+            let is_unacknowledged = !env.rules.reliable && !peer.is_acknowledged();
+            is_busy |= peer.is_open() && (is_unacknowledged || !peer.is_reachable());
         }
         is_busy
     }
@@ -334,18 +288,13 @@ impl Engine {
     }
 
     /// Tells all peers that this rank closes, as far as they can be reached.
-    pub(super) fn say_goodbye(&mut self) {
+    pub(super) fn send_goodbye(&mut self) {
         for rank in 0..self.peers.len() {
             if self.peers[rank].is_none() {
                 continue;
             }
             let (peer, mut env) = self.peer(rank);
-            for rail in 0..peer.rails.len() {
-                if peer.rails[rail].is_up() && !peer.is_gone {
-                    // A peer that misses it finds out by other means.
-                    let _ = peer.say(&mut env, rail, Kind::Goodbye, &[]);
-                }
-            }
+            peer.send_goodbye(&mut env);
         }
     }
 
@@ -353,16 +302,16 @@ impl Engine {
     /// arrived then.
     pub(super) fn has_sent_all(&self) -> bool {
         self.peers.iter().flatten().all(|peer| {
-            let mut up = peer.rails.iter().filter(|rail| rail.is_up());
-            peer.is_gone || peer.broken.is_some() || up.all(|rail| rail.slot_queues[0].0.is_empty())
+            let mut up = peer.rails().iter().filter(|rail| rail.is_up());
+            !peer.is_open() || up.all(Rail::has_sent_all)
         })
     }
 
     /// Whether all that was sent is known to have arrived, or nothing more can be learned.
     pub(super) fn is_drained(&self) -> bool {
         self.peers.iter().flatten().all(|peer| {
-            let is_sent = peer.are_pieces_sent() && (self.rules.reliable || peer.sequence.is_empty());
-            peer.is_gone || peer.broken.is_some() || is_sent
+            let is_sent = peer.are_pieces_sent() && (self.rules.reliable || peer.is_acknowledged());
+            !peer.is_open() || is_sent
         })
     }
 }

@@ -28,11 +28,12 @@ pub(super) trait Model: Clone + Hash {
     fn check(&self);
 }
 
-/// Visits all states that `start` can reach and checks each. Prints the shortest sequence of steps to a state that
-/// breaks a rule.
+/// Visits all states that `start` can reach and checks each. Prints the shortest sequence of steps to a state
+/// that breaks a rule.
 ///
 /// # Panics
-/// If a state or a step breaks a rule, or if there are fewer than `least` states: the model has then lost steps.
+/// If a state or a step breaks a rule, or if there are fewer than `least` states: the model has then lost
+/// steps.
 pub(super) fn explore<M: Model>(least: usize, start: M) {
     // Fingerprints take the place of states: a million states share one with a probability of 3e-8.
     let mut seen = HashSet::from([fingerprint(&start)]);

@@ -1,8 +1,12 @@
 //! The verbs transport as links.
 //!
-//! A link is a stream to a peer of an [`Engine`] that all links of the rank share. Polling one drives them all.
+//! A link is a stream to a peer of an [`Engine`] that all links of the rank share. Polling one drives them
+//! all.
 
-use super::{endpoint::lock, engine::Engine, wire::SHORT_PAYLOAD};
+use super::{
+    engine::{Engine, lock},
+    wire::SHORT_PAYLOAD,
+};
 use crate::{
     Capabilities, Counters, Link, PollCounters, RecvProgress, RecvState, SendProgress, SendState, Sink,
     TransportError,
@@ -91,9 +95,7 @@ impl Link for VerbsLink {
     }
 
     fn peek_digest(&self) -> Option<u64> {
-        lock(&self.engine).peers[self.peer]
-            .as_ref()
-            .and_then(|peer| peer.streams[self.lane].recv.peek_digest())
+        lock(&self.engine).peers[self.peer].as_ref().and_then(|peer| peer.peek_digest(self.lane))
     }
 
     fn announce(

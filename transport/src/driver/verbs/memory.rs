@@ -11,7 +11,6 @@
 //! owner who keeps the memory in place until it is taken back, which ends its regions. Offsets in user memory
 //! come from [`super::lent`] only.
 
-use super::lent::USER_MEMORY_BIT;
 use crate::{
     TransportError,
     memory::{Mapping, Slab, Span},
@@ -21,6 +20,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Bytes between the address boundaries that no region may cross, on devices that keep 32 bits of addresses.
 pub(in crate::driver) const LINE: usize = 1 << 32;
+
+/// Bit that marks an offset as one in user memory.
+pub(super) const USER_MEMORY_BIT: usize = 1 << (usize::BITS - 1);
 
 /// Slab, divided into segments.
 #[derive(Clone, Debug)]
@@ -94,6 +96,12 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.address(offset), len) }
     }
 
+    /// Reads a value at an offset, which need not be aligned.
+    #[inline]
+    pub(super) fn read<T: bytemuck::Pod>(&self, offset: usize) -> T {
+        bytemuck::pod_read_unaligned(self.bytes(offset, size_of::<T>()))
+    }
+
     /// Returns bytes for the runtime to read.
     #[inline]
     pub(super) fn span(&self, offset: usize, len: usize) -> Span<'_> {
@@ -133,7 +141,7 @@ impl Memory {
 
 /// Regions and keys of all memory on one device.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct DeviceKeys {
     domain: Domain,
     access: Access,
     regions: Vec<Option<Region>>,
@@ -142,11 +150,11 @@ pub(super) struct Keys {
     memory: Memory,
 }
 
-impl Keys {
+impl DeviceKeys {
     /// Creates the keys of a device, with no segment registered.
-    pub(super) fn new(domain: Domain, access: Access, memory: Memory) -> Keys {
+    pub(super) fn new(domain: Domain, access: Access, memory: Memory) -> DeviceKeys {
         let regions = std::iter::repeat_with(|| None).take(memory.segments()).collect();
-        Keys { domain, access, regions, user_regions: BTreeMap::new(), memory }
+        DeviceKeys { domain, access, regions, user_regions: BTreeMap::new(), memory }
     }
 
     /// Registers user memory in segments that overlap by a piece. Returns false if the device refuses.

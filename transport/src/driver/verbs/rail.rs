@@ -1,19 +1,20 @@
 //! One cable to a peer: its queue pairs, the slots of its messages, and the life it is in.
 //!
-//! A rail has a device at each end. Its first queue pair takes messages with headers. On devices that count in
-//! frames a second one may take long messages, and a third one the bare pieces of bulk messages (`placed`).
-//! Module `rails` makes rails fall and come back.
+//! A rail has a device at each end. Its first queue pair takes messages with headers. On devices that count
+//! in frames a second one may take long messages, and a third one the bare pieces of bulk messages
+//! (`placed`). Module `rails` makes rails fall and come back.
 //!
 //! Invariant: a completion of an earlier life of a queue pair has no effect.
 
 use super::{
+    attempts::Attempts,
+    bandwidth::{Bandwidth, Candidate},
+    env::Env,
     handshake::Handshake,
     memory::Run,
-    pace::Pace,
-    peer::{Env, Rules},
     pulse::Pulse,
-    queue::{Queue, What},
-    rails::Attempts,
+    queue::{Queue, RequestKind},
+    rules::Rules,
     slots::{Queues, SlotPool},
     wire::{FRAME_BYTES, Header, Kind, Selective},
 };
@@ -38,9 +39,9 @@ const _: () = assert!(AUX_BYTES >= size_of::<Header>() + size_of::<Selective>())
 
 /// The peer's queue pairs.
 #[derive(Clone, Debug)]
-pub(super) struct Far {
-    pub(super) slots: Vec<RemoteAddress>,
-    pub(super) placed: Option<RemoteAddress>,
+struct Far {
+    slots: Vec<RemoteAddress>,
+    placed: Option<RemoteAddress>,
 }
 
 /// Devices at both ends of a rail.
@@ -66,24 +67,24 @@ pub(super) enum Posted {
 /// One cable.
 #[derive(Debug)]
 pub(super) struct Rail {
-    pub(super) ends: Ends,
-    pub(super) far: Far,
+    ends: Ends,
+    far: Far,
     /// Whether the user prefers it.
     pub(super) is_chosen: bool,
     pub(super) handshake: Handshake,
     /// Queue pairs of messages with headers, and their slots.
     pub(super) slot_queues: Vec<(Queue, SlotPool)>,
-    pub(super) placed: Option<Queue>,
+    placed: Option<Queue>,
     placed_life: u8,
     /// Whether the placed queue is connected in its present life.
-    pub(super) placed_is_new: bool,
+    placed_is_new: bool,
     /// Number of the last sequenced message sent by each queue pair in this life.
-    pub(super) last_sequenced: [Option<u32>; 2],
+    last_sequenced: [Option<u32>; 2],
     /// Bytes granted on it that have not arrived.
-    pub(super) incoming_bytes: u64,
+    incoming_bytes: u64,
     /// Nanoseconds for a MiB in the peer's direction, as the peer has measured it.
-    pub(super) incoming_cost: Option<u64>,
-    pub(super) pace: Pace,
+    incoming_cost: Option<u64>,
+    pub(super) bandwidth: Bandwidth,
     /// Whether it is answering.
     pub(super) pulse: Pulse,
     pub(super) attempts: Attempts,
@@ -102,10 +103,11 @@ pub(super) fn rail_bytes(rules: &Rules) -> usize {
 }
 
 impl Rail {
-    /// A rail whose places begin at the offset `base`, before its queue pairs are connected.
+    /// A rail before its queue pairs are connected. Its slots begin at the offset `base`. `far` is the
+    /// address of the peer's device, without the numbers of its queue pairs.
     pub(super) fn new(
         ends: Ends,
-        far: Far,
+        far: RemoteAddress,
         queues: Queues,
         pairs: Vec<Queue>,
         placed: Option<Queue>,
@@ -120,7 +122,7 @@ impl Rail {
         let aux_base = base + queues.receive_bytes().next_multiple_of(64);
         Rail {
             ends,
-            far,
+            far: Far { slots: vec![far], placed: None },
             is_chosen: true,
             handshake: Handshake::started(),
             slot_queues,
@@ -130,7 +132,7 @@ impl Rail {
             last_sequenced: [None; 2],
             incoming_bytes: 0,
             incoming_cost: None,
-            pace: Pace::default(),
+            bandwidth: Bandwidth::default(),
             pulse: Pulse::default(),
             attempts: Attempts::default(),
             cause: String::new(),
@@ -141,6 +143,20 @@ impl Rail {
         }
     }
 
+    /// Sets the numbers of the peer's queue pairs.
+    pub(super) fn set_far_numbers(&mut self, psn: u32, slots: &[u32], placed: Option<u32>) {
+        let address = self.far.slots[0];
+        let number = |qp: u32| RemoteAddress { qp, psn, ..address };
+        self.far = Far { slots: slots.iter().copied().map(number).collect(), placed: placed.map(number) };
+    }
+
+    /// Devices at both ends.
+    pub(super) fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// Index of this rank's device.
+    #[inline]
     pub(super) fn port(&self) -> usize {
         self.ends.port
     }
@@ -155,6 +171,17 @@ impl Rail {
     #[inline]
     pub(super) fn is_current(&self, queue: u8, life: u8) -> bool {
         life == if queue == PLACED { self.placed_life } else { self.handshake.life() } & 15
+    }
+
+    /// Whether completions of a queue pair count: it has not been made dead.
+    #[inline]
+    pub(super) fn is_alive(&self, queue: u8) -> bool {
+        self.handshake.is_alive() && (queue != PLACED || self.placed_is_new)
+    }
+
+    /// Whether the queue pair of unsequenced messages has sent all that it was given.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.slot_queues[0].0.is_empty()
     }
 
     /// Life of the queue pairs for which pieces are granted.
@@ -174,6 +201,46 @@ impl Rail {
         self.is_up() && self.slot_queues[queue].0.has_room(bytes)
     }
 
+    /// Whether a piece and its trailer can be sent by the placed queue now.
+    #[inline]
+    pub(super) fn has_room_for_piece(&self, bytes: usize) -> bool {
+        self.placed.as_ref().is_some_and(|queue| queue.has_room_for_piece(bytes))
+    }
+
+    /// Number of the last sequenced message that a queue pair has sent in this life.
+    #[inline]
+    pub(super) fn last_sequenced(&self, queue: usize) -> Option<u32> {
+        self.last_sequenced[queue]
+    }
+
+    /// Notes that a queue pair has sent a sequenced message.
+    #[inline]
+    pub(super) fn sent_sequenced(&mut self, queue: usize, number: u32) {
+        self.last_sequenced[queue] = Some(number);
+    }
+
+    /// The rail, with index `rail`, as a candidate for bytes to the peer.
+    pub(super) fn outgoing(&self, rail: usize) -> Candidate {
+        let cost = Some(u64::from(self.bandwidth.cost())).filter(|cost| *cost != 0);
+        Candidate { rail, in_flight: self.bandwidth.in_flight(), cost }
+    }
+
+    /// The rail, with index `rail`, as a candidate for bytes from the peer.
+    pub(super) fn incoming(&self, rail: usize) -> Candidate {
+        Candidate { rail, in_flight: self.incoming_bytes, cost: self.incoming_cost }
+    }
+
+    /// Takes in the cost of the peer's direction, as the peer has measured it.
+    #[inline]
+    pub(super) fn set_incoming_cost(&mut self, cost: u64) {
+        self.incoming_cost = Some(cost);
+    }
+
+    /// Notes that bytes have been granted on the rail.
+    pub(super) fn expect_incoming(&mut self, bytes: u64) {
+        self.incoming_bytes += bytes;
+    }
+
     /// Notes that granted bytes are not expected any more.
     pub(super) fn forget_incoming(&mut self, bytes: u64) {
         self.incoming_bytes = self.incoming_bytes.saturating_sub(bytes);
@@ -186,7 +253,7 @@ impl Rail {
     }
 
     /// Sends an unsequenced message if there is room.
-    pub(super) fn say(
+    pub(super) fn send_word(
         &mut self,
         env: &mut Env<'_>,
         mut header: Header,
@@ -260,13 +327,13 @@ impl Rail {
         let trailer = keys.run(self.trailer_in(piece), FRAME_BYTES)?;
         let Some(queue) = &self.placed else { return Ok(Ok(Posted::None)) };
         if already == Posted::None {
-            match queue.receive(What::Piece, piece, bytes) {
+            match queue.receive(RequestKind::Piece, piece, bytes) {
                 Ok(()) => {}
                 Err(PostError::Full) => return Ok(Ok(Posted::None)),
                 Err(error) => return Ok(Err(error)),
             }
         }
-        Ok(match queue.receive(What::Trailer, piece, trailer) {
+        Ok(match queue.receive(RequestKind::Trailer, piece, trailer) {
             Ok(()) => Ok(Posted::Both),
             Err(PostError::Full) => Ok(Posted::Piece),
             Err(error) => Err(error),
@@ -296,7 +363,7 @@ impl Rail {
         let (pair, pool) = &mut self.slot_queues[queue];
         while let Some(slot) = pool.take() {
             let (at, bytes) = pool.place(slot);
-            match pair.receive(What::Slot, slot, keys.run(at, bytes)?) {
+            match pair.receive(RequestKind::Slot, slot, keys.run(at, bytes)?) {
                 Ok(()) => {}
                 Err(error) => {
                     pool.put_back(slot);
@@ -343,7 +410,7 @@ impl Rail {
         self.aux_requests = [u32::MAX; AUX_PLACES as usize];
         self.incoming_bytes = 0;
         self.incoming_cost = None;
-        self.pace = Pace::default();
+        self.bandwidth = Bandwidth::default();
         self.pulse = Pulse::default();
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Numbered messages: each arrives once and in order, over rails that lose, reorder or fall.
 //!
-//! The sending half keeps every message until it is acknowledged, and knows by which queue of which rail it was
-//! last sent. The receiving half accepts messages in any order within a window and hands them out in order.
-//! Queues of a rail keep their order, so a message is lost once a later one of the same queue has arrived.
-//! Selective acknowledgements tell the sender which ones have. It repeats those that are lost, those that were
-//! sent by a rail that has fallen, and, after a timeout, all that are not acknowledged.
+//! The sending half keeps every message until it is acknowledged, and knows by which queue of which rail it
+//! was last sent. The receiving half accepts messages in any order within a window and hands them out in
+//! order. Queues of a rail keep their order, so a message is lost once a later one of the same queue has
+//! arrived. Selective acknowledgements tell the sender which ones have. It repeats those that are lost, those
+//! that were sent by a rail that has fallen, and, after a timeout, all that are not acknowledged.
 //!
 //! Invariants: at most [`WINDOW`] messages are unacknowledged; a message is freed once it is acknowledged and
 //! not before; the receiving half hands out each number once.
@@ -85,6 +85,19 @@ impl<M> SendSequence<M> {
         }
         self.unsent_from = self.first.wrapping_add(self.len());
         None
+    }
+
+    /// Number of the message that was added last.
+    #[inline]
+    pub(super) fn last(&self) -> u32 {
+        self.first.wrapping_add(self.len()).wrapping_sub(1)
+    }
+
+    /// Whether a message has been sent, or acknowledged.
+    #[inline]
+    pub(super) fn is_sent(&self, number: u32) -> bool {
+        let entry = self.entries.get(number.wrapping_sub(self.first) as usize);
+        is_before(number, self.first) || entry.is_none_or(|entry| entry.sent.is_some() || entry.is_received)
     }
 
     /// Notes that a message has been sent.

@@ -4,7 +4,7 @@
 //! the descriptors of its devices: completion channels and asynchronous events. It does not sleep after many
 //! completions in a row: more are about to come, and polling costs less than an event.
 
-use super::{endpoint::lock, engine::Engine};
+use super::engine::{Engine, lock};
 use crate::Sleeper;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},

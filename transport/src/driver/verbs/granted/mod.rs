@@ -1,32 +1,30 @@
 //! Bulk messages by remote writes: pieces that are written where their receiver has granted a place.
 //!
-//! The receiver knows from the plan which messages are to come. It grants a place for each of their pieces ahead
-//! of time: an address, a key and a rail. The sender writes each piece there from registered memory, with immediate
-//! data that names it; nothing is copied. Pieces are numbered on each stream.
+//! The receiver knows from the plan which messages are to come. It grants a place for each of their pieces
+//! ahead of time: an address, a key and a rail. The sender writes each piece there from registered memory,
+//! with immediate data that names it; nothing is copied. Pieces are numbered on each stream.
 //!
-//! On unreliable connections a sequenced message follows each piece by the same rail, with its checksum. Queue pairs
-//! keep their order, so a piece is lost if that message arrives and the piece has not. What is lost or damaged is
-//! granted again.
+//! On unreliable connections a sequenced message follows each piece by the same rail, with its checksum.
+//! Queue pairs keep their order, so a piece is lost if that message arrives and the piece has not. What is
+//! lost or damaged is granted again.
 //!
 //! | module | content |
 //! |---|---|
 //! | `send` | pieces on their way to a peer |
 //! | `receive` | announced messages, and pieces that arrive |
-//! | `grants` | the choice of rails; granting again |
 //!
-//! Invariant: a place is granted again, or handed over, only when nothing can write to it on account of an earlier
-//! grant: the piece is known to have arrived or to be lost, or its queue pair is dead.
+//! Invariant: a place is granted again, or handed over, only when nothing can write to it on account of an
+//! earlier grant: the piece is known to have arrived or to be lost, or its queue pair is dead.
 
-mod grants;
 mod receive;
 mod send;
 
-use super::peer::Rules;
-pub(super) use receive::GrantedRecv;
-pub(super) use send::GrantedSend;
-
-/// Staging places of a stream, in each direction.
-const STAGES: u32 = 8;
+use super::{
+    rules::Rules,
+    staging::{staging, staging_bytes},
+};
+pub(super) use receive::{Came, GrantedRecv};
+pub(super) use send::{GrantedSend, SendPiece};
 
 /// Both directions of a stream.
 #[derive(Debug)]
@@ -35,15 +33,15 @@ pub(super) struct Granted {
     pub(super) recv: GrantedRecv,
 }
 
-/// Bytes of the slab that staging needs for one stream.
-pub(super) fn staging_bytes(rules: &Rules) -> usize {
-    2 * STAGES as usize * rules.piece_bytes
-}
-
 impl Granted {
     /// Staging places begin at the offset `base`.
     pub(super) fn new(base: usize, rules: &Rules) -> Granted {
-        let half = STAGES as usize * rules.piece_bytes;
-        Granted { send: GrantedSend::new(base, rules.piece_bytes), recv: GrantedRecv::new(base + half) }
+        let (send, recv) = staging(base, rules.piece_bytes);
+        Granted { send: GrantedSend::new(send), recv: GrantedRecv::new(recv) }
+    }
+
+    /// Bytes of the slab that staging needs for one stream.
+    pub(super) fn staging_bytes(rules: &Rules) -> usize {
+        staging_bytes(rules.piece_bytes)
     }
 }

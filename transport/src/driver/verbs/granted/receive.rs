@@ -1,80 +1,78 @@
 //! Announced messages, and pieces that arrive.
 //!
-//! Pieces go to registered memory of the caller, or to staging places, from which they are handed over in place.
+//! Pieces go to registered memory of the caller, or to staging places, from which they are handed over in
+//! place.
 //!
 //! Invariant: pieces are handed over in order and once.
+//!
+//! This module is pure.
 
-use super::STAGES;
-use crate::{
-    RecvProgress, RecvState, Sink, TransportError,
-    driver::verbs::{
-        peer::{Env, Peer},
-        wire::{Mark, checksum},
-    },
-    memory::SpanMut,
+use crate::driver::verbs::{
+    staging::RecvStages,
+    wire::{Mark, is_before},
 };
 use std::collections::VecDeque;
 
 /// Messages that can be announced ahead.
 const ANNOUNCED: usize = 64;
 /// Pieces that are granted and not handed over.
-pub(super) const PIECES: usize = 128;
+const PIECES: usize = 128;
 
 /// A message that is expected.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Message {
-    pub(super) digest: u64,
-    pub(super) total: usize,
+pub(in crate::driver::verbs) struct Message {
+    pub(in crate::driver::verbs) digest: u64,
+    pub(in crate::driver::verbs) total: usize,
     /// Bytes granted so far.
-    pub(super) granted: usize,
+    granted: usize,
     /// Offset in the slab; staging places when there is none.
-    pub(super) destination: Option<usize>,
+    destination: Option<usize>,
 }
 
 /// A piece that has been granted and was not handed over.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(in crate::driver::verbs) struct RecvPiece {
     /// Number of its message among the bulk messages of the stream.
-    pub(super) message: u32,
+    message: u32,
     /// Offset in its message.
-    pub(super) offset: usize,
-    pub(super) len: usize,
-    pub(super) at: usize,
-    pub(super) is_staged: bool,
+    pub(in crate::driver::verbs) offset: usize,
+    pub(in crate::driver::verbs) len: usize,
+    pub(in crate::driver::verbs) at: usize,
+    pub(in crate::driver::verbs) is_staged: bool,
     /// The rail that it is granted on, and the life of that rail.
-    pub(super) rail: u8,
-    pub(super) life: u8,
+    pub(in crate::driver::verbs) rail: u8,
+    pub(in crate::driver::verbs) life: u8,
     /// Whether its bytes are here, as its queue pair tells.
-    pub(super) is_here: bool,
+    pub(in crate::driver::verbs) is_here: bool,
     /// Its checksum, as the sender tells.
-    pub(super) crc: Option<u32>,
-    pub(super) has_arrived: bool,
+    crc: Option<u32>,
+    has_arrived: bool,
     /// Whether it waits for a rail to be granted on.
-    pub(super) is_held: bool,
+    pub(in crate::driver::verbs) is_held: bool,
     /// Number of grants before the latest one.
-    pub(super) attempt: u8,
+    pub(in crate::driver::verbs) attempt: u8,
 }
 
 /// The incoming direction of a stream.
 #[derive(Debug)]
 pub(in crate::driver::verbs) struct GrantedRecv {
     /// Expected messages in order, and the number of the first.
-    pub(super) messages: VecDeque<Message>,
-    pub(super) first_message: u32,
+    messages: VecDeque<Message>,
+    first_message: u32,
     /// Pieces in order, and the number of the first.
-    pub(super) pieces: VecDeque<Piece>,
-    pub(super) first_piece: u32,
+    pieces: VecDeque<RecvPiece>,
+    first_piece: u32,
     /// All pieces before this one have arrived.
     done: u32,
     told_done: u32,
-    /// Granted pieces that have not arrived, and those of them that wait for a rail.
-    pub(super) outstanding: usize,
-    pub(super) held: usize,
-    stage_base: usize,
+    /// Granted pieces that have not arrived, and those among them that wait for a rail.
+    outstanding: usize,
+    held: usize,
+    stages: RecvStages,
 }
 
 impl GrantedRecv {
-    pub(super) fn new(stage_base: usize) -> GrantedRecv {
+    pub(super) fn new(stages: RecvStages) -> GrantedRecv {
         GrantedRecv {
             messages: VecDeque::with_capacity(ANNOUNCED),
             first_message: 0,
@@ -84,7 +82,7 @@ impl GrantedRecv {
             told_done: 0,
             outstanding: 0,
             held: 0,
-            stage_base,
+            stages,
         }
     }
 
@@ -110,28 +108,119 @@ impl GrantedRecv {
         self.done != self.told_done
     }
 
+    /// Whether no further message can be announced now.
+    pub(in crate::driver::verbs) fn is_full(&self) -> bool {
+        self.messages.len() == ANNOUNCED
+    }
+
+    /// Adds a message, which goes to registered memory at the offset `destination`, if that is given. Returns
+    /// its number among the bulk messages of the stream.
+    pub(in crate::driver::verbs) fn announce(
+        &mut self,
+        digest: u64,
+        total: usize,
+        destination: Option<usize>,
+    ) -> u32 {
+        let number = self.first_message.wrapping_add(self.messages.len() as u32);
+        self.messages.push_back(Message { digest, total, granted: 0, destination });
+        number
+    }
+
     /// Number of the next piece to be granted.
-    pub(super) fn end(&self) -> u32 {
+    pub(in crate::driver::verbs) fn end(&self) -> u32 {
         self.first_piece.wrapping_add(self.pieces.len() as u32)
     }
 
-    pub(super) fn piece_mut(&mut self, number: u32) -> Option<&mut Piece> {
+    fn piece_mut(&mut self, number: u32) -> Option<&mut RecvPiece> {
         self.pieces.get_mut(number.wrapping_sub(self.first_piece) as usize)
     }
 
-    /// The staging place of a piece, if it is free.
-    pub(super) fn stage(&self, number: u32, piece_bytes: usize) -> Option<usize> {
-        let is_free = number.wrapping_sub(self.first_piece) < STAGES;
-        is_free.then_some(self.stage_base + (number % STAGES) as usize * piece_bytes)
+    /// A piece that has been granted and was not handed over.
+    pub(in crate::driver::verbs) fn piece(&self, number: u32) -> Option<RecvPiece> {
+        self.pieces.get(number.wrapping_sub(self.first_piece) as usize).copied()
     }
 
-    /// The message of a piece.
-    pub(super) fn message_of(&self, piece: &Piece) -> &Message {
-        &self.messages[piece.message.wrapping_sub(self.first_message) as usize]
+    /// The first message that is not granted completely, from the one at `index` on: its index, its bytes,
+    /// and those that are granted. `None` while as many pieces are granted as may be.
+    pub(in crate::driver::verbs) fn ungranted(
+        &self,
+        index: usize,
+        window: usize,
+    ) -> Option<(usize, usize, usize)> {
+        let mut messages = self.messages.iter().enumerate().skip(index);
+        let (index, message) = messages.find(|(_, message)| message.granted < message.total)?;
+        let is_full = self.outstanding >= window || self.pieces.len() == PIECES;
+        (!is_full).then_some((index, message.total, message.granted))
+    }
+
+    /// Divides a piece of `len` bytes off the message at `index`; returns its number, or `None` if there is
+    /// no place for it.
+    pub(in crate::driver::verbs) fn divide(&mut self, index: usize, len: usize) -> Option<u32> {
+        let number = self.end();
+        let message = &mut self.messages[index];
+        let at = match message.destination {
+            Some(at) => at + message.granted,
+            None => self.stages.place(number, self.first_piece)?,
+        };
+        self.pieces.push_back(RecvPiece {
+            message: self.first_message.wrapping_add(index as u32),
+            offset: message.granted,
+            len,
+            at,
+            is_staged: message.destination.is_none(),
+            rail: 0,
+            life: 0,
+            is_here: false,
+            crc: None,
+            has_arrived: false,
+            is_held: false,
+            attempt: 0,
+        });
+        message.granted += len;
+        self.outstanding += 1;
+        Some(number)
+    }
+
+    /// Notes that a piece is granted on a rail in a life; returns the piece and its message.
+    pub(in crate::driver::verbs) fn grant(
+        &mut self,
+        number: u32,
+        rail: u8,
+        life: u8,
+    ) -> Option<(RecvPiece, Message)> {
+        let piece = self.piece_mut(number)?;
+        let was_held = std::mem::take(&mut piece.is_held);
+        (piece.rail, piece.life) = (rail, life);
+        piece.is_here = false;
+        piece.crc = None;
+        let piece = *piece;
+        self.held -= usize::from(was_held);
+        Some((piece, self.messages[piece.message.wrapping_sub(self.first_message) as usize]))
+    }
+
+    /// Begins the next attempt of a piece, which must be granted again; returns the piece.
+    pub(in crate::driver::verbs) fn begin_attempt(&mut self, number: u32) -> Option<RecvPiece> {
+        let piece = self.piece_mut(number)?;
+        piece.attempt = piece.attempt.wrapping_add(1);
+        Some(*piece)
+    }
+
+    /// Whether a piece is expected by a rail whose present life is not the one of its grant, or that is not
+    /// up.
+    pub(in crate::driver::verbs) fn is_void(
+        &self,
+        number: u32,
+        rail: usize,
+        (life, is_up): (u8, bool),
+    ) -> bool {
+        self.piece(number).is_some_and(|piece| {
+            let is_expected = !piece.has_arrived && !piece.is_held;
+            is_expected && usize::from(piece.rail) == rail && (piece.life != life || !is_up)
+        })
     }
 
     /// The first piece that waits for a rail.
-    pub(super) fn first_held(&self) -> Option<u32> {
+    pub(in crate::driver::verbs) fn first_held(&self) -> Option<u32> {
         if self.held == 0 {
             return None;
         }
@@ -140,15 +229,55 @@ impl GrantedRecv {
     }
 
     /// Notes that a piece is to be granted when there is a rail for it.
-    pub(super) fn hold(&mut self, number: u32) {
+    pub(in crate::driver::verbs) fn hold(&mut self, number: u32) {
         if let Some(piece) = self.piece_mut(number).filter(|piece| !piece.is_held) {
             piece.is_held = true;
             self.held += 1;
         }
     }
 
+    /// Notes that a piece has been written by a rail; returns its bytes, unless it was not expected by that
+    /// rail.
+    pub(in crate::driver::verbs) fn written(&mut self, number: u32, rail: usize) -> Option<usize> {
+        let piece = self.piece_mut(number)?;
+        if piece.is_here || piece.is_held || usize::from(piece.rail) != rail {
+            return None;
+        }
+        piece.is_here = true;
+        Some(piece.len)
+    }
+
+    /// Takes in the word, by a rail, that the sender has sent a piece: it is behind the piece if that came by
+    /// the same rail.
+    pub(in crate::driver::verbs) fn was_sent(&mut self, mark: &Mark, rail: usize) -> Came {
+        let Some(piece) = self.piece_mut(mark.piece) else { return Came::Stale };
+        if u32::from(piece.attempt) != mark.attempt || piece.is_held {
+            return Came::Stale;
+        }
+        piece.crc = Some(mark.crc);
+        if !piece.is_here && usize::from(piece.rail) == rail { Came::Lost } else { Came::Noted }
+    }
+
+    /// Notes that a piece had arrived before it was granted again. Returns its rail and its bytes, which are
+    /// 0 if it waited for a rail; `None` if its arrival is known.
+    pub(in crate::driver::verbs) fn had_arrived(&mut self, number: u32) -> Option<(usize, u64)> {
+        let piece = self.piece_mut(number).filter(|piece| !piece.is_here)?;
+        piece.is_here = true;
+        let was_held = std::mem::take(&mut piece.is_held);
+        let (rail, len) = (usize::from(piece.rail), piece.len as u64);
+        self.held -= usize::from(was_held);
+        Some((rail, if was_held { 0 } else { len }))
+    }
+
+    /// A piece whose bytes have come and are not checked yet, with its checksum as far as the sender has told
+    /// it.
+    pub(in crate::driver::verbs) fn unsettled(&self, number: u32) -> Option<(RecvPiece, Option<u32>)> {
+        let piece = self.piece(number).filter(|piece| piece.is_here && !piece.has_arrived)?;
+        Some((piece, piece.crc))
+    }
+
     /// Notes that a piece is complete.
-    fn complete(&mut self, number: u32) {
+    pub(in crate::driver::verbs) fn complete(&mut self, number: u32) {
         if let Some(piece) = self.piece_mut(number)
             && !piece.has_arrived
         {
@@ -159,160 +288,127 @@ impl GrantedRecv {
             self.done = self.done.wrapping_add(1);
         }
     }
+
+    /// Takes out the next piece of the first message, if it has arrived. `announced` is the number of the
+    /// message that the caller receives.
+    pub(in crate::driver::verbs) fn pop(&mut self, announced: Option<u64>) -> Option<RecvPiece> {
+        let first = self.first_message;
+        if announced != Some(first.into()) {
+            return None;
+        }
+        let piece = self.pieces.pop_front_if(|piece| piece.has_arrived && piece.message == first)?;
+        self.first_piece = self.first_piece.wrapping_add(1);
+        Some(piece)
+    }
+
+    /// Takes out the first message, all of whose pieces have been handed over.
+    pub(in crate::driver::verbs) fn end_message(&mut self) {
+        self.messages.pop_front();
+        self.first_message = self.first_message.wrapping_add(1);
+    }
+
+    /// Numbers of the pieces that have not arrived, or arrived behind a missing one.
+    pub(in crate::driver::verbs) fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        let (mut number, end) = (self.done, self.end());
+        std::iter::from_fn(move || {
+            let next = is_before(number, end).then_some(number);
+            number = number.wrapping_add(1);
+            next
+        })
+    }
 }
 
-impl Peer {
-    /// Announces a bulk message of a stream; false when it must be announced again later.
-    pub(in crate::driver::verbs) fn announce_granted(
-        &mut self,
-        env: &mut Env<'_>,
-        stream: usize,
-        state: &mut RecvState,
-        destination: Option<SpanMut<'_>>,
-    ) -> Result<bool, TransportError> {
-        let recv = &mut self.granted[stream].recv;
-        if recv.messages.len() == ANNOUNCED {
-            return Ok(false);
+/// Consequence of the word that a piece has been sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::driver::verbs) enum Came {
+    /// The word is of an earlier attempt, or of a piece that has been handed over.
+    Stale,
+    /// The piece is lost.
+    Lost,
+    /// The piece has come, or may still come by another rail.
+    Noted,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::verbs::staging::staging;
+
+    const PIECE: usize = 100;
+
+    /// Grants all pieces that may be, on rail 0 in life 1.
+    fn grant_all(recv: &mut GrantedRecv, window: usize) -> Vec<RecvPiece> {
+        let mut granted = Vec::new();
+        while let Some((index, total, granted_bytes)) = recv.ungranted(0, window) {
+            let Some(number) = recv.divide(index, (total - granted_bytes).min(PIECE)) else { break };
+            granted.extend(recv.grant(number, 0, 1).map(|(piece, _)| piece));
         }
-        let number = recv.first_message.wrapping_add(recv.messages.len() as u32);
-        state.announced = Some(number.into());
-        let destination = destination.and_then(|span| env.locate(span.as_mut_ptr(), span.len()));
-        recv.messages.push_back(Message { digest: state.digest, total: state.len, granted: 0, destination });
-        self.grant_more(env, stream)?;
-        self.flush(env)?;
-        Ok(true)
+        granted
     }
 
-    /// A piece has been written.
-    pub(in crate::driver::verbs) fn written(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        (stream, number): (usize, u32),
-    ) -> Result<(), TransportError> {
-        let Some(granted) = self.granted.get_mut(stream) else {
-            return Err(self.protocol("a piece of a stream that does not exist"));
-        };
-        let Some(piece) = granted.recv.piece_mut(number) else {
-            return Err(self.protocol("a piece that was not granted"));
-        };
-        if piece.is_here || piece.is_held || usize::from(piece.rail) != rail {
-            return Ok(());
-        }
-        piece.is_here = true;
-        let len = piece.len as u64;
-        self.rails[rail].forget_incoming(len);
-        self.settle(env, stream, number)
+    fn expecting(total: usize, destination: Option<usize>) -> GrantedRecv {
+        let mut recv = GrantedRecv::new(staging(0, PIECE).1);
+        assert_eq!(recv.announce(7, total, destination), 0);
+        recv
     }
 
-    /// The sender has sent a piece, before this word of it if that came by the same rail.
-    pub(in crate::driver::verbs) fn piece_sent(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        mark: Mark,
-    ) -> Result<(), TransportError> {
-        let stream = mark.stream as usize;
-        let Some(granted) = self.granted.get_mut(stream) else {
-            return Err(self.protocol("a checksum for a stream that does not exist"));
-        };
-        let Some(piece) = granted.recv.piece_mut(mark.piece) else { return Ok(()) };
-        if u32::from(piece.attempt) != mark.attempt || piece.is_held {
-            return Ok(());
-        }
-        piece.crc = Some(mark.crc);
-        if !piece.is_here && usize::from(piece.rail) == rail {
-            return self.grant_again(env, stream, mark.piece);
-        }
-        self.settle(env, stream, mark.piece)
+    fn mark(piece: u32, attempt: u32) -> Mark {
+        Mark { piece, crc: 9, stream: 0, attempt }
     }
 
-    /// Completes a piece if its bytes are here and, where that counts, have the right checksum.
-    pub(super) fn settle(
-        &mut self,
-        env: &mut Env<'_>,
-        stream: usize,
-        number: u32,
-    ) -> Result<(), TransportError> {
-        let recv = &mut self.granted[stream].recv;
-        let Some(piece) = recv.piece_mut(number).copied() else { return Ok(()) };
-        if !piece.is_here || piece.has_arrived {
-            return Ok(());
-        }
-        if env.rules.checksum {
-            let Some(crc) = piece.crc else { return Ok(()) };
-            if crc != checksum(env.memory.bytes(piece.at, piece.len)) {
-                return self.grant_again(env, stream, number);
-            }
-        }
-        recv.complete(number);
-        self.grant_more(env, stream)
+    #[test]
+    fn pieces_are_granted_as_many_as_may_be_in_flight() {
+        let mut recv = expecting(450, Some(5000));
+        let places: Vec<(usize, usize)> =
+            grant_all(&mut recv, 3).iter().map(|piece| (piece.at, piece.len)).collect();
+        assert_eq!(places, [(5000, 100), (5100, 100), (5200, 100)]);
+        recv.complete(1);
+        assert_eq!((grant_all(&mut recv, 3).len(), recv.done()), (1, 0));
+        let mut staged = expecting(20 * PIECE, None);
+        assert_eq!(grant_all(&mut staged, 64).len(), 8, "places");
     }
 
-    /// The peer knows that a piece had arrived which was granted again: the completion came by a rail that had
-    /// fallen, and was ignored.
-    pub(in crate::driver::verbs) fn had_arrived(
-        &mut self,
-        env: &mut Env<'_>,
-        mark: Mark,
-    ) -> Result<(), TransportError> {
-        let stream = mark.stream as usize;
-        if stream >= self.granted.len() || !env.rules.completions_confirm() {
-            return Err(self.protocol("word of a piece that it need not give"));
-        }
-        let recv = &mut self.granted[stream].recv;
-        let Some(piece) = recv.piece_mut(mark.piece).filter(|piece| !piece.is_here) else {
-            return Ok(());
-        };
-        piece.is_here = true;
-        let was_held = std::mem::take(&mut piece.is_held);
-        let (rail, len) = (usize::from(piece.rail), piece.len as u64);
-        recv.held -= usize::from(was_held);
-        if !was_held {
-            self.rails[rail].forget_incoming(len);
-        }
-        self.settle(env, stream, mark.piece)
+    #[test]
+    fn pieces_are_handed_over_in_order_and_once() {
+        let mut recv = expecting(200, Some(0));
+        grant_all(&mut recv, 8);
+        assert_eq!((recv.written(1, 0), recv.written(1, 0), recv.written(0, 1)), (Some(100), None, None));
+        recv.complete(1);
+        assert!(recv.pop(Some(0)).is_none());
+        recv.complete(0);
+        assert!(recv.owes_done() && recv.pop(Some(1)).is_none(), "another message");
+        assert_eq!(recv.pop(Some(0)).map(|piece| piece.offset), Some(0));
+        assert_eq!(recv.pop(Some(0)).map(|piece| piece.offset), Some(100));
+        recv.end_message();
+        assert_eq!(recv.announce(7, 1, None), 1);
     }
 
-    /// Hands over the pieces that have arrived of the message that is first in line.
-    pub(in crate::driver::verbs) fn hand_over_granted(
-        &mut self,
-        env: &mut Env<'_>,
-        stream: usize,
-        state: &mut RecvState,
-        sink: &mut dyn Sink,
-    ) -> Result<RecvProgress, TransportError> {
-        let (recv, counters) = (&mut self.granted[stream].recv, &mut self.streams[stream].counters);
-        let before = state.received;
-        while let Some(piece) = recv.pieces.front().copied()
-            && piece.has_arrived
-            && piece.message == recv.first_message
-            && state.announced == Some(recv.first_message.into())
-        {
-            if piece.is_staged {
-                if sink.destination().is_some() {
-                    counters.copied_bytes += piece.len as u64;
-                }
-                sink.write(piece.offset, env.memory.span(piece.at, piece.len));
-            }
-            state.received += piece.len;
-            recv.pieces.pop_front();
-            recv.first_piece = recv.first_piece.wrapping_add(1);
-        }
-        if state.received == before {
-            self.check()?;
-            return Ok(RecvProgress::Idle);
-        }
-        counters.moved_bytes += (state.received - before) as u64;
-        let is_complete = state.received == state.len;
-        if is_complete {
-            recv.messages.pop_front();
-            recv.first_message = recv.first_message.wrapping_add(1);
-            counters.received_messages += 1;
-            self.streams[stream].recv.end_message();
-        }
-        self.grant_more(env, stream)?;
-        self.flush(env)?;
-        Ok(if is_complete { RecvProgress::Complete } else { RecvProgress::Advanced })
+    #[test]
+    fn a_piece_is_lost_if_word_of_it_overtakes_it_on_its_rail() {
+        let mut recv = expecting(200, Some(0));
+        grant_all(&mut recv, 8);
+        assert_eq!(recv.was_sent(&mark(0, 1), 0), Came::Stale);
+        assert_eq!(recv.was_sent(&mark(0, 0), 1), Came::Noted, "by another rail");
+        assert_eq!(recv.was_sent(&mark(0, 0), 0), Came::Lost);
+        assert_eq!(recv.begin_attempt(0).map(|piece| piece.attempt), Some(1));
+        recv.written(1, 0).expect("expected");
+        assert_eq!(recv.was_sent(&mark(1, 0), 0), Came::Noted);
+        assert_eq!(recv.unsettled(1).map(|(_, crc)| crc), Some(Some(9)));
+        assert!(recv.unsettled(0).is_none());
+    }
+
+    #[test]
+    fn pieces_of_a_failed_rail_wait_for_another_one() {
+        let mut recv = expecting(200, Some(0));
+        grant_all(&mut recv, 8);
+        assert!(recv.is_void(0, 0, (2, true)) && recv.is_void(0, 0, (1, false)));
+        assert!(!recv.is_void(0, 0, (1, true)) && !recv.is_void(0, 1, (2, true)));
+        recv.numbers().for_each(|number| recv.hold(number));
+        assert_eq!((recv.first_held(), recv.is_void(0, 0, (2, true))), (Some(0), false));
+        assert_eq!(recv.grant(0, 1, 5).map(|(piece, _)| (piece.rail, piece.life)), Some((1, 5)));
+        assert_eq!(recv.first_held(), Some(1));
+        assert_eq!(recv.had_arrived(1), Some((0, 0)), "it waited");
+        assert_eq!((recv.had_arrived(0), recv.had_arrived(0)), (Some((1, 100)), None));
+        assert_eq!(recv.first_held(), None);
     }
 }

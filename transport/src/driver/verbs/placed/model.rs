@@ -1,18 +1,23 @@
 //! Exhaustive check of both ends of a direction: all orders of epochs, losses, and a rail's fall.
 //!
-//! Epochs, pieces and the order of control messages are those of the real code. This model takes the place of rails,
-//! queue pairs and memory.
+//! Epochs, pieces and the order of control messages are those of the real code. This model takes the place of
+//! rails, queue pairs and memory.
 //!
-//! A cable keeps its order, so pieces, trailers and control messages share a queue for each rail and direction.
-//! Pieces and trailers can be lost. Control messages are sequenced: none is lost, and all are taken in order.
-//! A cable that falls loses its pieces; its control messages are sent again by the other one. The sender may be late
-//! to post a piece, as if the device held it. A place remembers the piece that was last written to it. Without
-//! checksums, as here, only the order of messages protects from wrong pieces.
+//! A cable keeps its order, so pieces, trailers and control messages share a queue for each rail and
+//! direction. Pieces and trailers can be lost. Control messages are sequenced: none is lost, and all are
+//! taken in order. A cable that falls loses its pieces; its control messages are sent again by the other one.
+//! The sender may be late to post a piece, as if the device held it. A place remembers the piece that was
+//! last written to it. Without checksums, as here, only the order of messages protects from wrong pieces.
 
-use super::{epoch::Epoch, receive::PlacedRecv, send::PlacedSend};
+use super::{
+    epoch::Epoch,
+    receive::{PlacedRecv, Unposted},
+    send::{PlacedSend, SendPiece},
+};
 use crate::driver::verbs::{
     explore::{Model, explore},
     sequence::RecvSequence,
+    staging::staging,
     wire::{ANY_RAIL, Ready},
 };
 use std::collections::VecDeque;
@@ -57,6 +62,8 @@ struct World {
     receives: [VecDeque<Receive>; 2],
     /// The piece that was last written to each place.
     places: Vec<Option<u32>>,
+    /// Pieces that were handed over.
+    handed_over: u32,
     /// Events that may still happen.
     begins: u8,
     losses: u8,
@@ -87,9 +94,11 @@ enum Step {
 
 impl World {
     fn new(pieces: usize) -> World {
-        let (mut send, mut recv) = (PlacedSend::new(0, 1), PlacedRecv::new(100));
-        (0..pieces).for_each(|_| send.add());
-        recv.announce(pieces);
+        let stages = staging(100, 1);
+        let (mut send, mut recv) = (PlacedSend::new(stages.0), PlacedRecv::new(stages.1));
+        let piece = SendPiece { at: 0, len: 1, stage: None, stream: 0, crc: 0, digest: 0 };
+        (0..pieces).for_each(|_| send.push(piece));
+        recv.announce(0, 0, pieces, Some(0));
         let mut world = World {
             epochs: [Epoch::new(2), Epoch::new(2)],
             send,
@@ -100,6 +109,7 @@ impl World {
             heard: [RecvSequence::new(), RecvSequence::new()],
             receives: Default::default(),
             places: vec![None; pieces],
+            handed_over: 0,
             begins: 0,
             losses: 0,
             falls: 0,
@@ -111,6 +121,11 @@ impl World {
 
     fn is_anything_under_way(&self) -> bool {
         self.cables.iter().flatten().any(|cable| !cable.is_empty())
+    }
+
+    /// The first piece that the sender does not know to have arrived.
+    fn known(&self) -> u32 {
+        self.send.end() - self.send.len() as u32
     }
 
     /// Mask of the rails that are up.
@@ -176,10 +191,10 @@ impl World {
 
     fn post_receives(&mut self) {
         let epoch = &self.epochs[RECEIVER];
-        let window = self.places.len() as u32;
         while epoch.is_up()
-            && let Some((number, at)) = self.recv.post(window)
+            && let Some(Unposted { number, at, .. }) = self.recv.unposted(self.places.len(), |_| 1)
         {
+            self.recv.posted_both();
             let receives = &mut self.receives[epoch.incoming_rail(number)];
             receives.extend([Receive::Piece { number, at }, Receive::Trailer { number, at }]);
         }
@@ -187,7 +202,7 @@ impl World {
 
     /// The piece that the sender may post, and its rail.
     fn outgoing(&self) -> Option<(u32, usize)> {
-        let number = self.send.next().filter(|_| self.epochs[SENDER].is_up())?;
+        let (number, _) = self.send.unposted().filter(|_| self.epochs[SENDER].is_up())?;
         let rail = self.epochs[SENDER].outgoing_rail(number);
         self.is_up[rail].then_some((number, rail))
     }
@@ -196,7 +211,7 @@ impl World {
         let Some((number, rail)) = self.outgoing() else { return };
         let epoch = self.epochs[SENDER].number();
         self.cables[RECEIVER][rail].extend([Item::Piece { number, epoch }, Item::Trailer { number, epoch }]);
-        self.send.posted();
+        self.send.posted(number);
     }
 
     fn arrive(&mut self, to: usize, rail: usize) {
@@ -231,8 +246,7 @@ impl World {
                 assert_eq!(epoch, present, "piece {piece} of an earlier epoch meets a receive");
                 assert!(number >= self.recv.done(), "piece {number} is written after it has arrived");
                 self.places[at] = Some(piece);
-                self.recv.came(number);
-                true
+                self.recv.came(number, 1)
             }
             (Item::Trailer { epoch, .. }, Receive::Piece { number, at }) => {
                 assert_eq!(epoch, present, "a trailer of an earlier epoch meets a receive");
@@ -241,7 +255,12 @@ impl World {
                 false
             }
             (Item::Trailer { number: piece, epoch }, Receive::Trailer { number, .. }) => {
-                piece == number && epoch == present && self.recv.trailer(number)
+                let is_here = self.recv.piece(number).is_some_and(|piece| piece.is_here);
+                let is_complete = piece == number && epoch == present && is_here;
+                if is_complete {
+                    self.recv.complete(number);
+                }
+                is_complete
             }
             _ => false,
         };
@@ -263,7 +282,7 @@ impl World {
     fn is_lost(&self) -> bool {
         let are_up = self.epochs.iter().all(Epoch::is_up);
         let is_same = self.epochs[SENDER].number() == self.epochs[RECEIVER].number();
-        are_up && is_same && self.send.next().is_none_or(|next| next > self.recv.done())
+        are_up && is_same && self.send.is_posted(self.recv.done())
     }
 }
 
@@ -305,8 +324,8 @@ impl Model for World {
                 steps.push(Step::Fall(rail));
             }
         }
-        steps.extend((self.send.first() + 1..=self.recv.done()).map(Step::Done));
-        if self.recv.done() > self.recv.first() {
+        steps.extend((self.known() + 1..=self.recv.done()).map(Step::Done));
+        if self.recv.done() > self.handed_over {
             steps.push(Step::HandOver);
         }
         steps
@@ -327,9 +346,9 @@ impl Model for World {
             }
             Step::Done(number) => self.send.arrived_before(number),
             Step::HandOver => {
-                let number = self.recv.first();
-                let at = self.recv.hand_over().expect("it has arrived");
-                assert_eq!((at, self.places[at]), (number as usize, Some(number)));
+                let at = self.recv.pop().expect("it has arrived").at;
+                assert_eq!((at, self.places[at]), (self.handed_over as usize, Some(self.handed_over)));
+                self.handed_over += 1;
                 self.post_receives();
             }
             Step::Fall(rail) => {
@@ -340,9 +359,10 @@ impl Model for World {
         }
     }
 
-    /// Checks that pieces that have arrived stay as they are, and that all arrive once nothing fails any more.
+    /// Checks that pieces that have arrived stay as they are, and that all arrive once nothing fails any
+    /// more.
     fn check(&self) {
-        assert!(self.send.first() <= self.recv.done(), "a piece is freed that has not arrived");
+        assert!(self.known() <= self.recv.done(), "a piece is freed that has not arrived");
         for at in 0..self.recv.done() {
             assert_eq!(self.places[at as usize], Some(at), "the wrong piece");
         }
@@ -358,11 +378,11 @@ impl Model for World {
                     world.arrive(to, rail);
                 }
             }
-            while world.recv.done() > world.recv.first() {
+            while world.recv.done() > world.handed_over {
                 world.take(Step::HandOver);
             }
             world.send.arrived_before(world.recv.done());
-            if world.recv.first() == pieces {
+            if world.handed_over == pieces {
                 assert!(world.send.is_idle(), "the sender does not know");
                 return;
             }

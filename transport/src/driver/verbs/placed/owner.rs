@@ -1,11 +1,12 @@
 //! The stream that owns the placed queues of a direction.
 //!
 //! Sends and receives of a placed queue match by their order, so one stream at a time may use it: a piece of
-//! another one would have to wait for a piece that its rank may not send before. The receiver decides, since it
-//! knows which messages its rank expects. It claims a free queue for the stream whose bulk message is announced
-//! first, posts receives, and tells the sender, which sends bulk messages of that stream without asking from then
-//! on. A bulk message of another stream is *relayed*: it travels in slots. The receiver then takes the queue from
-//! its owner once that is idle: it asks the sender from which message on it has not begun to use the queue.
+//! another one would have to wait for a piece that its rank may not send before. The receiver decides, since
+//! it knows which messages its rank expects. It claims a free queue for the stream whose bulk message is
+//! announced first, posts receives, and tells the sender, which sends bulk messages of that stream without
+//! asking from then on. A bulk message of another stream is *relayed*: it travels in slots. The receiver then
+//! takes the queue from its owner once that is idle: it asks the sender from which message on it has not
+//! begun to use the queue.
 //!
 //! Bulk messages are numbered on their stream, at both ends in the same order.
 //!
@@ -15,7 +16,7 @@ use crate::driver::verbs::{stream::Way, wire::is_before};
 
 /// The receiver's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct RecvOwner {
+pub(in crate::driver::verbs) struct RecvOwner {
     state: Ownership,
 }
 
@@ -33,7 +34,7 @@ enum Ownership {
 
 /// How an announced bulk message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(in crate::driver::verbs) enum Claim {
     /// By the placed queues, which the stream owned already.
     Owner,
     /// By the placed queues, which the stream owns from now on; the sender must be told.
@@ -46,7 +47,7 @@ pub(super) enum Claim {
 
 impl RecvOwner {
     /// Decides how the bulk message `number` of a stream travels.
-    pub(super) fn claim(&mut self, stream: usize, number: u32) -> Claim {
+    pub(in crate::driver::verbs) fn claim(&mut self, stream: usize, number: u32) -> Claim {
         match self.state {
             Ownership::Free => {
                 self.state = Ownership::Owned { stream };
@@ -63,14 +64,14 @@ impl RecvOwner {
 
     /// A message of another stream was relayed while nothing of the owner is expected. Returns the stream
     /// that the sender must be asked about.
-    pub(super) fn revoke(&mut self) -> Option<usize> {
+    pub(in crate::driver::verbs) fn revoke(&mut self) -> Option<usize> {
         let Ownership::Owned { stream } = self.state else { return None };
         self.state = Ownership::Asked { stream };
         Some(stream)
     }
 
     /// The sender's answer.
-    pub(super) fn revoked(&mut self, stream: usize, until: u32) {
+    pub(in crate::driver::verbs) fn revoked(&mut self, stream: usize, until: u32) {
         if self.state == (Ownership::Asked { stream }) {
             self.state = Ownership::Ending { stream, until };
         }
@@ -78,7 +79,7 @@ impl RecvOwner {
 
     /// Frees the queues if all messages that the owner may send have been received. `announced` is the number
     /// of the owner's next message to be announced, and nothing that was announced is expected.
-    pub(super) fn end(&mut self, announced: impl Fn(usize) -> u32) {
+    pub(in crate::driver::verbs) fn end(&mut self, announced: impl Fn(usize) -> u32) {
         if let Ownership::Ending { stream, until } = self.state
             && !is_before(announced(stream), until)
         {
@@ -89,7 +90,7 @@ impl RecvOwner {
 
 /// The sender's view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct SendOwner {
+pub(in crate::driver::verbs) struct SendOwner {
     /// The stream that may use the queues, from this message on.
     owner: Option<(usize, u32)>,
     /// Messages that travel in slots.
@@ -98,7 +99,7 @@ pub(super) struct SendOwner {
 
 impl SendOwner {
     /// How the bulk message `number` of a stream is sent; `None` while the receiver has not told.
-    pub(super) fn way(&self, stream: usize, number: u32) -> Option<Way> {
+    pub(in crate::driver::verbs) fn way(&self, stream: usize, number: u32) -> Option<Way> {
         if self.owner.is_some_and(|(owner, from)| owner == stream && !is_before(number, from)) {
             Some(Way::Placed)
         } else {
@@ -107,22 +108,22 @@ impl SendOwner {
     }
 
     /// The receiver has posted receives for a stream.
-    pub(super) fn give(&mut self, stream: usize, from: u32) {
+    pub(in crate::driver::verbs) fn give(&mut self, stream: usize, from: u32) {
         self.owner = Some((stream, from));
     }
 
     /// The receiver wants a message in slots. A rank expects few at a time.
-    pub(super) fn relay(&mut self, stream: usize, number: u32) {
+    pub(in crate::driver::verbs) fn relay(&mut self, stream: usize, number: u32) {
         self.relayed.push((stream, number));
     }
 
     /// A relayed message has been sent.
-    pub(super) fn relay_sent(&mut self, stream: usize, number: u32) {
+    pub(in crate::driver::verbs) fn relay_sent(&mut self, stream: usize, number: u32) {
         self.relayed.retain(|relayed| *relayed != (stream, number));
     }
 
     /// The receiver wants the queues; the answer is `begun`, the first message that has not begun.
-    pub(super) fn take(&mut self, stream: usize) {
+    pub(in crate::driver::verbs) fn take(&mut self, stream: usize) {
         self.owner = self.owner.filter(|(owner, _)| *owner != stream);
     }
 }

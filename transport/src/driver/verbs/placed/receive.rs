@@ -1,25 +1,17 @@
 //! Pieces on their way from a peer.
 //!
-//! The runtime announces a bulk message with the memory that it goes to. Its pieces are received right there, or,
-//! where that memory is not registered or the bytes are combined with others, in staging places, from which they
-//! are handed over in place.
+//! The runtime announces a bulk message with the memory that it goes to. Its pieces are received right there,
+//! or, where that memory is not registered or the bytes are combined with others, in staging places, from
+//! which they are handed over in place.
 //!
-//! Invariant: pieces are handed over in order and once. No receive is posted for a piece that was handed over.
+//! Invariant: pieces are handed over in order and once. No receive is posted for a piece that was handed
+//! over.
+//!
+//! This module is pure: time is passed in.
 
-use super::{
-    STAGES,
-    owner::{Claim, RecvOwner},
-};
 use crate::{
-    RecvProgress, RecvState, Sink, TransportError,
-    driver::verbs::{
-        notice::Notice,
-        peer::{Env, Peer, read},
-        rail::Posted,
-        wire::{Header, Kind, Mark, checksum, message_checksum},
-    },
-    memory::SpanMut,
-    verbs::PostError,
+    RecvState,
+    driver::verbs::{rail::Posted, staging::RecvStages},
 };
 use std::{
     collections::VecDeque,
@@ -30,8 +22,10 @@ use std::{
 const ANNOUNCED: usize = 64;
 /// Time after which the sender is asked about a piece, on unreliable connections.
 const ASK_AFTER: Duration = Duration::from_millis(2);
-/// A piece that its sender has called sent that often, and that has not come, is lost.
+/// Replies that a piece was sent after which a piece that has not come is lost.
 const LOST_AFTER: u8 = 10;
+/// In [`RecvState`]: the announced message travels in slots.
+const RELAYED: u64 = 1 << 32;
 
 /// A message that is expected.
 #[derive(Clone, Copy, Debug, Hash)]
@@ -48,47 +42,56 @@ struct Message {
 
 /// A piece that is expected, or has been received and not been handed over.
 #[derive(Clone, Copy, Debug, Hash)]
-struct Piece {
+pub(in crate::driver::verbs) struct RecvPiece {
     /// Number of its message, among all that were announced.
     message: u32,
     /// Offset in its message.
-    offset: usize,
-    len: usize,
-    at: usize,
-    is_staged: bool,
-    /// Whether its bytes are here, in the present epoch.
-    is_here: bool,
+    pub(in crate::driver::verbs) offset: usize,
+    pub(in crate::driver::verbs) len: usize,
+    pub(in crate::driver::verbs) at: usize,
+    pub(in crate::driver::verbs) is_staged: bool,
+    /// Whether its bytes have come in the present epoch.
+    pub(in crate::driver::verbs) is_here: bool,
     /// Whether it is complete.
     has_arrived: bool,
 }
 
+/// The next piece whose receives must be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::driver::verbs) struct Unposted {
+    pub(in crate::driver::verbs) number: u32,
+    pub(in crate::driver::verbs) at: usize,
+    pub(in crate::driver::verbs) len: usize,
+    /// Its receives that are posted already.
+    pub(in crate::driver::verbs) already: Posted,
+}
+
 /// The incoming direction.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct PlacedRecv {
-    owner: RecvOwner,
+pub(in crate::driver::verbs) struct PlacedRecv {
     /// Messages that are not handed over, and the number of the first.
     messages: VecDeque<Message>,
     first_message: u32,
     /// Pieces that are not handed over, and the number of the first.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<RecvPiece>,
     first_piece: u32,
     /// All pieces before this one have arrived.
     done: u32,
     told_done: u32,
-    /// Number of the next piece whose receives are to be posted in this epoch, and which of them are.
+    /// Number of the next piece whose receives are to be posted in this epoch, and its receives that are
+    /// posted.
     next: u32,
     posted: Posted,
-    stage_base: usize,
-    /// The piece that is waited for, since when, and how often its sender has said that it was sent.
+    stages: RecvStages,
+    /// The piece that is waited for, the start of the wait, and the sender's replies that it was sent.
     waiting: Option<(u32, Instant, u8)>,
     /// Receives that the device takes at a time, once it has refused one.
     limit: usize,
 }
 
 impl PlacedRecv {
-    pub(super) fn new(stage_base: usize) -> PlacedRecv {
+    pub(super) fn new(stages: RecvStages) -> PlacedRecv {
         PlacedRecv {
-            owner: RecvOwner::default(),
             messages: VecDeque::with_capacity(ANNOUNCED),
             first_message: 0,
             pieces: VecDeque::with_capacity(64),
@@ -97,86 +100,158 @@ impl PlacedRecv {
             told_done: 0,
             next: 0,
             posted: Posted::None,
-            stage_base,
+            stages,
             waiting: None,
             limit: usize::MAX,
         }
     }
 
+    /// Number of the first piece that has not arrived.
     #[inline]
-    pub(super) fn done(&self) -> u32 {
+    pub(in crate::driver::verbs) fn done(&self) -> u32 {
         self.done
     }
 
+    /// Whether the peer should be told of the pieces that have arrived.
     #[inline]
-    pub(super) fn owes_done(&self) -> bool {
+    pub(in crate::driver::verbs) fn owes_done(&self) -> bool {
         let untold = self.done.wrapping_sub(self.told_done);
         untold >= 4 || untold > 0 && self.done == self.end()
     }
 
-    pub(super) fn has_untold_done(&self) -> bool {
+    /// Whether the peer does not know of all pieces that have arrived.
+    pub(in crate::driver::verbs) fn has_untold_done(&self) -> bool {
         self.done != self.told_done
     }
 
     #[inline]
-    pub(super) fn done_told(&mut self) {
+    pub(in crate::driver::verbs) fn done_told(&mut self) {
         self.told_done = self.done;
     }
 
-    pub(super) fn is_idle(&self) -> bool {
+    /// Whether no message is expected.
+    pub(in crate::driver::verbs) fn is_idle(&self) -> bool {
         self.messages.is_empty()
+    }
+
+    /// Whether no further message can be announced now.
+    pub(in crate::driver::verbs) fn is_full(&self) -> bool {
+        self.messages.len() == ANNOUNCED
+    }
+
+    /// Adds a message of a stream, which goes to registered memory at the offset `destination`, if that is
+    /// given.
+    pub(in crate::driver::verbs) fn announce(
+        &mut self,
+        stream: usize,
+        number: u32,
+        total: usize,
+        destination: Option<usize>,
+    ) {
+        self.messages.push_back(Message { stream, number, total, divided: 0, destination });
     }
 
     fn end(&self) -> u32 {
         self.first_piece.wrapping_add(self.pieces.len() as u32)
     }
 
-    fn piece_mut(&mut self, number: u32) -> Option<&mut Piece> {
+    fn piece_mut(&mut self, number: u32) -> Option<&mut RecvPiece> {
         self.pieces.get_mut(number.wrapping_sub(self.first_piece) as usize)
     }
 
-    /// All receives of the present epoch are gone.
-    pub(super) fn stop(&mut self) {
+    /// A piece that is expected, or has arrived and not been handed over.
+    pub(in crate::driver::verbs) fn piece(&self, number: u32) -> Option<RecvPiece> {
+        self.pieces.get(number.wrapping_sub(self.first_piece) as usize).copied()
+    }
+
+    /// Ends an epoch: all of its receives are gone.
+    pub(in crate::driver::verbs) fn stop(&mut self) {
         self.next = self.done;
         self.posted = Posted::None;
         self.waiting = None;
-        // All pieces from the first missing one on are sent again. None of them counts as received until it has
-        // come again, so that no piece is written after it was handed over.
+        // All pieces from the first missing one on are sent again. None of them counts as received until it
+        // has come again, so that no piece is written after it was handed over.
         let first = self.done.wrapping_sub(self.first_piece) as usize;
         for piece in self.pieces.iter_mut().skip(first) {
             (piece.is_here, piece.has_arrived) = (false, false);
         }
     }
 
+    fn outstanding(&self) -> usize {
+        self.next.wrapping_sub(self.done) as usize
+    }
+
+    /// The next piece whose receives must be posted, with at most `window` pieces outstanding. `piece_len`
+    /// returns the bytes of the pieces of a message from its length.
+    pub(in crate::driver::verbs) fn unposted(
+        &mut self,
+        window: usize,
+        piece_len: impl Fn(usize) -> usize,
+    ) -> Option<Unposted> {
+        let is_full = self.outstanding() >= window.min(self.limit);
+        if is_full || self.next == self.end() && !self.divide(piece_len) {
+            return None;
+        }
+        let (number, already) = (self.next, self.posted);
+        self.piece(number).map(|piece| Unposted { number, at: piece.at, len: piece.len, already })
+    }
+
+    /// Notes that both receives of the next piece are posted.
+    pub(in crate::driver::verbs) fn posted_both(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        self.posted = Posted::None;
+    }
+
+    /// Notes that the device has refused a receive of the next piece, and takes no more at a time from now
+    /// on. Returns false if it takes none at all.
+    pub(in crate::driver::verbs) fn refused(&mut self, posted: Posted) -> bool {
+        self.posted = posted.max(self.posted);
+        let outstanding = self.outstanding();
+        if outstanding > 0 {
+            self.limit = outstanding;
+        }
+        outstanding > 0
+    }
+
     /// Divides the next piece off the announced messages; false when there is none, or no place for it.
-    fn divide(&mut self, piece_bytes: usize) -> bool {
+    fn divide(&mut self, piece_len: impl Fn(usize) -> usize) -> bool {
         let open = self.messages.iter().position(|message| message.divided < message.total);
         let Some(index) = open else { return false };
         let number = self.end();
-        let (first_message, first_piece) = (self.first_message, self.first_piece);
         let message = &mut self.messages[index];
-        let is_staged = message.destination.is_none();
-        if is_staged && number.wrapping_sub(first_piece) >= STAGES {
-            return false;
-        }
         let offset = message.divided;
-        let len = (message.total - offset).min(piece_bytes);
-        let stage = self.stage_base + (number % STAGES) as usize * piece_bytes;
+        let place = match message.destination {
+            Some(at) => Some(at + offset),
+            None => self.stages.place(number, self.first_piece),
+        };
+        let Some(at) = place else { return false };
+        let len = (message.total - offset).min(piece_len(message.total));
         message.divided += len;
-        self.pieces.push_back(Piece {
-            message: first_message.wrapping_add(index as u32),
+        self.pieces.push_back(RecvPiece {
+            message: self.first_message.wrapping_add(index as u32),
             offset,
             len,
-            at: message.destination.map_or(stage, |at| at + offset),
-            is_staged,
+            at,
+            is_staged: message.destination.is_none(),
             is_here: false,
             has_arrived: false,
         });
         true
     }
 
+    /// Notes that a piece of that many bytes has come; false if it is not the one that was expected.
+    pub(in crate::driver::verbs) fn came(&mut self, number: u32, bytes: u32) -> bool {
+        match self.piece_mut(number) {
+            Some(piece) if piece.len == bytes as usize => {
+                piece.is_here = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Notes that a piece is complete.
-    fn complete(&mut self, number: u32) {
+    pub(in crate::driver::verbs) fn complete(&mut self, number: u32) {
         if let Some(piece) = self.piece_mut(number) {
             piece.has_arrived = true;
         }
@@ -184,260 +259,67 @@ impl PlacedRecv {
             self.done = self.done.wrapping_add(1);
         }
     }
-}
 
-/// In [`RecvState`]: the announced message travels in slots.
-const RELAYED: u64 = 1 << 32;
-
-impl Peer {
-    /// Announces a bulk message of a stream; false when it must be announced again later.
-    pub(in crate::driver::verbs) fn announce_placed(
-        &mut self,
-        env: &mut Env<'_>,
-        stream: usize,
-        state: &mut RecvState,
-        destination: Option<SpanMut<'_>>,
-    ) -> Result<bool, TransportError> {
-        let Some(placed) = &mut self.placed else { return Ok(true) };
-        let recv = &mut placed.recv;
-        if recv.messages.len() == ANNOUNCED {
-            return Ok(false);
-        }
-        let number = self.streams[stream].recv.announced;
-        let claim = recv.owner.claim(stream, number);
-        match claim {
-            Claim::Unknown => return Ok(false),
-            Claim::Relay => {
-                self.notices.push_back(Notice::Relay { stream, number });
-                let is_idle = recv.messages.is_empty();
-                if let Some(owner) = is_idle.then(|| recv.owner.revoke()).flatten() {
-                    self.notices.push_back(Notice::Revoke { stream: owner });
-                }
-                state.announced = Some(RELAYED | u64::from(number));
+    /// The sender has replied that it has sent a piece in this epoch; returns whether the piece is lost. The
+    /// reply went by another queue than the piece, so a few replies may overtake it.
+    pub(in crate::driver::verbs) fn was_sent(&mut self, number: u32) -> bool {
+        let done = self.done;
+        match &mut self.waiting {
+            Some((piece, _, replies)) if *piece == number && done == number => {
+                *replies += 1;
+                *replies >= LOST_AFTER
             }
-            Claim::Owner | Claim::NewOwner => {
-                if claim == Claim::NewOwner {
-                    self.notices.push_back(Notice::Placed { stream, from: number });
-                }
-                let destination = destination.and_then(|span| env.locate(span.as_mut_ptr(), span.len()));
-                let message = Message { stream, number, total: state.len, divided: 0, destination };
-                recv.messages.push_back(message);
-                state.announced = Some(u64::from(number));
-            }
-        }
-        self.streams[stream].recv.announced = number.wrapping_add(1);
-        self.post_receives(env)?;
-        self.flush(env)?;
-        Ok(true)
-    }
-
-    /// The sender has not begun the messages of a stream from `until` on.
-    pub(in crate::driver::verbs) fn placed_revoked(&mut self, stream: usize, until: u32) {
-        if let Some(placed) = &mut self.placed {
-            placed.recv.owner.revoked(stream, until);
-        }
-        self.end_owner();
-    }
-
-    fn end_owner(&mut self) {
-        if let Some(placed) = &mut self.placed
-            && placed.recv.messages.is_empty()
-        {
-            placed.recv.owner.end(|stream| self.streams[stream].recv.announced);
+            _ => false,
         }
     }
 
-    /// Posts the receives of expected pieces, in order, as far as the epoch and the device allow.
-    pub(in crate::driver::verbs) fn post_receives(
-        &mut self,
-        env: &mut Env<'_>,
-    ) -> Result<(), TransportError> {
-        loop {
-            let Some(placed) = &mut self.placed else { return Ok(()) };
-            let recv = &mut placed.recv;
-            let outstanding = recv.next.wrapping_sub(recv.done) as usize;
-            if !placed.epoch.is_up() || outstanding >= env.rules.window.min(recv.limit) {
-                return Ok(());
-            }
-            if recv.next == recv.end() && !recv.divide(env.rules.piece_bytes) {
-                return Ok(());
-            }
-            let (number, already) = (recv.next, recv.posted);
-            let Some(piece) = recv.piece_mut(number).copied() else { return Ok(()) };
-            let rail = placed.epoch.incoming_rail(number);
-            let posted = self.rails[rail].expect_piece(env, number, (piece.at, piece.len), already)?;
-            let Some(placed) = &mut self.placed else { return Ok(()) };
-            match posted {
-                Ok(Posted::Both) => {
-                    placed.recv.next = number.wrapping_add(1);
-                    placed.recv.posted = Posted::None;
-                }
-                Ok(posted) => {
-                    placed.recv.posted = posted.max(already);
-                    self.streams[0].counters.refused += 1;
-                    if outstanding == 0 {
-                        return self.take_down(env, rail, "the device takes no receives of a piece");
-                    }
-                    placed.recv.limit = outstanding;
-                    return Ok(());
-                }
-                Err(PostError::Full) => return Ok(()),
-                Err(error) => return self.begin_epoch(env, &error.to_string()),
-            }
-        }
-    }
-
-    /// Something has arrived where a piece was expected.
-    pub(in crate::driver::verbs) fn piece_came(
-        &mut self,
-        env: &mut Env<'_>,
-        (number, bytes): (u32, u32),
-    ) -> Result<(), TransportError> {
-        let Some(placed) = &mut self.placed else { return Ok(()) };
-        match placed.recv.piece_mut(number) {
-            Some(piece) if piece.len == bytes as usize => {
-                piece.is_here = true;
-                Ok(())
-            }
-            _ => self.begin_epoch(env, "a message was lost"),
-        }
-    }
-
-    /// Something has arrived where a trailer was expected.
-    pub(in crate::driver::verbs) fn trailer_came(
-        &mut self,
-        env: &mut Env<'_>,
-        rail: usize,
-        (number, bytes): (u32, u32),
-    ) -> Result<(), TransportError> {
-        let Some(mark) = self.trailer(env, rail, number, bytes as usize) else {
-            return self.begin_epoch(env, "a message was lost");
-        };
-        let Some(placed) = &mut self.placed else { return Ok(()) };
-        let Some(piece) = placed.recv.piece_mut(number).copied() else { return Ok(()) };
-        if !piece.is_here {
-            return self.begin_epoch(env, "a message was lost");
-        }
-        if env.rules.checksum && mark.crc != checksum(env.memory.bytes(piece.at, piece.len)) {
-            return self.begin_epoch(env, "a message was damaged");
-        }
-        placed.recv.complete(number);
-        self.post_receives(env)
-    }
-
-    /// The mark of a trailer, if it is whole and of that piece.
-    fn trailer(&self, env: &Env<'_>, rail: usize, piece: u32, bytes: usize) -> Option<Mark> {
-        if bytes != size_of::<Header>() + size_of::<Mark>() {
+    /// The piece that the sender must be asked about now, if one has kept this rank waiting. `is_up` tells
+    /// whether pieces can travel.
+    pub(in crate::driver::verbs) fn overdue(&mut self, is_up: bool, now: Instant) -> Option<u32> {
+        if !is_up || self.done == self.next {
+            self.waiting = None;
             return None;
         }
-        let epoch = self.placed.as_ref()?.epoch.number();
-        let at = self.rails[rail].trailer_in(piece);
-        let header = read::<Header>(env.memory, at);
-        let kind = header.checked(bytes).ok()?;
-        let mark = read::<Mark>(env.memory, at + size_of::<Header>());
-        let is_whole = !env.rules.checksum || header.crc == message_checksum(env.memory.bytes(at, bytes));
-        let is_ours = kind == Kind::Trailer && mark.piece == piece && mark.attempt == epoch;
-        (is_whole && is_ours).then_some(mark)
-    }
-
-    /// The peer has sent a piece that has not arrived. It went by another queue than this word.
-    pub(in crate::driver::verbs) fn was_sent(
-        &mut self,
-        env: &mut Env<'_>,
-        mark: Mark,
-    ) -> Result<(), TransportError> {
-        let Some(placed) = &mut self.placed else { return Err(self.protocol("a reply for no queue")) };
-        let is_waited_for = placed.recv.done == mark.piece && placed.epoch.number() == mark.attempt;
-        if let Some((piece, _, said)) = &mut placed.recv.waiting
-            && *piece == mark.piece
-            && is_waited_for
-        {
-            *said += 1;
-            if *said >= LOST_AFTER {
-                return self.begin_epoch(env, "a message was lost");
-            }
-        }
-        Ok(())
-    }
-
-    /// Asks about the next piece if it has kept this rank waiting.
-    pub(in crate::driver::verbs) fn probe_placed(
-        &mut self,
-        env: &mut Env<'_>,
-        now: Instant,
-    ) -> Result<(), TransportError> {
-        let Some(placed) = &mut self.placed else { return Ok(()) };
-        let recv = &mut placed.recv;
-        if !placed.epoch.is_up() || recv.done == recv.next {
-            recv.waiting = None;
-            return Ok(());
-        }
-        match &mut recv.waiting {
-            Some((piece, since, _)) if *piece == recv.done => {
+        match &mut self.waiting {
+            Some((piece, since, _)) if *piece == self.done => {
                 if now.saturating_duration_since(*since) < ASK_AFTER {
-                    return Ok(());
+                    return None;
                 }
                 *since = now;
+                Some(self.done)
             }
             waiting => {
-                *waiting = Some((recv.done, now, 0));
-                return Ok(());
+                *waiting = Some((self.done, now, 0));
+                None
             }
         }
-        let mark = Mark { piece: recv.done, crc: 0, stream: 0, attempt: placed.epoch.number() };
-        let rail = placed.epoch.incoming_rail(recv.done);
-        if self.rails[rail].is_up() {
-            self.say(env, rail, Kind::Probe, bytemuck::bytes_of(&mark))?;
-        }
-        Ok(())
     }
 
-    /// Hands over the pieces that have arrived of the message that is first in line.
-    pub(in crate::driver::verbs) fn hand_over_placed(
-        &mut self,
-        env: &mut Env<'_>,
-        stream: usize,
-        state: &mut RecvState,
-        sink: &mut dyn Sink,
-    ) -> Result<RecvProgress, TransportError> {
-        let Some(placed) = &mut self.placed else { return Ok(RecvProgress::Idle) };
-        let (recv, counters) = (&mut placed.recv, &mut self.streams[stream].counters);
-        let is_first = recv.messages.front().is_some_and(|message| {
-            message.stream == stream && state.announced == Some(message.number.into())
-        });
-        let before = state.received;
-        while is_first
-            && let Some(piece) = recv.pieces.front().copied()
-            && piece.has_arrived
-            && piece.message == recv.first_message
-        {
-            if piece.is_staged {
-                if sink.destination().is_some() {
-                    counters.copied_bytes += piece.len as u64;
-                }
-                sink.write(piece.offset, env.memory.span(piece.at, piece.len));
-            }
-            state.received += piece.len;
-            recv.pieces.pop_front();
-            recv.first_piece = recv.first_piece.wrapping_add(1);
-        }
-        if state.received == before {
-            self.check()?;
-            return Ok(RecvProgress::Idle);
-        }
-        counters.moved_bytes += (state.received - before) as u64;
-        let is_complete = state.received == state.len;
-        if is_complete {
-            recv.messages.pop_front();
-            recv.first_message = recv.first_message.wrapping_add(1);
-            counters.received_messages += 1;
-            self.streams[stream].recv.end_message();
-            self.end_owner();
-        }
-        self.post_receives(env)?;
-        self.flush(env)?;
-        Ok(if is_complete { RecvProgress::Complete } else { RecvProgress::Advanced })
+    /// Whether the message that is first in line is this one.
+    pub(in crate::driver::verbs) fn is_first(&self, stream: usize, state: &RecvState) -> bool {
+        self.messages
+            .front()
+            .is_some_and(|message| message.stream == stream && state.announced == Some(message.number.into()))
     }
+
+    /// Takes out the next piece of the first message, if it has arrived.
+    pub(in crate::driver::verbs) fn pop(&mut self) -> Option<RecvPiece> {
+        let first = self.first_message;
+        let piece = self.pieces.pop_front_if(|piece| piece.has_arrived && piece.message == first)?;
+        self.first_piece = self.first_piece.wrapping_add(1);
+        Some(piece)
+    }
+
+    /// Takes out the first message, all of whose pieces have been handed over.
+    pub(in crate::driver::verbs) fn end_message(&mut self) {
+        self.messages.pop_front();
+        self.first_message = self.first_message.wrapping_add(1);
+    }
+}
+
+/// The value of [`RecvState::announced`] for a message that travels in slots.
+pub(in crate::driver::verbs) fn relayed(number: u32) -> u64 {
+    RELAYED | u64::from(number)
 }
 
 /// Whether an announced message travels in slots.
@@ -446,4 +328,99 @@ pub(in crate::driver::verbs) fn is_relayed(state: &RecvState) -> bool {
 }
 
 #[cfg(test)]
-mod model;
+mod tests {
+    use super::*;
+    use crate::driver::verbs::staging::staging;
+
+    const PIECE: usize = 100;
+
+    fn post_all(recv: &mut PlacedRecv, window: usize) -> Vec<Unposted> {
+        let next = || {
+            let unposted = recv.unposted(window, |_| PIECE)?;
+            recv.posted_both();
+            Some(unposted)
+        };
+        std::iter::from_fn(next).collect()
+    }
+
+    fn expecting(total: usize, destination: Option<usize>) -> PlacedRecv {
+        let mut recv = PlacedRecv::new(staging(0, PIECE).1);
+        recv.announce(0, 0, total, destination);
+        recv
+    }
+
+    #[test]
+    fn pieces_arrive_in_their_places_and_are_handed_over_in_order() {
+        let mut recv = expecting(250, Some(5000));
+        let posted = post_all(&mut recv, 8);
+        assert_eq!(
+            posted.iter().map(|p| (p.at, p.len)).collect::<Vec<_>>(),
+            [(5000, 100), (5100, 100), (5200, 50)]
+        );
+        assert!(recv.came(1, 100) && !recv.came(2, 100) && !recv.came(3, 50));
+        recv.complete(1);
+        assert!(recv.pop().is_none() && recv.done() == 0);
+        recv.complete(0);
+        assert_eq!((recv.done(), recv.has_untold_done(), recv.owes_done()), (2, true, false));
+        recv.complete(2);
+        assert!(recv.owes_done());
+        assert_eq!(
+            std::iter::from_fn(|| recv.pop()).map(|piece| piece.offset).collect::<Vec<_>>(),
+            [0, 100, 200]
+        );
+        recv.end_message();
+        assert!(recv.is_idle());
+    }
+
+    #[test]
+    fn staged_pieces_wait_for_a_free_place() {
+        let mut recv = expecting(20 * PIECE, None);
+        assert_eq!(post_all(&mut recv, 16).len(), 8);
+        recv.complete(0);
+        assert!(post_all(&mut recv, 16).is_empty());
+        recv.pop().expect("the first piece");
+        assert_eq!(post_all(&mut recv, 16).len(), 1);
+    }
+
+    #[test]
+    fn a_refused_receive_bounds_the_pieces_outstanding() {
+        let mut recv = expecting(9 * PIECE, Some(0));
+        assert!(!recv.refused(Posted::None), "the device takes nothing");
+        for _ in 0..2 {
+            recv.unposted(8, |_| PIECE).expect("a piece");
+            recv.posted_both();
+        }
+        recv.unposted(8, |_| PIECE).expect("a piece");
+        assert!(recv.refused(Posted::Piece));
+        assert_eq!(recv.unposted(8, |_| PIECE), None, "two at a time");
+        recv.complete(0);
+        let next = recv.unposted(8, |_| PIECE).expect("a piece");
+        assert_eq!((next.number, next.already), (2, Posted::Piece));
+    }
+
+    #[test]
+    fn a_new_epoch_expects_all_pieces_from_the_first_missing_one_on() {
+        let mut recv = expecting(300, Some(0));
+        post_all(&mut recv, 8);
+        [0, 2].into_iter().for_each(|number| {
+            assert!(recv.came(number, 100));
+            recv.complete(number);
+        });
+        recv.stop();
+        assert!(!recv.piece(2).expect("expected").is_here);
+        assert_eq!(post_all(&mut recv, 8).iter().map(|p| p.number).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_piece_is_lost_that_was_sent_and_does_not_come() {
+        let (mut recv, began) = (expecting(100, Some(0)), Instant::now());
+        post_all(&mut recv, 8);
+        assert_eq!(recv.overdue(true, began), None, "the wait begins");
+        assert_eq!(recv.overdue(true, began + ASK_AFTER), Some(0));
+        assert_eq!(recv.overdue(true, began + ASK_AFTER), None, "asked just now");
+        assert!(!(1..LOST_AFTER).any(|_| recv.was_sent(0)) && recv.was_sent(0));
+        assert!(!recv.was_sent(1), "a reply about another piece");
+        assert_eq!(recv.overdue(false, began + 2 * ASK_AFTER), None);
+        assert!(!recv.was_sent(0), "the wait has ended");
+    }
+}

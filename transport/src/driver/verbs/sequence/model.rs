@@ -1,4 +1,5 @@
-//! Exhaustive check of both halves: all orders of loss, delivery, repetition and a rail's fall, for a few messages.
+//! Exhaustive check of both halves: all orders of loss, delivery, repetition and a rail's fall, for a few
+//! messages.
 //!
 //! The model loses no acknowledgements, since a lost one leaves the same state as one that was never sent.
 

@@ -1,7 +1,7 @@
 //! Exhaustive check of both views: all interleavings of two streams that want the queues of a direction.
 //!
-//! The other direction has owners of its own. Control messages and relayed messages are sequenced, so they arrive in
-//! order, and so do pieces. The order between both kinds is open.
+//! The other direction has owners of its own. Control messages and relayed messages are sequenced, so they
+//! arrive in order, and so do pieces. The order between both kinds is open.
 
 use super::*;
 use crate::driver::verbs::explore::{Model, explore};
@@ -234,8 +234,8 @@ impl Model for World {
         }
     }
 
-    /// Checks that both ends agree and that all messages arrive, also those of one stream while an end neglects the
-    /// other one.
+    /// Checks that both ends agree and that all messages arrive, also those of one stream while an end
+    /// neglects the other one.
     fn check(&self) {
         for stream in 0..2 {
             let (number, way) = self.present[stream];

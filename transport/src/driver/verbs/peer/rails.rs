@@ -1,56 +1,31 @@
 //! The cables to one peer: what happens when one falls, and how it comes back.
 //!
-//! When something is wrong with a rail, an end makes its queue pairs dead first, so that nothing can arrive through
-//! them any more. It then tells the peer by another rail, and sends again what was not acknowledged. Once its port is
-//! active, its queue pairs are made new, and a handshake by the rail itself opens it again (`handshake`). A rail
-//! that does not answer falls too (`pulse`).
+//! When something is wrong with a rail, an end makes its queue pairs dead first, so that nothing can arrive
+//! through them any more. It then tells the peer by another rail, and sends again what was not acknowledged.
+//! Once its port is active, its queue pairs are made new, and a handshake by the rail itself opens it again
+//! (`handshake`). A rail that does not answer falls too (`pulse`).
 //!
 //! A peer without a rail is waited for: a cable that was pulled may be plugged in again. Only after
-//! [`Rules::cable_wait`](super::peer::Rules) is the peer unreachable.
+//! `Rules::cable_wait` is the peer unreachable.
 
-use super::{
-    notice::Notice,
-    peer::{Env, Peer},
-    pulse::Pulse,
-    rail::Rail,
-    wire::Kind,
+use super::Peer;
+use crate::{
+    TransportError,
+    driver::verbs::{env::Env, notice::Notice, pulse::Pulse, rail::Rail, wire::Kind},
 };
-use crate::TransportError;
-use std::time::{Duration, Instant};
-
-/// Time between attempts to open a rail: the first and the longest.
-const FIRST_ATTEMPT: Duration = Duration::from_millis(2);
-const LAST_ATTEMPT: Duration = Duration::from_millis(200);
-/// Attempts to open a rail in one life; then its queue pairs are made new once more.
-const HELLOS: u32 = 20;
-
-/// Attempts to open a rail.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Attempts {
-    next: Option<Instant>,
-    made: u32,
-    /// Number of times that the rail was silent since it last answered.
-    silences: u32,
-}
-
-impl Attempts {
-    /// Whether it is time for the next attempt.
-    fn is_due(&mut self, now: Instant) -> bool {
-        if self.next.is_some_and(|next| now < next) {
-            return false;
-        }
-        self.next = Some(now + (FIRST_ATTEMPT * 2u32.saturating_pow(self.made.min(10))).min(LAST_ATTEMPT));
-        self.made += 1;
-        true
-    }
-}
+use std::time::Instant;
 
 impl Peer {
-    /// Connects a rail for the first time; the peer does the same, and both know by the exchange that follows.
-    pub(super) fn start_rail(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
+    /// Connects a rail for the first time; the peer does the same, and both know by the exchange that
+    /// follows.
+    pub(in crate::driver::verbs) fn start_rail(
+        &mut self,
+        env: &mut Env<'_>,
+        index: usize,
+    ) -> Result<(), TransportError> {
         let rail = &mut self.rails[index];
         let connected = rail.connect(&env.rules, |_, _| false).and_then(|()| rail.connect_placed());
-        connected.map_err(|error| TransportError::Rail { rail: rail.ends.name.clone(), error })?;
+        connected.map_err(|error| TransportError::Rail { rail: rail.ends().name.clone(), error })?;
         self.post_slots(env, index)
     }
 
@@ -93,7 +68,7 @@ impl Peer {
         let rail = &mut self.rails[index];
         rail.cause = cause.to_owned();
         if rail.is_up() {
-            rail.attempts = Attempts { silences: rail.attempts.silences, ..Attempts::default() };
+            rail.attempts.restart();
         }
         rail.fence();
         self.sequence.forget_rail(index as u8);
@@ -148,7 +123,7 @@ impl Peer {
         self.streams[0].counters.reconnections += 1;
         self.post_slots(env, index)?;
         if self.rails[index].handshake.is_alive() {
-            self.say(env, index, Kind::Hello, &[])?;
+            self.send_word(env, index, Kind::Hello, &[])?;
         }
         Ok(())
     }
@@ -163,33 +138,51 @@ impl Peer {
     /// Both ends of a rail are new.
     pub(super) fn rail_opened(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         let rail = &mut self.rails[index];
-        rail.attempts = Attempts { silences: rail.attempts.silences, ..Attempts::default() };
+        rail.attempts.restart();
         self.no_rail_since = None;
         self.tell_all = true;
         // The peer learns from it that this end knows.
-        self.say(env, index, Kind::Ack, &[])?;
+        self.send_word(env, index, Kind::Ack, &[])?;
         self.regrant_rail(env, index)?;
         self.check_epoch(env)?;
         self.flush(env)
     }
 
-    /// Gives the queue pairs of all rails something to do. Placed queues have nothing that could be sent without a
-    /// piece: they are made new, by one end, while no piece is in flight.
+    /// Prefers one rail, or none.
+    pub(in crate::driver::verbs) fn prefer(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: Option<usize>,
+    ) -> Result<(), TransportError> {
+        for (index, one) in self.rails.iter_mut().enumerate() {
+            one.is_chosen = rail.is_none_or(|rail| rail == index);
+        }
+        self.check_epoch(env)?;
+        self.flush(env)
+    }
+
+    /// Gives the queue pairs of all rails something to do. Placed queues have nothing that could be sent
+    /// without a piece: they are made new, by one end, while no piece is in flight.
     pub(super) fn keep_alive(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         for index in 0..self.rails.len() {
             if self.rails[index].is_up() {
-                self.say(env, index, Kind::Ping, &[])?;
+                self.send_word(env, index, Kind::Ping, &[])?;
             }
         }
-        let is_idle = self.placed.as_ref().is_some_and(|placed| placed.is_idle() && placed.is_up());
+        let is_idle = self.placed.as_ref().is_some_and(|placed| placed.is_idle() && placed.epoch.is_up());
         if is_idle && self.is_lower_end {
             self.begin_epoch(env, "it had been silent for long")?;
         }
         Ok(())
     }
 
-    /// Compares rails with their ports: takes down those whose port is down, and opens those whose port is back.
-    pub(super) fn look_at_rails(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+    /// Compares rails with their ports: takes down those whose port is down, and opens those whose port is
+    /// back.
+    pub(in crate::driver::verbs) fn look_at_rails(
+        &mut self,
+        env: &mut Env<'_>,
+        now: Instant,
+    ) -> Result<(), TransportError> {
         for index in 0..self.rails.len() {
             let port = &env.ports[self.rails[index].port()];
             let (is_active, device) = (port.is_active && port.failure.is_none(), port.name());
@@ -204,9 +197,9 @@ impl Peer {
             if !is_active || rail.is_up() || !rail.attempts.is_due(now) {
                 continue;
             }
-            let is_stuck = rail.attempts.made.is_multiple_of(HELLOS);
+            let is_stuck = rail.attempts.is_exhausted();
             if rail.handshake.is_opening() && !is_stuck {
-                self.say(env, index, Kind::Hello, &[])?;
+                self.send_word(env, index, Kind::Hello, &[])?;
             } else {
                 rail.fence();
                 self.open_rail(env, index)?;
@@ -226,14 +219,14 @@ impl Peer {
         let since = *self.no_rail_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
         if waited >= env.rules.cable_wait {
-            self.broken = Some(self.obituary(env));
+            self.broken = Some(self.rail_failures(env));
             return self.check();
         }
         if is_new && !env.rules.cable_wait.is_zero() {
-            (env.say)(&format!(
+            (env.notify)(&format!(
                 "no cable to rank {} works ({}); waiting up to {:?} for one to come back",
                 self.rank,
-                self.obituary(env),
+                self.rail_failures(env),
                 env.rules.cable_wait
             ));
         }
@@ -241,17 +234,21 @@ impl Peer {
     }
 
     /// What happened to each rail, and the state of this rank's ports.
-    fn obituary(&self, env: &Env<'_>) -> String {
+    fn rail_failures(&self, env: &Env<'_>) -> String {
         let one = |rail: &Rail| {
             let port = env.ports[rail.port()].context.port();
             let state = port.ok().and_then(|port| port.state.name()).unwrap_or("silent");
-            format!("{}: {}, our port is {state}", rail.ends.name, rail.cause)
+            format!("{}: {}, our port is {state}", rail.ends().name, rail.cause)
         };
         self.rails.iter().map(one).collect::<Vec<_>>().join("; ")
     }
 
     /// Pings rails that have been quiet while something was expected, and takes down those that stay silent.
-    pub(super) fn check_pulses(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
+    pub(in crate::driver::verbs) fn check_pulses(
+        &mut self,
+        env: &mut Env<'_>,
+        now: Instant,
+    ) -> Result<(), TransportError> {
         if !self.expects_word(now) {
             self.rails.iter_mut().for_each(|rail| rail.pulse.rest(now));
             return Ok(());
@@ -263,18 +260,18 @@ impl Peer {
             }
             if rail.pulse.look(now) {
                 // A queue pair without room for a ping does not answer either.
-                self.say(env, index, Kind::Ping, &[])?;
+                self.send_word(env, index, Kind::Ping, &[])?;
                 self.rails[index].pulse.ping(now);
             }
             let rail = &self.rails[index];
             let others =
                 self.rails.iter().enumerate().filter(|(other, rail)| *other != index && rail.is_up());
             let others: Vec<Pulse> = others.map(|(_, rail)| rail.pulse).collect();
-            if rail.pulse.is_silent(now, others.iter(), rail.attempts.silences) {
-                self.rails[index].attempts.silences += 1;
+            if rail.pulse.is_silent(now, others.iter(), rail.attempts.silences()) {
+                self.rails[index].attempts.note_silence();
                 self.take_down(env, index, "it does not answer")?;
             } else if rail.pulse.has_answered() {
-                self.rails[index].attempts.silences = 0;
+                self.rails[index].attempts.note_answer();
             }
         }
         Ok(())

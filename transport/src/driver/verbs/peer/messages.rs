@@ -1,26 +1,30 @@
 //! Sending and receiving the messages of the runtime.
 //!
-//! A message is copied into slots, fragment by fragment, and travels at once; its caller need not wait. A bulk
-//! message begins with a head; its bytes follow in pieces, or, where its stream may not use them, in slots.
+//! A message is copied into slots, fragment by fragment, and travels at once; its caller need not wait. A
+//! bulk message begins with a head; its bytes follow in pieces, or, where its stream may not use them, in
+//! slots.
 
-use super::{
-    peer::{Env, Peer},
-    placed::is_relayed,
-    stream::{Bytes, Stream, Way, is_bulk},
-    wire::{CONFIRM, Header},
-};
+use super::{Peer, TAKEN};
 use crate::{
     RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    driver::verbs::{
+        env::Env,
+        placed::is_relayed,
+        stream::{Bytes, Stream, Way, is_bulk},
+        wire::{CONFIRM, Header},
+    },
     memory::{Span, SpanMut},
 };
 
 /// In [`SendState`]: the send waits until the fragment of this number is matched.
 const MATCH: u64 = 1 << 32;
+/// In [`SendState`]: the bulk message was sent in slots.
+const RELAYED: u64 = 1 << 34;
 
 impl Peer {
     /// Starts or continues sending a message, of which the first `ready` bytes are valid.
     #[inline]
-    pub(super) fn poll_send(
+    pub(in crate::driver::verbs) fn poll_send(
         &mut self,
         env: &mut Env<'_>,
         stream: usize,
@@ -29,12 +33,12 @@ impl Peer {
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
         self.check()?;
+        let bulk = env.rules.has_pieces() && is_bulk(state.size, src.len());
         if let Some(awaits) = state.awaits {
-            let is_over = self.is_over(stream, awaits);
+            let is_over = self.is_over(stream, awaits, bulk && awaits & RELAYED == 0);
             self.wants_word |= !is_over;
             return Ok(if is_over { SendProgress::Complete } else { SendProgress::Posted });
         }
-        let bulk = env.rules.has_pieces() && is_bulk(state.size, src.len());
         if !bulk {
             return self.send_fragments(env, stream, state, src, ready, false);
         }
@@ -56,9 +60,11 @@ impl Peer {
 
     /// Whether what a send waits for has happened.
     #[inline]
-    fn is_over(&self, stream: usize, awaits: u64) -> bool {
+    fn is_over(&self, stream: usize, awaits: u64, is_in_pieces: bool) -> bool {
         let number = awaits as u32;
-        if awaits & MATCH != 0 {
+        if awaits & TAKEN != 0 {
+            if is_in_pieces { self.has_placed_taken(number) } else { self.sequence.is_sent(number) }
+        } else if awaits & MATCH != 0 {
             self.streams[stream].send.is_matched(number)
         } else if self.placed.is_some() {
             self.has_placed_arrived(number)
@@ -131,14 +137,20 @@ impl Peer {
                 state.awaits = Some(MATCH | u64::from(fragment));
                 return Ok(SendProgress::Posted);
             }
-            return Ok(SendProgress::Complete);
+            // A call must not end with its message still here: nobody might look after it for a while.
+            let last = self.sequence.last();
+            if self.sequence.is_sent(last) {
+                return Ok(SendProgress::Complete);
+            }
+            state.awaits = Some(TAKEN | if is_relayed { RELAYED } else { 0 } | u64::from(last));
+            return Ok(SendProgress::Posted);
         }
         self.wants_word = true;
         Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
     }
 
     /// Announces a receive; false when it must be announced again later.
-    pub(super) fn announce(
+    pub(in crate::driver::verbs) fn announce(
         &mut self,
         env: &mut Env<'_>,
         stream: usize,
@@ -158,7 +170,7 @@ impl Peer {
 
     /// Starts or continues receiving the next message of a stream.
     #[inline]
-    pub(super) fn poll_recv(
+    pub(in crate::driver::verbs) fn poll_recv(
         &mut self,
         env: &mut Env<'_>,
         stream: usize,

@@ -1,18 +1,22 @@
 //! Messages that have arrived in slots.
 //!
 //! A header is checked, its counters are taken in, and the message goes where it belongs: fragments to their
-//! stream, grants to `granted`, news of rails to `rails`. Sequenced messages are taken in order and once; one that
-//! comes early stays in its slot.
+//! stream, grants to `granted`, news of rails to `rails`. Sequenced messages are taken in order and once; one
+//! that comes early stays in its slot.
 
-use super::{
-    handshake::Heard,
-    pace,
-    peer::{Env, Peer, read},
-    sequence::Acceptance,
-    stream::{Bytes, Fragment},
-    wire::{ASK, Grant, Header, Kind, MISSING, Mark, Ready, Selective, message_checksum, nearest},
+use super::Peer;
+use crate::{
+    TransportError,
+    driver::verbs::{
+        bandwidth,
+        env::Env,
+        handshake::Heard,
+        sequence::Acceptance,
+        stream::{Bytes, Fragment},
+        wire::{ASK, Grant, Header, Kind, MISSING, Mark, Ready, Selective, message_checksum, nearest},
+    },
+    verbs::PostError,
 };
-use crate::{TransportError, verbs::PostError};
 
 /// A message in a slot.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +51,7 @@ impl Peer {
             Heard::Answer => {
                 self.put_back(env, rail, queue, slot)?;
                 let answer = if self.rails[rail].is_up() { Kind::Pong } else { Kind::Hello };
-                return self.say(env, rail, answer, &[]).map(drop);
+                return self.send_word(env, rail, answer, &[]).map(drop);
             }
             Heard::Restart => return self.restart_rail(env, rail),
         }
@@ -70,7 +74,7 @@ impl Peer {
         if bytes < size_of::<Header>() {
             return Err(self.protocol("a message that is too short"));
         }
-        let header = read::<Header>(env.memory, at);
+        let header = env.memory.read::<Header>(at);
         let checked = header.checked(bytes);
         let is_whole = || {
             let len = size_of::<Header>() + header.len as usize;
@@ -91,14 +95,14 @@ impl Peer {
         let stream = usize::from(header.stream);
         self.streams[stream].send.raise_limit(header.limit);
         match (&mut self.placed, self.granted.get_mut(stream)) {
-            (Some(placed), _) => placed.arrived_before(header.done),
+            (Some(placed), _) => placed.send.arrived_before(header.done),
             (None, Some(granted)) => granted.send.arrived_before(header.done),
             _ => {}
         }
-        if let Some((rail, cost)) = pace::heard(header.pace)
+        if let Some((rail, cost)) = bandwidth::decode(header.bandwidth)
             && let Some(rail) = self.rails.get_mut(rail)
         {
-            rail.incoming_cost = Some(cost);
+            rail.set_incoming_cost(cost);
         }
     }
 
@@ -110,7 +114,7 @@ impl Peer {
             Kind::Ack => {
                 self.tell_all |= header.flags & ASK != 0;
                 if len == size_of::<Selective>() {
-                    let Selective { received } = read(env.memory, inbound.at);
+                    let Selective { received } = env.memory.read(inbound.at);
                     if header.flags & MISSING != 0 {
                         self.streams[0].counters.retransmissions +=
                             self.sequence.lose(header.ack, received) as u64;
@@ -125,11 +129,11 @@ impl Peer {
                 self.is_gone = true;
                 Ok(())
             }
-            Kind::Ping => self.say(env, rail, Kind::Pong, &[]).map(drop),
+            Kind::Ping => self.send_word(env, rail, Kind::Pong, &[]).map(drop),
             Kind::Hello | Kind::Pong => Ok(()),
             Kind::Probe | Kind::Reply if len != size_of::<Mark>() => Err(self.protocol("a broken probe")),
-            Kind::Probe => self.answer_probe(env, rail, read(env.memory, inbound.at)),
-            Kind::Reply => self.was_sent(env, read(env.memory, inbound.at)),
+            Kind::Probe => self.answer_probe(env, rail, env.memory.read(inbound.at)),
+            Kind::Reply => self.was_sent(env, env.memory.read(inbound.at)),
             _ => Err(self.protocol("an unsequenced message of no such kind")),
         }
     }
@@ -192,19 +196,19 @@ impl Peer {
         match inbound.kind {
             Kind::Grants => {
                 for index in 0..len / size_of::<Grant>() {
-                    self.take_grant(env, read(env.memory, at + index * size_of::<Grant>()))?;
+                    self.take_grant(env, env.memory.read(at + index * size_of::<Grant>()))?;
                 }
                 Ok(())
             }
-            Kind::Sent if is_mark => self.piece_sent(env, usize::from(*rail), read(env.memory, *at)),
-            Kind::Arrived if is_mark => self.had_arrived(env, read(env.memory, *at)),
+            Kind::Sent if is_mark => self.piece_sent(env, usize::from(*rail), env.memory.read(*at)),
+            Kind::Arrived if is_mark => self.had_arrived(env, env.memory.read(*at)),
             Kind::RailDown => {
                 let cause = text(env.memory.bytes(*at, len));
                 self.peer_took_down(env, value as usize, header.flags, &cause)
             }
             Kind::PlacedDown => self.peer_began_epoch(env, value),
             Kind::PlacedReady if len == size_of::<Ready>() => {
-                self.peer_renewed_placed(env, read(env.memory, *at), usize::from(*rail))
+                self.peer_renewed_placed(env, env.memory.read(*at), usize::from(*rail))
             }
             Kind::Placed => {
                 self.give_placed(stream, value);
@@ -252,8 +256,8 @@ impl Peer {
         self.refill(env, rail, queue)
     }
 
-    /// Posts receives for free slots, several at a time. A device that takes few receives has fewer posted than
-    /// there are slots; each message that arrives makes room for another one.
+    /// Posts receives for free slots, several at a time. A device that takes few receives has fewer posted
+    /// than there are slots; each message that arrives makes room for another one.
     #[inline]
     fn refill(&mut self, env: &mut Env<'_>, rail: usize, queue: usize) -> Result<(), TransportError> {
         match self.rails[rail].refill(env, queue)? {

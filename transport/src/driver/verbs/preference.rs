@@ -1,27 +1,27 @@
 //! The rails to a peer, and the user's preference of one of them.
 //!
-//! A preference serves to measure a single cable. Both ends must be told, since the receiver chooses the rail of a
-//! granted piece. Messages in flight stay where they are.
+//! A preference serves to measure a single cable. Both ends must be told, since the receiver chooses the rail
+//! of a granted piece. Messages in flight stay where they are.
 //!
 //! Invariant: a preference never keeps a message back: while no preferred rail is up, the others are used.
 
-use super::engine::Engine;
+use super::{engine::Engine, rail::Rail};
 use crate::{driver::RailInfo, verbs::gigabits};
 
 /// Returns the rails to a peer. A port that does not answer has no speed.
 pub(super) fn rails(engine: &Engine, peer: u32) -> Vec<RailInfo> {
     let Some(peer) = engine.peers.get(peer as usize).and_then(Option::as_ref) else { return Vec::new() };
-    let info = |rail: &super::rail::Rail| {
+    let info = |rail: &Rail| {
         let port = &engine.ports[rail.port()];
         RailInfo {
             ours: port.name().to_owned(),
-            theirs: rail.ends.theirs.clone(),
+            theirs: rail.ends().theirs.clone(),
             gigabits: port.context.port().ok().as_ref().and_then(gigabits),
             is_thunderbolt: port.context.is_thunderbolt(),
             is_up: port.is_active && rail.is_up(),
         }
     };
-    peer.rails.iter().map(info).collect()
+    peer.rails().iter().map(info).collect()
 }
 
 /// Prefers one rail to a peer, or none.
@@ -30,9 +30,6 @@ pub(super) fn prefer(engine: &mut Engine, peer: u32, rail: Option<usize>) {
         return;
     }
     let (peer, mut env) = engine.peer(peer as usize);
-    for (index, one) in peer.rails.iter_mut().enumerate() {
-        one.is_chosen = rail.is_none_or(|rail| rail == index);
-    }
     // A failure is found again by the next call.
-    let _ = peer.check_epoch(&mut env).and_then(|()| peer.flush(&mut env));
+    let _ = peer.prefer(&mut env, rail);
 }

@@ -1,0 +1,116 @@
+//! Times of attempts that are repeated after growing waits: to open a rail, and to be acknowledged.
+//!
+//! This module is pure: time is passed in.
+
+use std::time::{Duration, Instant};
+
+/// First and longest wait for an acknowledgement.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(2);
+const LAST_TIMEOUT: Duration = Duration::from_millis(100);
+/// First and longest time between attempts to open a rail.
+const FIRST_ATTEMPT: Duration = Duration::from_millis(2);
+const LAST_ATTEMPT: Duration = Duration::from_millis(200);
+/// Attempts to open a rail in one life. Its queue pairs are reset once more after them.
+const HELLOS: u32 = 20;
+
+/// A wait for an acknowledgement or a counter, which is repeated with growing timeouts.
+#[derive(Debug)]
+pub(super) struct Retry {
+    since: Option<Instant>,
+    timeout: Duration,
+}
+
+impl Retry {
+    /// A wait that has not begun.
+    pub(super) const NEW: Retry = Retry { since: None, timeout: FIRST_TIMEOUT };
+
+    /// Returns whether the wait has timed out, and begins the next one if so.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let since = *self.since.get_or_insert(now);
+        let is_due = now.saturating_duration_since(since) >= self.timeout;
+        if is_due {
+            self.since = Some(now);
+            self.timeout = (self.timeout * 2).min(LAST_TIMEOUT);
+        }
+        is_due
+    }
+}
+
+/// Attempts to open a rail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Attempts {
+    next: Option<Instant>,
+    made: u32,
+    /// Number of times that the rail was silent since it last answered a ping.
+    silences: u32,
+}
+
+impl Attempts {
+    /// Returns whether it is time for the next attempt, and counts it if so.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        if self.next.is_some_and(|next| now < next) {
+            return false;
+        }
+        self.next = Some(now + (FIRST_ATTEMPT * 2u32.saturating_pow(self.made.min(10))).min(LAST_ATTEMPT));
+        self.made += 1;
+        true
+    }
+
+    /// Whether the attempts in this life are used up.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.made.is_multiple_of(HELLOS)
+    }
+
+    /// Begins anew after the rail was up. The number of silences stays.
+    pub(super) fn restart(&mut self) {
+        *self = Attempts { silences: self.silences, ..Attempts::default() };
+    }
+
+    /// Notes that the rail was silent.
+    pub(super) fn note_silence(&mut self) {
+        self.silences += 1;
+    }
+
+    /// Notes that the rail has answered a ping.
+    pub(super) fn note_answer(&mut self) {
+        self.silences = 0;
+    }
+
+    /// Number of times that the rail was silent since it last answered a ping.
+    pub(super) fn silences(&self) -> u32 {
+        self.silences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledgement_is_waited_for_longer_each_time() {
+        let (mut retry, mut now) = (Retry::NEW, Instant::now());
+        assert!(!retry.is_due(now), "the wait begins");
+        for millis in [2, 4, 8, 16, 32, 64, 100, 100] {
+            assert!(!retry.is_due(now + Duration::from_millis(millis - 1)), "{millis} ms");
+            now += Duration::from_millis(millis);
+            assert!(retry.is_due(now), "{millis} ms");
+        }
+    }
+
+    #[test]
+    fn a_rail_is_tried_at_once_and_then_less_and_less_often() {
+        let (mut attempts, mut now) = (Attempts::default(), Instant::now());
+        attempts.note_silence();
+        assert!(attempts.is_due(now) && !attempts.is_due(now));
+        for millis in [2, 4, 8, 16, 32, 64, 128, 200, 200] {
+            assert!(!attempts.is_due(now + Duration::from_millis(millis - 1)), "{millis} ms");
+            now += Duration::from_millis(millis);
+            assert!(attempts.is_due(now), "{millis} ms");
+        }
+        attempts.restart();
+        assert!(attempts.is_due(now), "the rail was up");
+        assert_eq!(attempts.silences(), 1);
+        attempts.note_answer();
+        assert_eq!(attempts.silences(), 0);
+    }
+}

@@ -1,0 +1,344 @@
+//! Bulk messages by remote writes: writing of pieces, and pieces that arrive.
+
+use super::Peer;
+use crate::{
+    RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    driver::verbs::{
+        env::Env,
+        granted::{Came, SendPiece},
+        notice::Notice,
+        wire::{Grant, Mark, checksum, immediate, is_before},
+    },
+    memory::{Span, SpanMut},
+    verbs::{Operation, RemoteRun},
+};
+use std::time::Instant;
+
+impl Peer {
+    /// Sends pieces of a bulk message whose head has been sent.
+    pub(super) fn send_granted(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut SendState,
+        src: Span<'_>,
+        ready: usize,
+    ) -> Result<SendProgress, TransportError> {
+        let before = state.staged;
+        while state.staged < ready {
+            let Some(grant) = self.granted[stream].send.next_grant() else {
+                self.wants_word = true;
+                break;
+            };
+            self.check_grant(&grant, state, src.len())?;
+            let len = grant.len as usize;
+            if state.staged + len > ready
+                || !self.send_piece(env, stream, &grant, src.sub(state.staged, len))?
+            {
+                break;
+            }
+            self.granted[stream].send.end_grant(grant.piece);
+            state.staged += len;
+        }
+        if !self.notices.is_empty() {
+            self.flush(env)?;
+        }
+        if state.staged < src.len() {
+            return Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle });
+        }
+        let send = &self.granted[stream].send;
+        let (end, is_copied) = (send.end(), send.is_last_copied());
+        self.streams[stream].send.end_message(true);
+        self.streams[stream].counters.sent_messages += 1;
+        // A staged message is a copy, which is kept until it has arrived.
+        if is_copied && !state.match_ack {
+            return Ok(SendProgress::Complete);
+        }
+        state.awaits = Some(u64::from(end));
+        Ok(SendProgress::Posted)
+    }
+
+    /// Checks that a grant is for the present place of this very message.
+    fn check_grant(&self, grant: &Grant, state: &SendState, total: usize) -> Result<(), TransportError> {
+        if grant.digest != state.digest {
+            return Err(TransportError::Mismatch { expected: state.digest, found: grant.digest });
+        }
+        if grant.total != total as u64 {
+            return Err(TransportError::Length { expected: grant.total, found: total as u64 });
+        }
+        let left = total - state.staged;
+        if grant.offset != state.staged as u64 || grant.len == 0 || grant.len as usize > left {
+            return Err(self.protocol("a grant for another part of the message"));
+        }
+        Ok(())
+    }
+
+    /// Whether the rail of a grant is in the life that it was granted in. If not, the peer grants the piece
+    /// again.
+    fn is_in_force(&self, grant: &Grant) -> bool {
+        grant.life == self.rails[usize::from(grant.rail)].handshake.their_life()
+    }
+
+    /// Sends a new piece; false when there is no room for it.
+    fn send_piece(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        grant: &Grant,
+        src: Span<'_>,
+    ) -> Result<bool, TransportError> {
+        let has_room = self.is_in_force(grant) && self.rails[usize::from(grant.rail)].has_room(0, 0);
+        let send = &mut self.granted[stream].send;
+        if !has_room || send.has_repetitions() {
+            return Ok(false);
+        }
+        let (at, stage) = match env.locate(src.as_ptr(), src.len()) {
+            Some(at) => (at, None),
+            None => {
+                let Some((stage, at)) = send.take_stage() else { return Ok(false) };
+                env.memory.put(at, src);
+                self.streams[stream].counters.copied_bytes += src.len() as u64;
+                (at, Some(stage))
+            }
+        };
+        let crc = if env.rules.checksum { checksum(env.memory.bytes(at, src.len())) } else { 0 };
+        let piece = SendPiece {
+            at,
+            len: src.len(),
+            stage,
+            has_arrived: false,
+            digest: grant.digest,
+            total: grant.total,
+            crc,
+            attempt: grant.attempt,
+            rail: grant.rail,
+        };
+        self.granted[stream].send.push(piece);
+        let posted = self.post_piece(env, stream, grant, &piece)?;
+        if !posted {
+            self.granted[stream].send.undo_push();
+        }
+        Ok(posted)
+    }
+
+    /// Writes a piece to the place of its grant; false when the queue pair has less room than it seemed to
+    /// have.
+    fn post_piece(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        grant: &Grant,
+        piece: &SendPiece,
+    ) -> Result<bool, TransportError> {
+        let index = usize::from(grant.rail);
+        // The speed of rails follows from their completions, where there is a choice.
+        let several = self.rails.len() > 1;
+        let rail = &mut self.rails[index];
+        let run = env.ports[rail.port()].keys.run(piece.at, piece.len)?;
+        let place = RemoteRun { address: grant.address, rkey: grant.rkey };
+        let operation = Operation::WriteImm(place, immediate(stream, grant.piece));
+        let confirms = (env.rules.completions_confirm(), several);
+        match rail.control().send_piece(run, operation, (stream, grant.piece), confirms) {
+            Ok(false) => return Ok(false),
+            Ok(true) => {}
+            Err(error) => {
+                self.take_down(env, index, &error.to_string())?;
+                return Ok(true);
+            }
+        }
+        if several {
+            rail.bandwidth.posted(piece.len as u64, Instant::now());
+        }
+        if !env.rules.reliable || env.rules.checksum {
+            let attempt = u32::from(grant.attempt);
+            let mark = Mark { piece: grant.piece, crc: piece.crc, stream: stream as u32, attempt };
+            self.notices.push_back(Notice::Sent { mark, rail: grant.rail });
+        }
+        Ok(true)
+    }
+
+    /// Sends pieces again that were granted again, as far as there is room.
+    #[inline]
+    pub(super) fn repeat_pieces(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        for stream in 0..self.granted.len() {
+            while let Some(grant) = self.granted[stream].send.next_repetition() {
+                match self.granted[stream].send.piece(grant.piece) {
+                    Some(piece)
+                        if !piece.has_arrived
+                            && (piece.attempt != grant.attempt || !self.is_in_force(&grant)) => {}
+                    Some(piece) if !piece.has_arrived => {
+                        let has_room = self.rails[usize::from(grant.rail)].has_room(0, 0);
+                        if !has_room || !self.post_piece(env, stream, &grant, &piece)? {
+                            break;
+                        }
+                        self.granted[stream].send.repeated(&grant);
+                        self.streams[stream].counters.retransmissions += 1;
+                    }
+                    _ if env.rules.completions_confirm() => self.notices.push_back(arrived(&grant)),
+                    _ => {}
+                }
+                self.granted[stream].send.end_repetition(&grant);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a grant: of a new piece, or of one that was sent and has been lost.
+    pub(super) fn take_grant(&mut self, env: &mut Env<'_>, grant: Grant) -> Result<(), TransportError> {
+        let stream = usize::from(grant.stream);
+        if stream >= self.granted.len() || usize::from(grant.rail) >= self.rails.len() {
+            return Err(self.protocol("a grant for a stream or a rail that does not exist"));
+        }
+        let send = &mut self.granted[stream].send;
+        if !is_before(grant.piece, send.end()) {
+            let has_room = send.keep_grant(grant);
+            return if has_room { Ok(()) } else { Err(self.protocol("more grants than pieces")) };
+        }
+        let piece = send.note_attempt(&grant);
+        if let Some(piece) = piece {
+            if piece.digest != grant.digest {
+                return Err(TransportError::Mismatch { expected: piece.digest, found: grant.digest });
+            }
+            if piece.total != grant.total {
+                return Err(TransportError::Length { expected: grant.total, found: piece.total });
+            }
+        }
+        match piece {
+            Some(piece) if piece.len == grant.len as usize && !piece.has_arrived => {
+                send.repeat(grant);
+                self.repeat_pieces(env)
+            }
+            Some(piece) if !piece.has_arrived => Err(self.protocol("a grant for more or less than it was")),
+            piece if env.rules.completions_confirm() => {
+                if piece.is_none() && !send.is_freed(grant.piece) {
+                    return Err(self.protocol("a grant for a piece that was never announced"));
+                }
+                self.notices.push_back(arrived(&grant));
+                Ok(())
+            }
+            _ => Err(self.protocol("a grant for a piece that it has had, or that was never announced")),
+        }
+    }
+
+    /// Announces a bulk message of a stream; false when it must be announced again later.
+    pub(super) fn announce_granted(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut RecvState,
+        destination: Option<SpanMut<'_>>,
+    ) -> Result<bool, TransportError> {
+        let recv = &mut self.granted[stream].recv;
+        if recv.is_full() {
+            return Ok(false);
+        }
+        let destination = destination.and_then(|span| env.locate(span.as_mut_ptr(), span.len()));
+        state.announced = Some(recv.announce(state.digest, state.len, destination).into());
+        self.grant_more(env, stream)?;
+        self.flush(env)?;
+        Ok(true)
+    }
+
+    /// A piece has been written.
+    pub(super) fn written(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        (stream, number): (usize, u32),
+    ) -> Result<(), TransportError> {
+        let Some(granted) = self.granted.get_mut(stream) else {
+            return Err(self.protocol("a piece of a stream that does not exist"));
+        };
+        if granted.recv.piece(number).is_none() {
+            return Err(self.protocol("a piece that was not granted"));
+        }
+        let Some(len) = granted.recv.written(number, rail) else { return Ok(()) };
+        self.rails[rail].forget_incoming(len as u64);
+        self.settle(env, stream, number)
+    }
+
+    /// The sender has sent a piece, before this word of it if that came by the same rail.
+    pub(super) fn piece_sent(
+        &mut self,
+        env: &mut Env<'_>,
+        rail: usize,
+        mark: Mark,
+    ) -> Result<(), TransportError> {
+        let stream = mark.stream as usize;
+        let Some(granted) = self.granted.get_mut(stream) else {
+            return Err(self.protocol("a checksum for a stream that does not exist"));
+        };
+        match granted.recv.was_sent(&mark, rail) {
+            Came::Stale => Ok(()),
+            Came::Lost => self.grant_again(env, stream, mark.piece),
+            Came::Noted => self.settle(env, stream, mark.piece),
+        }
+    }
+
+    /// Completes a piece if its bytes are here and, where that counts, have the right checksum.
+    fn settle(&mut self, env: &mut Env<'_>, stream: usize, number: u32) -> Result<(), TransportError> {
+        let recv = &mut self.granted[stream].recv;
+        let Some((piece, crc)) = recv.unsettled(number) else { return Ok(()) };
+        if env.rules.checksum {
+            let Some(crc) = crc else { return Ok(()) };
+            if crc != checksum(env.memory.bytes(piece.at, piece.len)) {
+                return self.grant_again(env, stream, number);
+            }
+        }
+        recv.complete(number);
+        self.grant_more(env, stream)
+    }
+
+    /// The peer knows that a piece had arrived which was granted again: the completion came by a rail that
+    /// had fallen, and was ignored.
+    pub(super) fn had_arrived(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
+        let stream = mark.stream as usize;
+        if stream >= self.granted.len() || !env.rules.completions_confirm() {
+            return Err(self.protocol("word of a piece that it need not give"));
+        }
+        let Some((rail, len)) = self.granted[stream].recv.had_arrived(mark.piece) else { return Ok(()) };
+        self.rails[rail].forget_incoming(len);
+        self.settle(env, stream, mark.piece)
+    }
+
+    /// Hands over the pieces that have arrived of the message that is first in line.
+    pub(super) fn hand_over_granted(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        let (recv, counters) = (&mut self.granted[stream].recv, &mut self.streams[stream].counters);
+        let before = state.received;
+        while let Some(piece) = recv.pop(state.announced) {
+            if piece.is_staged {
+                if sink.destination().is_some() {
+                    counters.copied_bytes += piece.len as u64;
+                }
+                sink.write(piece.offset, env.memory.span(piece.at, piece.len));
+            }
+            state.received += piece.len;
+        }
+        if state.received == before {
+            self.check()?;
+            return Ok(RecvProgress::Idle);
+        }
+        counters.moved_bytes += (state.received - before) as u64;
+        let is_complete = state.received == state.len;
+        if is_complete {
+            recv.end_message();
+            counters.received_messages += 1;
+            self.streams[stream].recv.end_message();
+        }
+        self.grant_more(env, stream)?;
+        self.flush(env)?;
+        Ok(if is_complete { RecvProgress::Complete } else { RecvProgress::Advanced })
+    }
+}
+
+/// The answer to a grant of a piece that had arrived before.
+fn arrived(grant: &Grant) -> Notice {
+    let (stream, attempt) = (grant.stream.into(), grant.attempt.into());
+    Notice::Arrived(Mark { piece: grant.piece, crc: 0, stream, attempt })
+}

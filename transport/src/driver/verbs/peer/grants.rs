@@ -1,0 +1,106 @@
+//! Grants: which pieces may be written where, and by which rail.
+//!
+//! Pieces of announced messages are granted in order, each on the rail by which it is expected to arrive
+//! first, as many as may be in flight. Pieces that are lost, or were to come by a rail that has fallen, are
+//! granted again.
+
+use super::Peer;
+use crate::{
+    TransportError,
+    driver::verbs::{bandwidth, env::Env, rail::Rail, wire::Grant},
+};
+
+impl Peer {
+    /// Grants pieces of expected messages, as many as may be in flight.
+    pub(super) fn grant_more(&mut self, env: &mut Env<'_>, stream: usize) -> Result<(), TransportError> {
+        while let Some(number) = self.granted[stream].recv.first_held() {
+            let len = self.granted[stream].recv.piece(number).map_or(0, |piece| piece.len);
+            let Some(rail) = self.best_rail(len) else { return Ok(()) };
+            self.grant_piece(env, stream, number, rail)?;
+        }
+        let mut index = 0;
+        while let Some((next, total, granted)) = self.granted[stream].recv.ungranted(index, env.rules.window)
+        {
+            index = next;
+            let len = (total - granted).min(env.rules.piece_len(total));
+            let Some(rail) = self.best_rail(len) else { return Ok(()) };
+            let Some(number) = self.granted[stream].recv.divide(index, len) else { return Ok(()) };
+            self.grant_piece(env, stream, number, rail)?;
+        }
+        Ok(())
+    }
+
+    /// The rail by which a piece is expected to arrive first; a chosen one if there is one.
+    fn best_rail(&self, bytes: usize) -> Option<usize> {
+        let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.is_up());
+        let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
+        let used = up.filter(|(_, rail)| rail.is_chosen || !any_chosen);
+        let candidate = |(index, rail): (usize, &Rail)| rail.incoming(index);
+        bandwidth::select_rail(used.map(candidate), bytes as u64, self.grants_made)
+    }
+
+    /// Grants a piece on a rail.
+    fn grant_piece(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        number: u32,
+        rail: usize,
+    ) -> Result<(), TransportError> {
+        let life = self.rails[rail].life();
+        let granted = self.granted[stream].recv.grant(number, rail as u8, life);
+        let Some((piece, message)) = granted else { return Ok(()) };
+        self.grants_made += 1;
+        self.rails[rail].expect_incoming(piece.len as u64);
+        let place = env.keys(self.rails[rail].port()).remote(piece.at)?;
+        self.grants.push(Grant {
+            address: place.address,
+            digest: message.digest,
+            offset: piece.offset as u64,
+            total: message.total as u64,
+            piece: number,
+            len: piece.len as u32,
+            rkey: place.rkey,
+            stream: stream as u8,
+            rail: rail as u8,
+            attempt: piece.attempt,
+            life: piece.life,
+        });
+        Ok(())
+    }
+
+    /// Grants a piece again that is lost, or was granted on a rail that is dead.
+    pub(super) fn grant_again(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        number: u32,
+    ) -> Result<(), TransportError> {
+        let Some(piece) = self.granted[stream].recv.begin_attempt(number) else { return Ok(()) };
+        if !piece.is_here && !piece.is_held {
+            self.rails[usize::from(piece.rail)].forget_incoming(piece.len as u64);
+        }
+        match self.best_rail(piece.len) {
+            Some(rail) => self.grant_piece(env, stream, number, rail),
+            None => {
+                // It is granted again when a rail comes back.
+                self.granted[stream].recv.hold(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// Grants all pieces again that are expected by a rail in another life than its present one.
+    pub(super) fn regrant_rail(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
+        for stream in 0..self.granted.len() {
+            for number in self.granted[stream].recv.numbers() {
+                let present = (self.rails[rail].life(), self.rails[rail].is_up());
+                if self.granted[stream].recv.is_void(number, rail, present) {
+                    self.grant_again(env, stream, number)?;
+                }
+            }
+            self.grant_more(env, stream)?;
+        }
+        Ok(())
+    }
+}

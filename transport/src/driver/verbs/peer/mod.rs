@@ -1,0 +1,206 @@
+//! One peer: the parts of the protocol, and the rails that they share.
+//!
+//! The parts know nothing of a peer: `sequence`, `slots`, `stream`, `placed`, `granted`, `rail`. The children
+//! of this module join them:
+//!
+//! | module | content |
+//! |---|---|
+//! | `messages` | messages of the runtime, sent and received |
+//! | `sending`, `receiving` | sequenced messages to the peer; all messages from the peer |
+//! | `control` | counters, acknowledgements, notices and grants to the peer |
+//! | `completions` | completions of this peer's requests |
+//! | `placed`, `granted`, `grants` | bulk messages in pieces |
+//! | `epochs` | renewal of the placed queues |
+//! | `rails` | cables that fail and come back |
+//!
+//! Invariant: every header carries the latest counters, so any later message makes up for a lost one.
+
+mod completions;
+mod control;
+mod epochs;
+mod granted;
+mod grants;
+mod messages;
+mod placed;
+mod rails;
+mod receiving;
+mod sending;
+
+use super::{
+    attempts::Retry,
+    granted::Granted,
+    notice::Notice,
+    placed::Placed,
+    queue::Queue,
+    rail::Rail,
+    sequence::{RecvSequence, SendSequence},
+    slots::SendStore,
+    stream::Stream,
+    wire::{Grant, STREAMS},
+};
+use crate::{Counters, TransportError};
+use receiving::Inbound;
+use sending::Outbound;
+use std::{collections::VecDeque, time::Instant};
+
+/// In [`SendState::awaits`](crate::SendState): the send waits until the device has taken the sequenced
+/// message of this number, or the pieces of a bulk message before the piece of this number.
+const TAKEN: u64 = 1 << 33;
+
+/// One peer.
+#[derive(Debug)]
+pub(super) struct Peer {
+    rank: u32,
+    rails: Vec<Rail>,
+    streams: [Stream; STREAMS],
+    sequence: SendSequence<Outbound>,
+    store: SendStore,
+    received: RecvSequence<Inbound>,
+    /// Bulk messages: one of the two, or none.
+    placed: Option<Placed>,
+    granted: Vec<Granted>,
+    /// Number of the next sequenced message expected, as the peer was last told.
+    told_ack: u32,
+    /// Whether the peer must be told at once.
+    ack_now: bool,
+    /// Whether the peer must be told the counters of all streams.
+    tell_all: bool,
+    /// Whether messages are missing.
+    is_missing: bool,
+    acknowledgement: Retry,
+    /// Whether a send waits for a counter of the peer.
+    wants_word: bool,
+    word: Retry,
+    /// The rail whose pace was told last.
+    report_next: usize,
+    /// Messages and grants so far, for turns between rails.
+    turns: u64,
+    grants_made: u64,
+    notices: VecDeque<Notice>,
+    grants: Vec<Grant>,
+    /// Whether a call has waited for a message since the last look, and when one was last seen to.
+    is_awaited: bool,
+    last_awaited: Option<Instant>,
+    /// Since when no rail has been up.
+    no_rail_since: Option<Instant>,
+    /// Whether this is the end of the lower rank.
+    is_lower_end: bool,
+    /// Reason why nothing works any more.
+    broken: Option<String>,
+    /// Whether the peer has said goodbye.
+    is_gone: bool,
+}
+
+impl Peer {
+    /// A peer whose rails are connected. `store` holds what is sent.
+    pub(super) fn new(
+        (rank, is_lower_end): (u32, bool),
+        rails: Vec<Rail>,
+        store: SendStore,
+        placed: Option<Placed>,
+        granted: Vec<Granted>,
+    ) -> Peer {
+        Peer {
+            rank,
+            rails,
+            streams: std::array::from_fn(|_| Stream::new()),
+            sequence: SendSequence::new(),
+            store,
+            received: RecvSequence::new(),
+            placed,
+            granted,
+            told_ack: 0,
+            ack_now: false,
+            tell_all: false,
+            is_missing: false,
+            acknowledgement: Retry::NEW,
+            wants_word: false,
+            word: Retry::NEW,
+            report_next: 0,
+            turns: 0,
+            grants_made: 0,
+            notices: VecDeque::with_capacity(64),
+            grants: Vec::with_capacity(256),
+            is_awaited: false,
+            last_awaited: None,
+            no_rail_since: None,
+            is_lower_end,
+            broken: None,
+            is_gone: false,
+        }
+    }
+
+    /// The first rail that is up, of the preferred ones if any of these is.
+    #[inline]
+    fn active(&self) -> Option<usize> {
+        let chosen = self.rails.iter().position(|rail| rail.is_chosen && rail.is_up());
+        chosen.or_else(|| self.rails.iter().position(Rail::is_up))
+    }
+
+    /// # Errors
+    /// [`TransportError::NoRail`] once no rail has been up for too long.
+    #[inline]
+    fn check(&self) -> Result<(), TransportError> {
+        match &self.broken {
+            None => Ok(()),
+            Some(causes) => Err(TransportError::NoRail { peer: self.rank, causes: causes.clone() }),
+        }
+    }
+
+    fn protocol(&self, what: &'static str) -> TransportError {
+        TransportError::Protocol { peer: self.rank, what }
+    }
+
+    /// Counters of a stream. What is counted once for all streams stands with the first.
+    pub(super) fn counters(&self, stream: usize) -> Counters {
+        let mut counters = self.streams[stream].counters;
+        if stream == 0 {
+            counters.refused += self.rails.iter().flat_map(Rail::queues).map(Queue::refusals).sum::<u64>();
+        }
+        counters
+    }
+
+    /// The rails, in the order that both ends agree on.
+    pub(super) fn rails(&self) -> &[Rail] {
+        &self.rails
+    }
+
+    pub(super) fn rails_mut(&mut self) -> &mut [Rail] {
+        &mut self.rails
+    }
+
+    /// Whether any rail is up.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.active().is_some()
+    }
+
+    /// Whether nothing works any more.
+    #[inline]
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
+    /// Whether the peer may still send or receive: it has not left, and has not failed.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_gone && self.broken.is_none()
+    }
+
+    /// Whether all sequenced messages are acknowledged.
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.sequence.is_empty()
+    }
+
+    /// The digest of the next message of a stream, if it has begun to arrive.
+    pub(super) fn peek_digest(&self, stream: usize) -> Option<u64> {
+        self.streams[stream].recv.peek_digest()
+    }
+
+    /// Makes all queue pairs dead: devices do nothing with memory on their behalf any more.
+    pub(super) fn abort(&mut self) {
+        self.broken.get_or_insert_with(|| "this communicator has failed".to_owned());
+        for queue in self.rails.iter().flat_map(Rail::queues) {
+            // A queue pair that can't be made dead belongs to a device that is gone.
+            let _ = queue.fail();
+        }
+    }
+}

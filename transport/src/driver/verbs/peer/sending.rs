@@ -1,0 +1,127 @@
+//! Sequenced messages: their places, the choice of their rails, and posting.
+//!
+//! Invariant: messages are posted in the order of their numbers.
+
+use super::Peer;
+use crate::{
+    TransportError,
+    driver::verbs::{
+        attempts::Retry,
+        bandwidth,
+        env::Env,
+        rail::Rail,
+        sequence::{Route, WINDOW},
+        slots::{Kept, Queues},
+        wire::Header,
+    },
+    memory::Span,
+};
+use std::time::Instant;
+
+/// Bytes of a message from which it counts for the bandwidth estimate of its rail.
+const MEASURED_BYTES: usize = 4096;
+
+/// A sequenced message that is not acknowledged.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    kept: Kept,
+    header: Header,
+}
+
+impl Peer {
+    /// Sends a sequenced message; false when there is no room for it.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        env: &mut Env<'_>,
+        header: Header,
+        payload: Span<'_>,
+        is_control: bool,
+        pinned: Option<u8>,
+    ) -> Result<bool, TransportError> {
+        if self.sequence.len() == WINDOW {
+            return Ok(false);
+        }
+        let Some(kept) = self.store.take(payload.len(), is_control) else { return Ok(false) };
+        let kept = Kept { pinned, ..kept };
+        env.memory.put(kept.at + size_of::<Header>(), payload);
+        let header = Header { len: payload.len() as u32, ..header };
+        self.sequence.push(Outbound { kept, header });
+        self.post_unsent(env)?;
+        Ok(true)
+    }
+
+    /// The rail and the queue pair that a message is sent by.
+    #[inline]
+    fn route(&self, kept: &Kept, queues: Queues) -> Option<Route> {
+        let queue = queues.queue(kept.class) as u8;
+        let rail = match &self.rails[..] {
+            [rail] => rail.is_up().then_some(0)?,
+            _ => match kept.pinned {
+                Some(rail) if self.rails[usize::from(rail)].is_up() => usize::from(rail),
+                _ if queue == 0 && queues != Queues::Shared || kept.bytes < MEASURED_BYTES => {
+                    self.active()?
+                }
+                _ => self.fastest(kept.bytes)?,
+            },
+        };
+        Some(Route { rail: rail as u8, queue })
+    }
+
+    /// The rail by which a message leaves first.
+    fn fastest(&self, bytes: usize) -> Option<usize> {
+        let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.is_up());
+        let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
+        let candidate = |(index, rail): (usize, &Rail)| rail.outgoing(index);
+        let used = up.filter(|(_, rail)| rail.is_chosen || !any_chosen);
+        bandwidth::select_rail(used.map(candidate), bytes as u64, self.turns)
+    }
+
+    /// Posts the messages that are not sent, in order, as far as queue pairs have room.
+    #[inline]
+    pub(super) fn post_unsent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        while let Some((number, outbound)) = self.sequence.unsent() {
+            let (kept, mut header) = (outbound.kept, outbound.header);
+            let Some(route) = self.route(&kept, env.rules.queues) else { break };
+            let (index, queue) = (usize::from(route.rail), usize::from(route.queue));
+            let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
+            let rail = &mut self.rails[index];
+            if !rail.has_room(queue, wire_bytes) {
+                break;
+            }
+            header.seq = number;
+            header.previous = rail.last_sequenced(queue).unwrap_or(number) as u16;
+            rail.stamp(&mut header);
+            self.count(&mut header);
+            env.write_header(kept.at, &header, kept.bytes);
+            let rail = &mut self.rails[index];
+            let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
+            // The speed of rails follows from completions, where there is a choice.
+            let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
+            let rail = &mut self.rails[index];
+            match rail.slot_queues[queue].0.send(run, is_measured) {
+                Ok(true) => {
+                    rail.sent_sequenced(queue, number);
+                    self.sequence.sent(number, route);
+                    self.counted(usize::from(header.stream));
+                    if is_measured {
+                        self.turns += 1;
+                        self.rails[index].bandwidth.posted(wire_bytes as u64, Instant::now());
+                    }
+                }
+                Ok(false) => break,
+                Err(error) => return self.take_down(env, index, &error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in an acknowledgement.
+    #[inline]
+    pub(super) fn acknowledge(&mut self, ack: u32) {
+        let store = &mut self.store;
+        if self.sequence.acknowledge(ack, |outbound| store.give_back(&outbound.kept)) {
+            self.acknowledgement = Retry::NEW;
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Rules of the protocol that are equal on all ranks and for all peers.
+//!
+//! They follow from the configuration and from the least capable device of the job (`endpoint::setup`).
+
+use super::{slots::Queues, wire::FRAME_BYTES};
+use crate::verbs::Access;
+use std::time::Duration;
+
+/// Bytes of a piece from which pieces cost little more than their bytes.
+const LEAST_PIECE_BYTES: usize = 64 << 10;
+
+/// Rules that are the same for all peers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Bytes of a piece, at most.
+    pub(super) piece_bytes: usize,
+    /// Pieces that may be in flight in a direction: of a stream where they are granted.
+    pub(super) window: usize,
+    /// Whether messages and pieces carry checksums.
+    pub(super) checksum: bool,
+    /// Whether sent messages arrive, or the queue pair fails.
+    pub(super) reliable: bool,
+    /// Whether pieces are written into the peer's memory.
+    pub(super) one_sided: bool,
+    /// Whether rails have a queue pair for pieces that meet receives.
+    pub(super) has_placed: bool,
+    /// Queue pairs of messages with headers.
+    pub(super) queues: Queues,
+    /// Time that a peer without a rail is waited for.
+    pub(super) cable_wait: Duration,
+}
+
+impl Rules {
+    /// Whether a completion of a piece tells that it has arrived for good, so that nothing else need tell.
+    pub(super) fn completions_confirm(&self) -> bool {
+        self.reliable && self.one_sided && !self.checksum
+    }
+
+    /// Whether bulk messages travel in pieces.
+    #[inline]
+    pub(super) fn has_pieces(&self) -> bool {
+        self.one_sided || self.has_placed
+    }
+
+    /// Bytes of the pieces of a bulk message, but for the last one.
+    ///
+    /// Pieces of a shorter message are shorter, so that the copy, the checksum and the reduction of one
+    /// overlap with the transfer of the next.
+    #[inline]
+    pub(super) fn piece_len(&self, total: usize) -> usize {
+        let eighth = (total / 8).next_multiple_of(FRAME_BYTES);
+        self.piece_bytes.min(eighth.max(LEAST_PIECE_BYTES))
+    }
+
+    /// Access that queue pairs and regions need.
+    pub(super) fn access(&self) -> Access {
+        if self.one_sided { Access::Remote } else { Access::Local }
+    }
+}
