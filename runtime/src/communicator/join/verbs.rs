@@ -58,7 +58,7 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         window: config.verbs.window,
         checksum: config.verbs.checksum,
         reliable: config.verbs.reliable,
-        patience: config.timeout,
+        address_timeout: config.timeout,
         poll_batch: config.polling.batch as usize,
         events: config.polling.events,
         event_percent: config.polling.event_percent,

@@ -7,27 +7,28 @@
 //! exchange    connects them, posts receives  ->  "ready"  ->  everyone's: from now on anyone may send
 //! ```
 //!
-//! The words travel over the job's rendezvous; how is the runtime's business. What they say is in `conversation`. Every
-//! failure names the rank, the device and the remedy.
+//! The words travel over the job's rendezvous; how is the runtime's business. What they on_wait is in
+//! `conversation`. Every failure names the rank, the device and the remedy.
 //!
 //! # Safety
-//! The only unsafe function takes note of memory that is lent; its caller keeps the promise of [`Endpoint::lend`], by
-//! which [`super::memory`] goes.
+//! The only unsafe function takes note of memory that is lent; its caller keeps the promise of
+//! [`Endpoint::lend`], by which [`super::memory`] goes.
 
 use super::{
-    VerbsConfig, choice,
+    VerbsConfig,
+    descriptions::{Devices, decode_all, encode},
+    devices::{OpenDevice, open_devices},
     engine::{Engine, lock},
-    introduction::{Devices, pack, unpack},
-    lease::VerbsLease,
+    host_map::HostMap,
+    keep_alive::KeepAliveThread,
     link::VerbsLink,
     memory::{LINE, Memory},
-    opening::{Opened, open_devices},
+    preference,
+    registration_guard::VerbsRegistrationGuard,
     rules::Rules,
-    sharing::Sharing,
     signals,
     sleeper::DeviceSleeper,
     slots::Queues,
-    tender::Tender,
     wire::{LONG_BYTES, STREAMS},
 };
 use crate::{
@@ -44,7 +45,7 @@ use std::{
 /// What has been said so far.
 #[derive(Debug)]
 enum Stage {
-    Opened(Vec<Opened>),
+    Opened(Vec<OpenDevice>),
     Introduced,
     Probed(Vec<Devices>),
     Connecting,
@@ -57,12 +58,12 @@ enum Stage {
 pub struct VerbsEndpoint {
     pub(super) rank: u32,
     pub(super) size: u32,
-    pub(super) sharing: Sharing,
+    pub(super) hosts: HostMap,
     pub(super) config: VerbsConfig,
     stage: Stage,
     pub(super) engine: Arc<Mutex<Engine>>,
     pub(super) slab: Slab,
-    tender: Option<Tender>,
+    keep_alive: Option<KeepAliveThread>,
     /// Which ranks reach each other, by rank and peer; known once all have said.
     pub(super) connected: Vec<Vec<bool>>,
     /// Slots and staging places, which live as long as the endpoint.
@@ -80,7 +81,7 @@ impl ProgressHandle for Driven {
 }
 
 impl VerbsEndpoint {
-    /// Opens the devices and gets the memory. `say` is told what is being waited for.
+    /// Opens the devices and gets the memory. Calls `on_wait` with a message when it waits for a device.
     ///
     /// # Errors
     /// No library, no device that can be used, or no memory; with the remedy.
@@ -88,18 +89,18 @@ impl VerbsEndpoint {
         config: &VerbsConfig,
         rank: u32,
         size: u32,
-        say: &mut dyn FnMut(&str),
+        on_wait: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
         let memory = |bytes: u64| {
             let mapping = Arc::new(Mapping::private_for_device(bytes as usize, LINE as u64)?);
             let len = mapping.len();
             Ok(Slab::over(mapping, 0..len, Some(LINE as u64)))
         };
-        VerbsEndpoint::open_with(config, rank, (0..size).collect(), memory, say)
+        VerbsEndpoint::open_with(config, rank, (0..size).collect(), memory, on_wait)
     }
 
-    /// The same for a rank that reaches those of its own host by shared memory: it makes no rails to them, and the memory
-    /// that devices know lies where they have it mapped.
+    /// The same for a rank that reaches those of its own host by shared memory: it makes no rails to them,
+    /// and the memory that devices know lies where they have it mapped.
     ///
     /// # Errors
     /// As for [`VerbsEndpoint::open`].
@@ -107,10 +108,10 @@ impl VerbsEndpoint {
         config: &VerbsConfig,
         rank: u32,
         home: &mut HostMemory,
-        say: &mut dyn FnMut(&str),
+        on_wait: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
         let hosts = home.hosts().to_vec();
-        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes, LINE as u64), say)
+        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes, LINE as u64), on_wait)
     }
 
     fn open_with(
@@ -118,13 +119,13 @@ impl VerbsEndpoint {
         rank: u32,
         hosts: Vec<u32>,
         memory: impl FnOnce(u64) -> Result<Slab, TransportError>,
-        say: &mut dyn FnMut(&str),
+        on_wait: &mut dyn FnMut(&str),
     ) -> Result<VerbsEndpoint, TransportError> {
         let size = hosts.len() as u32;
-        let sharing = Sharing::new(hosts, rank);
+        let hosts = HostMap::new(hosts, rank);
         let library = Library::load(config.library.as_deref())?;
-        let opened = open_devices(&library, config, &sharing, say)?;
-        let late = opened.iter().all(|device| device.abilities.late_registration);
+        let opened = open_devices(&library, config, &hosts, on_wait)?;
+        let late = opened.iter().all(|device| device.capabilities.late_registration);
         let slab_bytes =
             config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
         let slab = memory(slab_bytes)?;
@@ -146,12 +147,12 @@ impl VerbsEndpoint {
         Ok(VerbsEndpoint {
             rank,
             size,
-            sharing,
+            hosts,
             config: config.clone(),
             stage: Stage::Opened(opened),
             engine,
             slab,
-            tender: None,
+            keep_alive: None,
             connected: Vec::new(),
             places: Vec::new(),
         })
@@ -189,35 +190,35 @@ impl Endpoint for VerbsEndpoint {
         "verbs"
     }
 
-    fn exchange(&mut self, heard: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+    fn exchange(&mut self, received: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Ready) {
             Stage::Opened(opened) => {
                 let word = self.introduce(opened)?;
                 self.stage = Stage::Introduced;
-                Ok(Some(pack("devices", word)))
+                Ok(Some(encode("devices", word)))
             }
             Stage::Introduced => {
-                let devices: Vec<Devices> = unpack("devices", heard)?;
+                let devices: Vec<Devices> = decode_all("devices", received)?;
                 self.agree(&devices);
                 let word = self.probe(&devices)?;
                 self.stage = Stage::Probed(devices);
-                Ok(Some(pack("reach", word)))
+                Ok(Some(encode("reach", word)))
             }
             Stage::Probed(devices) => {
-                let reach = unpack("reach", heard)?;
+                let reach = decode_all("reach", received)?;
                 let word = self.make_rails(&devices, &reach)?;
                 self.stage = Stage::Connecting;
-                Ok(Some(pack("rails", word)))
+                Ok(Some(encode("rails", word)))
             }
             Stage::Connecting => {
-                let rails = unpack("rails", heard)?;
+                let rails = decode_all("rails", received)?;
                 self.connect(&rails)?;
                 self.stage = Stage::Waiting;
-                Ok(Some(pack("ready", ())))
+                Ok(Some(encode("ready", ())))
             }
             Stage::Waiting => {
-                unpack::<()>("ready", heard)?;
-                self.tender = Some(Tender::start(&self.engine, self.config.keep_alive));
+                decode_all::<()>("ready", received)?;
+                self.keep_alive = Some(KeepAliveThread::start(&self.engine, self.config.keep_alive));
                 Ok(None)
             }
             Stage::Ready => Ok(None),
@@ -243,22 +244,25 @@ impl Endpoint for VerbsEndpoint {
         len: usize,
     ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
         let mut engine = lock(&self.engine);
-        if !engine.ports.iter().all(|port| port.abilities.late_registration) {
+        if !engine.ports.iter().all(|port| port.capabilities.late_registration) {
             return Ok(None);
         }
-        if !engine.lent.lend(start as usize, len) {
+        if !engine.registration_cache.add(start as usize, len) {
             return Err(TransportError::AlreadyRegistered { rank: self.rank });
         }
-        Ok(Some(Box::new(VerbsLease { engine: Arc::downgrade(&self.engine), start: start as usize })))
+        Ok(Some(Box::new(VerbsRegistrationGuard {
+            engine: Arc::downgrade(&self.engine),
+            start: start as usize,
+        })))
     }
 
     fn begin_use(&mut self, memory: Span<'_>) {
         let engine = &mut *lock(&self.engine);
-        engine.lent.begin_use(memory.as_ptr() as usize, memory.len(), &mut engine.ports);
+        engine.registration_cache.begin_use(memory.as_ptr() as usize, memory.len(), &mut engine.ports);
     }
 
     fn end_use(&mut self, memory: Span<'_>) {
-        lock(&self.engine).lent.end_use(memory.as_ptr() as usize, memory.len());
+        lock(&self.engine).registration_cache.end_use(memory.as_ptr() as usize, memory.len());
     }
 
     fn progress_handle(&self) -> Option<Arc<dyn ProgressHandle>> {
@@ -270,28 +274,28 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
-        choice::rails(&lock(&self.engine), peer)
+        preference::rails(&lock(&self.engine), peer)
     }
 
     fn prefer_rail(&mut self, peer: u32, rail: Option<usize>) {
-        choice::prefer(&mut lock(&self.engine), peer, rail);
+        preference::prefer(&mut lock(&self.engine), peer, rail);
     }
 
     fn flush(&mut self, within: Duration, _: &dyn Fn(u32) -> bool) -> bool {
         self.progress_until(Instant::now() + within, Engine::is_drained)
     }
 
-    fn close(&mut self, patience: Duration) {
-        let until = Instant::now() + patience;
+    fn close(&mut self, timeout: Duration) {
+        let until = Instant::now() + timeout;
         self.progress_until(until, Engine::is_drained);
-        lock(&self.engine).say_goodbye();
+        lock(&self.engine).send_goodbye();
         self.progress_until(until, Engine::has_sent_all);
     }
 }
 
 impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
-        drop(self.tender.take());
+        drop(self.keep_alive.take());
         signals::forget(&self.engine);
         // Links hold the engine too: what they could still do must not reach memory that is going.
         let mut engine = lock(&self.engine);

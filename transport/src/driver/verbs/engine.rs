@@ -1,20 +1,20 @@
 //! All peers of a rank, and the completions that drive them.
 //!
-//! Polling any link takes the completions of all devices and hands each to the peer that it belongs to. Now and
-//! then it also looks at the clock, at ports, and at what is overdue. No thread of the driver lies on the path of
-//! a message.
+//! Polling any link takes the completions of all devices and hands each to the peer that it belongs to. Now
+//! and then it also looks at the clock, at ports, and at what is overdue. No thread of the driver lies on the
+//! path of a message.
 //!
 //! Invariant: completions of an earlier life of a queue pair are dropped.
 
 use super::{
     Notify, VerbsConfig,
     env::Env,
-    lent::{Budget, Lent},
     memory::Memory,
     peer::Peer,
     port::Port,
     queue::Id,
     rail::Rail,
+    registration_cache::{Budget, RegistrationCache},
     rules::Rules,
 };
 use crate::{
@@ -28,7 +28,8 @@ use std::{
 
 /// Polls between looks at the clock.
 const CLOCK_EVERY: u32 = 8;
-/// Polls after which completions of sends are taken even if there is always something to receive; a power of two.
+/// Polls after which completions of sends are taken even if there is always something to receive; a power of
+/// two.
 const SENDS_EVERY: u64 = 8;
 /// Time between looks at what is overdue.
 const TICK: Duration = Duration::from_micros(200);
@@ -40,7 +41,7 @@ pub(super) struct Engine {
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) ports: Vec<Port>,
     pub(super) memory: Memory,
-    pub(super) lent: Lent,
+    pub(super) registration_cache: RegistrationCache,
     pub(super) rules: Rules,
     pub(super) polls: PollCounters,
     polls_made: u32,
@@ -76,7 +77,7 @@ impl Engine {
             peers,
             ports,
             memory,
-            lent: Lent::new(budget, config.segment_bytes as usize),
+            registration_cache: RegistrationCache::new(budget, config.segment_bytes as usize),
             rules,
             polls: PollCounters::default(),
             polls_made: 0,
@@ -93,8 +94,9 @@ impl Engine {
     #[inline]
     pub(super) fn peer(&mut self, rank: usize) -> (&mut Peer, Env<'_>) {
         let peer = self.peers[rank].as_mut().expect("links are made to peers only");
-        let (memory, lent, ports) = (&self.memory, &self.lent, &mut self.ports[..]);
-        (peer, Env { rules: self.rules, memory, lent, ports, notify: &self.notify.0 })
+        let (memory, registration_cache, ports) =
+            (&self.memory, &self.registration_cache, &mut self.ports[..]);
+        (peer, Env { rules: self.rules, memory, registration_cache, ports, notify: &self.notify.0 })
     }
 
     /// Takes the completions that have come; returns whether there were any.
@@ -255,7 +257,7 @@ impl Engine {
     /// Looks after all connections between calls; returns whether something is to be done soon. Failures are
     /// found again by the next call.
     #[cold]
-    pub(super) fn tend(&mut self, keep_alive: Duration) -> bool {
+    pub(super) fn serve_idle(&mut self, keep_alive: Duration) -> bool {
         let came = self.progress().unwrap_or(false);
         let now = Instant::now();
         let _ = self.tick();
@@ -286,13 +288,13 @@ impl Engine {
     }
 
     /// Tells all peers that this rank closes, as far as they can be reached.
-    pub(super) fn say_goodbye(&mut self) {
+    pub(super) fn send_goodbye(&mut self) {
         for rank in 0..self.peers.len() {
             if self.peers[rank].is_none() {
                 continue;
             }
             let (peer, mut env) = self.peer(rank);
-            peer.say_goodbye(&mut env);
+            peer.send_goodbye(&mut env);
         }
     }
 

@@ -1,9 +1,9 @@
 //! Resources of a rank that the methods of a peer work with: memory, devices, rules.
 
 use super::{
-    lent::Lent,
-    memory::{Keys, Memory},
+    memory::{DeviceKeys, Memory},
     port::Port,
+    registration_cache::RegistrationCache,
     rules::Rules,
     wire::{Header, message_checksum},
 };
@@ -13,7 +13,7 @@ use crate::memory::Span;
 pub(super) struct Env<'a> {
     pub(super) rules: Rules,
     pub(super) memory: &'a Memory,
-    pub(super) lent: &'a Lent,
+    pub(super) registration_cache: &'a RegistrationCache,
     pub(super) ports: &'a mut [Port],
     /// Tells the user what is waited for.
     pub(super) notify: &'a dyn Fn(&str),
@@ -23,7 +23,7 @@ impl Env<'_> {
     /// Place of memory that is registered with the devices, if it is.
     #[inline]
     pub(super) fn locate(&self, start: *const u8, len: usize) -> Option<usize> {
-        self.memory.locate(start, len).or_else(|| self.lent.locate(start, len))
+        self.memory.locate(start, len).or_else(|| self.registration_cache.locate(start, len))
     }
 
     /// Writes a message to a place in the slab, with its checksum; returns its bytes.
@@ -44,9 +44,9 @@ impl Env<'_> {
         bytes
     }
 
-    /// Keys to memory on a device.
+    /// DeviceKeys to memory on a device.
     #[inline]
-    pub(super) fn keys(&mut self, port: usize) -> &mut Keys {
+    pub(super) fn keys(&mut self, port: usize) -> &mut DeviceKeys {
         &mut self.ports[port].keys
     }
 }

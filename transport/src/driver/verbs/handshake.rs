@@ -38,8 +38,8 @@ pub(super) enum Heard {
     Accept,
     /// The rail is up as of this message.
     Opened,
-    /// The peer's end is new and does not know that it is up: a message must answer, which is a `Hello` unless
-    /// this end is up.
+    /// The peer's end is new and does not know that it is up: a message must answer, which is a `Hello`
+    /// unless this end is up.
     Answer,
     /// The peer's end is new, but ours is not: it must be made new.
     Restart,
@@ -136,14 +136,14 @@ mod tests {
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct World {
         ends: [Handshake; 2],
-        under_way: [Vec<(bool, u8, u8)>; 2],
+        in_flight: [Vec<(bool, u8, u8)>; 2],
         falls: u8,
     }
 
     impl World {
         fn send(&mut self, from: usize, is_hello: bool) {
             let end = self.ends[from];
-            let to = &mut self.under_way[1 - from];
+            let to = &mut self.in_flight[1 - from];
             if to.len() < 3 {
                 to.push((is_hello, end.life(), end.their_life()));
             }
@@ -151,7 +151,7 @@ mod tests {
 
         /// What an end makes of a message. A message never meets an end that is down.
         fn deliver(&mut self, to: usize) {
-            let (is_hello, theirs, ours) = self.under_way[to].remove(0);
+            let (is_hello, theirs, ours) = self.in_flight[to].remove(0);
             if !self.ends[to].is_alive() {
                 return;
             }
@@ -170,12 +170,12 @@ mod tests {
         fn steps(&self) -> Vec<World> {
             let mut steps = Vec::new();
             for end in 0..2 {
-                if !self.under_way[end].is_empty() {
+                if !self.in_flight[end].is_empty() {
                     let mut next = self.clone();
                     next.deliver(end);
                     steps.push(next);
                     let mut lost = self.clone();
-                    lost.under_way[end].remove(0);
+                    lost.in_flight[end].remove(0);
                     steps.push(lost);
                 }
                 if self.falls > 0 && self.ends[end].is_alive() {
@@ -194,8 +194,8 @@ mod tests {
             steps
         }
 
-        /// Lets nothing fail any more: ends renew themselves, repeat their hellos, and all messages arrive. The
-        /// end of a rail in use pings, which an end of other lives ignores.
+        /// Lets nothing fail any more: ends renew themselves, repeat their hellos, and all messages arrive.
+        /// The end of a rail in use pings, which an end of other lives ignores.
         fn settle(mut self) -> World {
             for _ in 0..40 {
                 for end in 0..2 {
@@ -205,7 +205,7 @@ mod tests {
                     if self.ends[end].is_opening() {
                         self.send(end, true);
                     }
-                    while !self.under_way[end].is_empty() {
+                    while !self.in_flight[end].is_empty() {
                         self.deliver(end);
                     }
                 }
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn every_order_of_falls_and_losses_ends_with_both_ends_up_in_lives_that_both_know() {
-        let start = World { ends: [Handshake::started(); 2], under_way: [vec![], vec![]], falls: 3 };
+        let start = World { ends: [Handshake::started(); 2], in_flight: [vec![], vec![]], falls: 3 };
         let (mut seen, mut open) = (HashSet::new(), VecDeque::from([start]));
         while let Some(world) = open.pop_front() {
             for next in world.steps() {

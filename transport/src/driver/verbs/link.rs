@@ -1,6 +1,7 @@
 //! The verbs transport as links.
 //!
-//! A link is a stream to a peer of an [`Engine`] that all links of the rank share. Polling one drives them all.
+//! A link is a stream to a peer of an [`Engine`] that all links of the rank share. Polling one drives them
+//! all.
 
 use super::{
     engine::{Engine, lock},

@@ -141,7 +141,7 @@ impl Memory {
 
 /// Regions and keys of all memory on one device.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct DeviceKeys {
     domain: Domain,
     access: Access,
     regions: Vec<Option<Region>>,
@@ -150,11 +150,11 @@ pub(super) struct Keys {
     memory: Memory,
 }
 
-impl Keys {
+impl DeviceKeys {
     /// Creates the keys of a device, with no segment registered.
-    pub(super) fn new(domain: Domain, access: Access, memory: Memory) -> Keys {
+    pub(super) fn new(domain: Domain, access: Access, memory: Memory) -> DeviceKeys {
         let regions = std::iter::repeat_with(|| None).take(memory.segments()).collect();
-        Keys { domain, access, regions, user_regions: BTreeMap::new(), memory }
+        DeviceKeys { domain, access, regions, user_regions: BTreeMap::new(), memory }
     }
 
     /// Registers user memory in segments that overlap by a piece. Returns false if the device refuses.

@@ -4,22 +4,28 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `endpoint`, `setup` | from a library's name to connected queue pairs |
-//! | `introduction`, `wiring`, `sharing`, `opening` | messages of set-up; the devices that make rails |
-//! | `link` | a stream to a peer as a [`crate::Link`] |
-//! | `sleeper`, `tender`, `signals` | waiting without polling; care for idle connections, and their end |
-//! | `engine` | completions, and the peers that they belong to |
-//! | `peer`, `messages`, `receiving`, `notice` | messages to and from one peer |
-//! | `sequence`, `slots`, `stream` | numbered messages, their places, and their order on a stream |
-//! | `placed`, `granted` | bulk messages in pieces, without and with remote writes |
-//! | `rail`, `rails`, `handshake`, `pulse`, `pace`, `choice` | cables: queue pairs, failure and return, speed, preference |
-//! | `queue`, `port`, `memory`, `lent`, `lease` | a queue pair, a device, and registered memory |
-//! | `wire` | bytes |
+//! | `endpoint`, `setup` | set-up rounds, from the library's name to connected queue pairs |
+//! | `descriptions`, `devices`, `wiring`, `host_map` | messages of set-up; devices, rails and hosts |
+//! | `link` | one stream to a peer as a [`crate::Link`] |
+//! | `sleeper`, `keep_alive`, `signals` | waiting without polling; idle connections; ending by a signal |
+//! | `engine` | completion queues, and the peers that they drive |
+//! | `peer` | one peer: joins the parts below |
+//! | `env`, `rules` | resources and rules that the methods of a peer work with |
+//! | `sequence`, `slots`, `stream`, `notice` | numbered messages, their slots, their order, control messages |
+//! | `placed`, `granted`, `staging` | bulk messages in pieces, without and with remote writes |
+//! | `rail`, `handshake`, `pulse`, `attempts` | cables: queue pairs, failure, silence and return |
+//! | `bandwidth`, `preference` | choice between cables, by bandwidth and by the user |
+//! | `queue`, `port`, `memory` | a queue pair, a device, and registered memory |
+//! | `registration_cache`, `registration_guard` | registration of user memory |
+//! | `wire` | layout of messages |
+//! | `explore` | in tests: visits all states of a model |
 //!
-//! A message is copied into slots, for which the peer has receives posted at all times, and out of them: it costs one
-//! hop and no permission. A bulk message goes from registered memory to registered memory without a copy. Where
-//! devices write into remote memory, the receiver grants places ahead of time. Where they do not, sends meet
-//! receives that stand in the final places, in an order that both ends know.
+//! The parts of the protocol know nothing of a peer; most are pure, which their documentation states.
+//!
+//! A message is copied into slots, for which the peer has receives posted at all times, and out of them: it
+//! costs one hop and no permission. A bulk message goes from registered memory to registered memory without a
+//! copy. Where devices write into remote memory, the receiver grants places ahead of time. Where they do not,
+//! sends meet receives that stand in the final places, in an order that both ends know.
 //!
 //! Invariants: nothing is used as a length or an index that has not been checked; a message that is lost is
 //! repeated, and one that is damaged is not used.
@@ -28,36 +34,38 @@
 //! taken too long.
 
 mod attempts;
-mod choice;
+mod bandwidth;
+mod descriptions;
+mod devices;
 mod endpoint;
 mod engine;
 mod env;
+#[cfg(test)]
+mod explore;
 mod granted;
 mod handshake;
-mod introduction;
-mod lease;
-mod lent;
+mod host_map;
+mod keep_alive;
 mod link;
 mod memory;
 mod notice;
-mod opening;
-mod pace;
 mod peer;
 mod placed;
 mod port;
+mod preference;
 mod pulse;
 mod queue;
 mod rail;
+mod registration_cache;
+mod registration_guard;
 mod rules;
 mod sequence;
 mod setup;
-mod sharing;
 mod signals;
 mod sleeper;
 mod slots;
 mod staging;
 mod stream;
-mod tender;
 mod wire;
 mod wiring;
 
@@ -104,7 +112,7 @@ pub struct VerbsConfig {
     /// Whether connections are reliable; where all devices have them when `None`. Equal on all ranks.
     pub reliable: Option<bool>,
     /// Time limit within which a device must have an address.
-    pub patience: Duration,
+    pub address_timeout: Duration,
     /// Completions polled at a time, at most 16.
     pub poll_batch: usize,
     /// Whether long waits sleep until a device wakes the rank; where all devices can when `None`.
@@ -139,7 +147,7 @@ impl Default for VerbsConfig {
             window: 8,
             checksum: None,
             reliable: None,
-            patience: Duration::from_secs(30),
+            address_timeout: Duration::from_secs(30),
             poll_batch: 16,
             events: None,
             event_percent: 50,

@@ -1,6 +1,7 @@
 //! Control messages that wait for room.
 //!
-//! They are sequenced: each arrives once, after those before it. A notice about a rail's piece goes by that rail.
+//! They are sequenced: each arrives once, after those before it. A notice about a rail's piece goes by that
+//! rail.
 
 use super::wire::{ANY_RAIL, Header, Kind, Mark, Ready};
 

@@ -1,6 +1,6 @@
 //! One device of this rank: its completion queues, its keys to the slab, and whether its port is up.
 
-use super::memory::Keys;
+use super::memory::DeviceKeys;
 use crate::{
     TransportError,
     verbs::{Channel, CompletionQueue, Context, DeviceCapabilities, Domain, POLL_BATCH, PortState},
@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Port {
     /// Before the queue's, since it is dropped first.
-    pub(super) keys: Keys,
+    pub(super) keys: DeviceKeys,
     /// Completions of sends; apart from those of receives, so that neither waits behind the other.
     pub(super) sends: CompletionQueue,
     pub(super) receives: CompletionQueue,
@@ -22,7 +22,7 @@ pub(super) struct Port {
     pub(super) channel: Option<Channel>,
     pub(super) domain: Domain,
     pub(super) context: Context,
-    pub(super) abilities: DeviceCapabilities,
+    pub(super) capabilities: DeviceCapabilities,
     pub(super) gid_index: u8,
     pub(super) is_active: bool,
     /// Reason why the device can't be used any more.
@@ -39,7 +39,7 @@ pub(super) struct Port {
 
 impl Port {
     pub(super) fn new(
-        (context, domain, keys, abilities): (Context, Domain, Keys, DeviceCapabilities),
+        (context, domain, keys, capabilities): (Context, Domain, DeviceKeys, DeviceCapabilities),
         (sends, receives, channel): (CompletionQueue, CompletionQueue, Option<Channel>),
         gid_index: u8,
     ) -> Port {
@@ -50,7 +50,7 @@ impl Port {
             channel,
             domain,
             context,
-            abilities,
+            capabilities,
             gid_index,
             is_active: true,
             failure: None,

@@ -1,10 +1,11 @@
 //! Whether a rail answers.
 //!
-//! A rail may stop working without a word: no completion fails, and nothing arrives. Apple's device does so after
-//! a long idle time. So a rail of which nothing has been heard for a while, although something is expected, is
-//! pinged; the peer answers a ping by the same rail. A rail that leaves a ping unanswered is silent, and is given
-//! up, if the peer has answered a ping by another rail that was sent no earlier. Without another rail a silent
-//! rail and a peer that is busy look the same, so its ping is waited for longer, and each time longer than before.
+//! A rail may stop working without a word: no completion fails, and nothing arrives. Apple's device does so
+//! after a long idle time. So a rail of which nothing has been received for a while, although something is
+//! expected, is pinged; the peer answers a ping by the same rail. A rail that leaves a ping unanswered is
+//! silent, and is given up, if the peer has answered a ping by another rail that was sent no earlier. Without
+//! another rail a silent rail and a peer that is busy look the same, so its ping is waited for longer, and
+//! each time longer than before.
 //!
 //! This module is pure: time is passed in.
 
@@ -21,10 +22,10 @@ const LONGEST_ANSWER: Duration = Duration::from_secs(8);
 /// The last signs of life of one rail.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pulse {
-    /// Messages heard, and as many when time was last taken.
-    heard: u32,
-    seen: u32,
-    /// Time at which something was last heard, to the nearest look.
+    /// Messages received so far, and their number at the last look.
+    received: u32,
+    received_at_look: u32,
+    /// Time at which something was last received, to the nearest look.
     last: Option<Instant>,
     /// Time of the ping that is not answered.
     pinged: Option<Instant>,
@@ -36,13 +37,13 @@ impl Pulse {
     /// Notes that a message has arrived.
     #[inline]
     pub(super) fn beat(&mut self) {
-        self.heard = self.heard.wrapping_add(1);
+        self.received = self.received.wrapping_add(1);
     }
 
-    /// Takes the time of what was heard since the last look; returns whether a ping is due.
+    /// Takes the time of what was received since the last look; returns whether a ping is due.
     pub(super) fn look(&mut self, now: Instant) -> bool {
-        if self.heard != self.seen || self.last.is_none() {
-            self.seen = self.heard;
+        if self.received != self.received_at_look || self.last.is_none() {
+            self.received_at_look = self.received;
             self.last = Some(now);
             // Any message is as good as an answer.
             if let Some(pinged) = self.pinged.take() {
@@ -56,7 +57,7 @@ impl Pulse {
     /// Nothing is expected of the rail: its silence begins now.
     pub(super) fn rest(&mut self, now: Instant) {
         self.last = Some(now);
-        self.seen = self.heard;
+        self.received_at_look = self.received;
         self.pinged = None;
     }
 
@@ -70,8 +71,8 @@ impl Pulse {
         self.answered.is_some()
     }
 
-    /// Whether the rail is silent. `others` are the other rails to the same peer, and `failures` the number of
-    /// times that it was found silent before without an answer in between.
+    /// Whether the rail is silent. `others` are the other rails to the same peer, and `failures` the number
+    /// of times that it was found silent before without an answer in between.
     pub(super) fn is_silent<'a>(
         &self,
         now: Instant,

@@ -1,16 +1,17 @@
 //! One queue pair, and how full its send queue is.
 //!
-//! Requests are posted with numbers that grow. Completions come in the same order, so the latest one tells how many
-//! entries are free again. Only some requests ask for a completion.
+//! Requests are posted with numbers that grow. Completions come in the same order, so the latest one tells
+//! how many entries are free again. Only some requests ask for a completion.
 //!
-//! Devices may accept less than they report. A device that refuses a request although the queue should have room
-//! is given no more than it has taken so far.
+//! Devices may accept less than they report. A device that refuses a request although the queue should have
+//! room is given no more than it has taken so far.
 //!
 //! # Safety
 //! The device reads and writes memory by address after a post has returned. All of it lies in the slab of
-//! [`Memory`](super::memory::Memory), which is mapped as long as the endpoint exists, and queue pairs are dropped
-//! before it; or in registered user memory, which stays until its registration ends. That two parties do not use the
-//! same bytes at the same time is the protocol's duty; they are bytes, of which any value is valid.
+//! [`Memory`](super::memory::Memory), which is mapped as long as the endpoint exists, and queue pairs are
+//! dropped before it; or in registered user memory, which stays until its registration ends. That two parties
+//! do not use the same bytes at the same time is the protocol's duty; they are bytes, of which any value is
+//! valid.
 
 use super::memory::Run;
 use crate::verbs::{
@@ -21,14 +22,14 @@ use std::collections::VecDeque;
 /// Identifier of a request, which its completion returns: packed into 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
-    pub(super) what: What,
+    pub(super) kind: RequestKind,
     pub(super) peer: u16,
     /// Less than 16.
     pub(super) rail: u8,
     /// Life of the queue pair, modulo 16.
     pub(super) life: u8,
     /// Number of the queue pair within the rail.
-    pub(super) wire: u8,
+    pub(super) queue: u8,
     /// A slot, a piece, or the number of a request.
     pub(super) value: u32,
 }
@@ -36,7 +37,7 @@ pub(super) struct Id {
 /// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum What {
+pub(super) enum RequestKind {
     /// A send or a write; the value is the number of the request.
     Sent = 0,
     /// A receive into a slot; the value is the slot.
@@ -49,8 +50,8 @@ pub(super) enum What {
 
 impl Id {
     pub(super) fn pack(self) -> u64 {
-        (self.what as u64) << 60
-            | u64::from(self.wire) << 56
+        (self.kind as u64) << 60
+            | u64::from(self.queue) << 56
             | u64::from(self.life) << 52
             | u64::from(self.rail) << 48
             | u64::from(self.peer) << 32
@@ -58,10 +59,10 @@ impl Id {
     }
 
     pub(super) fn unpack(id: u64) -> Id {
-        let what = [What::Sent, What::Slot, What::Piece, What::Trailer][(id >> 60) as usize & 3];
+        let kinds = [RequestKind::Sent, RequestKind::Slot, RequestKind::Piece, RequestKind::Trailer];
         Id {
-            what,
-            wire: (id >> 56) as u8 & 15,
+            kind: kinds[(id >> 60) as usize & 3],
+            queue: (id >> 56) as u8 & 15,
             life: (id >> 52) as u8 & 15,
             rail: (id >> 48) as u8 & 15,
             peer: (id >> 32) as u16,
@@ -74,7 +75,7 @@ impl Id {
 #[derive(Debug)]
 pub(super) struct Queue {
     pair: QueuePair,
-    /// Identifier of its completions, without `what` and `value`.
+    /// Identifier of its completions, without `kind` and `value`.
     id: Id,
     /// Requests posted to the send queue, and known to have left it.
     posted: u32,
@@ -118,8 +119,8 @@ const SIGNAL_EVERY: u32 = 8;
 const SIGNAL_ENTRIES: u64 = 16;
 
 impl Queue {
-    /// `id` identifies its completions, without `what` and `value`. `depth` is that of its send queue, in frames
-    /// of `frame_bytes` if that is given.
+    /// `id` identifies its completions, without `kind` and `value`. `depth` is that of its send queue, in
+    /// frames of `frame_bytes` if that is given.
     pub(super) fn new(pair: QueuePair, id: Id, depth: u32, frame_bytes: Option<u32>) -> Queue {
         let inline_bytes = pair.granted().max_inline_data as usize;
         Queue {
@@ -180,7 +181,7 @@ impl Queue {
         self.has_entries(self.entries_of(len))
     }
 
-    /// Whether there is room for a piece and what follows it.
+    /// Whether there is room for a piece and kind follows it.
     #[inline]
     pub(super) fn has_room_for_piece(&self, len: usize) -> bool {
         self.has_entries(self.entries_of(len) + 1)
@@ -207,7 +208,8 @@ impl Queue {
         super::wire::is_before(request, self.completed)
     }
 
-    /// Whether all requests have left the queue. Known at once only if the last one has asked for its completion.
+    /// Whether all requests have left the queue. Known at once only if the last one has asked for its
+    /// completion.
     pub(super) fn is_empty(&self) -> bool {
         self.posted == self.completed
     }
@@ -248,7 +250,7 @@ impl Queue {
         let entries = self.entries_of(run.len());
         let signaled = signaled || self.is_signal_due(entries);
         let request = SendRequest {
-            id: Id { what: What::Sent, value: self.posted, ..self.id }.pack(),
+            id: Id { kind: RequestKind::Sent, value: self.posted, ..self.id }.pack(),
             run: run.local(),
             operation,
             signaled,
@@ -286,8 +288,8 @@ impl Queue {
         requests >= SIGNAL_EVERY || self.frame_bytes.is_some() && unsignaled >= most
     }
 
-    /// The device has refused a request for which there should be room: lowers the depth, but never below a piece
-    /// and its trailer. False when no completion is due that would make room.
+    /// The device has refused a request for which there should be room: lowers the depth, but never below a
+    /// piece and its trailer. False when no completion is due that would make room.
     #[cold]
     fn learns_depth(&mut self) -> bool {
         self.refusals += 1;
@@ -297,8 +299,8 @@ impl Queue {
 
     /// Posts a receive.
     #[inline]
-    pub(super) fn receive(&self, what: What, value: u32, run: Run) -> Result<(), PostError> {
-        let id = Id { what, value, ..self.id }.pack();
+    pub(super) fn receive(&self, kind: RequestKind, value: u32, run: Run) -> Result<(), PostError> {
+        let id = Id { kind, value, ..self.id }.pack();
         // SAFETY: as for `post`.
         unsafe { self.pair.post_receive(id, run.local()) }
     }
@@ -330,8 +332,8 @@ mod tests {
 
     #[test]
     fn ids_survive_packing() {
-        for what in [What::Sent, What::Slot, What::Piece, What::Trailer] {
-            let id = Id { what, peer: 1023, rail: 7, life: 15, wire: 2, value: u32::MAX };
+        for kind in [RequestKind::Sent, RequestKind::Slot, RequestKind::Piece, RequestKind::Trailer] {
+            let id = Id { kind, peer: 1023, rail: 7, life: 15, queue: 2, value: u32::MAX };
             assert_eq!(Id::unpack(id.pack()), id);
         }
     }

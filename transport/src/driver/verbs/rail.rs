@@ -1,19 +1,19 @@
 //! One cable to a peer: its queue pairs, the slots of its messages, and the life it is in.
 //!
-//! A rail has a device at each end. Its first queue pair takes messages with headers. On devices that count in
-//! frames a second one may take long messages, and a third one the bare pieces of bulk messages (`placed`).
-//! Module `rails` makes rails fall and come back.
+//! A rail has a device at each end. Its first queue pair takes messages with headers. On devices that count
+//! in frames a second one may take long messages, and a third one the bare pieces of bulk messages
+//! (`placed`). Module `rails` makes rails fall and come back.
 //!
 //! Invariant: a completion of an earlier life of a queue pair has no effect.
 
 use super::{
     attempts::Attempts,
+    bandwidth::{Bandwidth, Candidate},
     env::Env,
     handshake::Handshake,
     memory::Run,
-    pace::{Candidate, Pace},
     pulse::Pulse,
-    queue::{Queue, What},
+    queue::{Queue, RequestKind},
     rules::Rules,
     slots::{Queues, SlotPool},
     wire::{FRAME_BYTES, Header, Kind, Selective},
@@ -57,7 +57,7 @@ pub(super) struct Ends {
 }
 
 /// The receives for a piece and its trailer that the device has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Posted {
     None,
     Piece,
@@ -84,7 +84,7 @@ pub(super) struct Rail {
     incoming_bytes: u64,
     /// Nanoseconds for a MiB in the peer's direction, as the peer has measured it.
     incoming_cost: Option<u64>,
-    pub(super) pace: Pace,
+    pub(super) bandwidth: Bandwidth,
     /// Whether it is answering.
     pub(super) pulse: Pulse,
     pub(super) attempts: Attempts,
@@ -103,8 +103,8 @@ pub(super) fn rail_bytes(rules: &Rules) -> usize {
 }
 
 impl Rail {
-    /// A rail before its queue pairs are connected. Its slots begin at the offset `base`. `far` is the address of the
-    /// peer's device, without the numbers of its queue pairs.
+    /// A rail before its queue pairs are connected. Its slots begin at the offset `base`. `far` is the
+    /// address of the peer's device, without the numbers of its queue pairs.
     pub(super) fn new(
         ends: Ends,
         far: RemoteAddress,
@@ -132,7 +132,7 @@ impl Rail {
             last_sequenced: [None; 2],
             incoming_bytes: 0,
             incoming_cost: None,
-            pace: Pace::default(),
+            bandwidth: Bandwidth::default(),
             pulse: Pulse::default(),
             attempts: Attempts::default(),
             cause: String::new(),
@@ -221,13 +221,13 @@ impl Rail {
 
     /// The rail, with index `rail`, as a candidate for bytes to the peer.
     pub(super) fn outgoing(&self, rail: usize) -> Candidate {
-        let cost = Some(u64::from(self.pace.cost())).filter(|cost| *cost != 0);
-        Candidate { rail, under_way: self.pace.in_flight(), cost }
+        let cost = Some(u64::from(self.bandwidth.cost())).filter(|cost| *cost != 0);
+        Candidate { rail, in_flight: self.bandwidth.in_flight(), cost }
     }
 
     /// The rail, with index `rail`, as a candidate for bytes from the peer.
     pub(super) fn incoming(&self, rail: usize) -> Candidate {
-        Candidate { rail, under_way: self.incoming_bytes, cost: self.incoming_cost }
+        Candidate { rail, in_flight: self.incoming_bytes, cost: self.incoming_cost }
     }
 
     /// Takes in the cost of the peer's direction, as the peer has measured it.
@@ -253,7 +253,7 @@ impl Rail {
     }
 
     /// Sends an unsequenced message if there is room.
-    pub(super) fn say(
+    pub(super) fn send_word(
         &mut self,
         env: &mut Env<'_>,
         mut header: Header,
@@ -327,13 +327,13 @@ impl Rail {
         let trailer = keys.run(self.trailer_in(piece), FRAME_BYTES)?;
         let Some(queue) = &self.placed else { return Ok(Ok(Posted::None)) };
         if already == Posted::None {
-            match queue.receive(What::Piece, piece, bytes) {
+            match queue.receive(RequestKind::Piece, piece, bytes) {
                 Ok(()) => {}
                 Err(PostError::Full) => return Ok(Ok(Posted::None)),
                 Err(error) => return Ok(Err(error)),
             }
         }
-        Ok(match queue.receive(What::Trailer, piece, trailer) {
+        Ok(match queue.receive(RequestKind::Trailer, piece, trailer) {
             Ok(()) => Ok(Posted::Both),
             Err(PostError::Full) => Ok(Posted::Piece),
             Err(error) => Err(error),
@@ -363,7 +363,7 @@ impl Rail {
         let (pair, pool) = &mut self.slot_queues[queue];
         while let Some(slot) = pool.take() {
             let (at, bytes) = pool.place(slot);
-            match pair.receive(What::Slot, slot, keys.run(at, bytes)?) {
+            match pair.receive(RequestKind::Slot, slot, keys.run(at, bytes)?) {
                 Ok(()) => {}
                 Err(error) => {
                     pool.put_back(slot);
@@ -410,7 +410,7 @@ impl Rail {
         self.aux_requests = [u32::MAX; AUX_PLACES as usize];
         self.incoming_bytes = 0;
         self.incoming_cost = None;
-        self.pace = Pace::default();
+        self.bandwidth = Bandwidth::default();
         self.pulse = Pulse::default();
         Ok(())
     }

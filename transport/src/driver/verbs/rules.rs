@@ -44,8 +44,8 @@ impl Rules {
 
     /// Bytes of the pieces of a bulk message, but for the last one.
     ///
-    /// Pieces of a shorter message are shorter, so that the copy, the checksum and the reduction of one overlap with
-    /// the transfer of the next.
+    /// Pieces of a shorter message are shorter, so that the copy, the checksum and the reduction of one
+    /// overlap with the transfer of the next.
     #[inline]
     pub(super) fn piece_len(&self, total: usize) -> usize {
         let eighth = (total / 8).next_multiple_of(FRAME_BYTES);

@@ -1,25 +1,25 @@
 //! Set-up rounds of an endpoint: what a rank contributes to each, and what it makes of the others' messages.
 //!
-//! `endpoint` runs the rounds. Devices become ports, rules follow from the least capable device, reach follows
-//! from trying, and rails are made for the pairs of devices that reach each other. Every failure names the rank, the
-//! device and the remedy.
+//! `endpoint` runs the rounds. Devices become ports, rules follow from the least capable device, reach
+//! follows from trying, and rails are made for the pairs of devices that reach each other. Every failure
+//! names the rank, the device and the remedy.
 
 use super::{
+    descriptions::{Device, Devices, End, Rails, Reach, parse_gid},
+    devices::OpenDevice,
     endpoint::VerbsEndpoint,
     engine::lock,
     granted::Granted,
-    introduction::{Device, Devices, End, Rails, Reach, gid_of},
-    memory::Keys,
-    opening::Opened,
+    memory::DeviceKeys,
     peer::Peer,
     placed::Placed,
     port::Port,
-    queue::{Id, Queue, What},
+    queue::{Id, Queue, RequestKind},
     rail::{self, Ends, PLACED, Rail},
     rules::Rules,
     slots::{Queues, SendStore},
     wire::{FRAME_BYTES, STREAMS},
-    wiring::{Cable, check_matrices, connects, digest, found, given},
+    wiring::{DevicePair, check_matrices, connects, detected_cables, digest, matrix_cables},
 };
 use crate::{
     TransportError,
@@ -41,36 +41,36 @@ const FRAMED_LEVELS: [u32; 3] = [3, 2, 1];
 
 impl VerbsEndpoint {
     /// Our devices, with everything that belongs to them.
-    pub(super) fn introduce(&self, opened: Vec<Opened>) -> Result<Devices, TransportError> {
+    pub(super) fn introduce(&self, opened: Vec<OpenDevice>) -> Result<Devices, TransportError> {
         let mut engine = lock(&self.engine);
         let memory = engine.memory.clone();
-        let mut cards = Vec::new();
+        let mut descriptions = Vec::new();
         for device in opened {
-            let Opened { context, domain, abilities, card, gid_index } = device;
-            let access = if abilities.one_sided { Access::Remote } else { Access::Local };
-            let mut keys = Keys::new(domain.clone(), access, memory.clone());
-            if !abilities.late_registration {
+            let OpenDevice { context, domain, capabilities, description, gid_index } = device;
+            let access = if capabilities.one_sided { Access::Remote } else { Access::Local };
+            let mut keys = DeviceKeys::new(domain.clone(), access, memory.clone());
+            if !capabilities.late_registration {
                 let regions =
                     context.attributes().map_or(u64::MAX, |attributes| attributes.max_mr.max(0) as u64);
                 let matrix = self.config.matrix.as_ref();
-                self.sharing.check_regions(&card.name, matrix, memory.segments() as u64, regions)?;
+                self.hosts.check_regions(&description.name, matrix, memory.segments() as u64, regions)?;
                 keys.register_all()?;
             }
-            let channel = self.channel(&context, abilities.events)?;
+            let channel = self.channel(&context, capabilities.events)?;
             let sends = self.completion_queue(&context, SENDS_PER_RAIL, channel.as_ref())?;
             let receives = self.completion_queue(&context, RECEIVES_PER_RAIL, channel.as_ref())?;
             let full = u64::from(receives.depth()) * u64::from(self.config.event_percent) / 100;
             engine.awake_above = engine.awake_above.min(full);
             engine.ports.push(Port::new(
-                (context, domain, keys, abilities),
+                (context, domain, keys, capabilities),
                 (sends, receives, channel),
                 gid_index,
             ));
-            cards.push(card);
+            descriptions.push(description);
         }
         drop(engine);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Devices { host, devices: cards })
+        Ok(Devices { host, devices: descriptions })
     }
 
     /// A channel for announcements of completions, if they are wanted and the device has them.
@@ -123,10 +123,10 @@ impl VerbsEndpoint {
         let service = self.service();
         let engine = lock(&self.engine);
         for (ours, port) in engine.ports.iter().enumerate() {
-            self.sharing.check_probing(port.name(), port.abilities.max_queue_pairs)?;
+            self.hosts.check_probing(port.name(), port.capabilities.max_queue_pairs)?;
             let spec = QueuePairSpec { service, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
             let pair = port.domain.queue_pair(&spec, &port.receives)?;
-            for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| self.sharing.is_far(*peer)) {
+            for (peer, devices) in devices.iter().enumerate().filter(|(peer, _)| self.hosts.is_far(*peer)) {
                 for (theirs, device) in devices.devices.iter().enumerate() {
                     let far = remote(device, pair.number(), 0, peer as u32)?;
                     pair.initialize(Access::Local)?;
@@ -139,10 +139,15 @@ impl VerbsEndpoint {
         Ok(reach)
     }
 
-    fn cables(&self, peer: u32, devices: &[Devices], reach: &[Reach]) -> Result<Vec<Cable>, TransportError> {
+    fn cables(
+        &self,
+        peer: u32,
+        devices: &[Devices],
+        reach: &[Reach],
+    ) -> Result<Vec<DevicePair>, TransportError> {
         match &self.config.matrix {
-            Some(matrix) => given(self.rank, peer, matrix, devices),
-            None => Ok(found(self.rank, peer, reach)),
+            Some(matrix) => matrix_cables(self.rank, peer, matrix, devices),
+            None => Ok(detected_cables(self.rank, peer, reach)),
         }
     }
 
@@ -150,9 +155,9 @@ impl VerbsEndpoint {
     fn note_reach(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
         check_matrices(reach)?;
         let matrix = self.config.matrix.as_ref();
-        let reaches = |a: u32, b: u32| self.sharing.are_apart(a, b) && connects(a, b, matrix, reach);
+        let reaches = |a: u32, b: u32| self.hosts.are_apart(a, b) && connects(a, b, matrix, reach);
         self.connected = (0..self.size).map(|a| (0..self.size).map(|b| reaches(a, b)).collect()).collect();
-        self.sharing.check_hosts(&self.connected, devices)
+        self.hosts.check_hosts(&self.connected, devices)
     }
 
     /// Makes the queue pairs of all rails, and the places for their messages.
@@ -203,8 +208,12 @@ impl VerbsEndpoint {
         let mut fits = u32::MAX;
         for rank in 0..self.size {
             for (device, rails) in self.rails_of_host(rank, devices, reach)? {
-                let card = devices[rank as usize].devices.iter().find(|card| card.name == device);
-                fits = fits.min(card.map_or(u32::MAX, |card| card.queue_pairs / rails.len().max(1) as u32));
+                let description =
+                    devices[rank as usize].devices.iter().find(|description| description.name == device);
+                fits = fits.min(
+                    description
+                        .map_or(u32::MAX, |description| description.queue_pairs / rails.len().max(1) as u32),
+                );
             }
         }
         let rails: Vec<(u32, String)> = self
@@ -225,8 +234,8 @@ impl VerbsEndpoint {
             (false, 1) => Queues::Short,
             (false, _) => Queues::Both,
         };
-        let devices = engine.ports.iter().map(|port| (port.name(), port.abilities.max_queue_pairs));
-        self.sharing.check_queue_pairs(&rails, level, &devices.collect::<Vec<_>>())
+        let devices = engine.ports.iter().map(|port| (port.name(), port.capabilities.max_queue_pairs));
+        self.hosts.check_queue_pairs(&rails, level, &devices.collect::<Vec<_>>())
     }
 
     /// The rails of all ranks of a rank's host: by device, the ranks that have one each.
@@ -237,10 +246,10 @@ impl VerbsEndpoint {
         reach: &[Reach],
     ) -> Result<Vec<(String, Vec<u32>)>, TransportError> {
         let mut rails: Vec<(String, Vec<u32>)> = Vec::new();
-        for (rank, peer) in self.sharing.pairs_of_host(rank).filter(|(a, b)| self.connects(*a, *b)) {
+        for (rank, peer) in self.hosts.pairs_of_host(rank).filter(|(a, b)| self.connects(*a, *b)) {
             let cables = match &self.config.matrix {
-                Some(matrix) => given(rank, peer, matrix, devices)?,
-                None => found(rank, peer, reach),
+                Some(matrix) => matrix_cables(rank, peer, matrix, devices)?,
+                None => detected_cables(rank, peer, reach),
             };
             for cable in cables {
                 let name = &devices[rank as usize].devices[cable.ours].name;
@@ -257,7 +266,7 @@ impl VerbsEndpoint {
         &mut self,
         peer: u32,
         index: usize,
-        cable: Cable,
+        cable: DevicePair,
         devices: &[Devices],
     ) -> Result<(Rail, End), TransportError> {
         let rules = lock(&self.engine).rules;
@@ -265,25 +274,32 @@ impl VerbsEndpoint {
         let service = self.service();
         let engine = lock(&self.engine);
         let port = &engine.ports[cable.ours];
-        let card = &devices[peer as usize].devices[cable.theirs];
+        let description = &devices[peer as usize].devices[cable.theirs];
         let psn = 0x00b1_0000 | (self.rank & 0xff) << 8 | index as u32;
-        let queue = |wire: u8, send_depth: u32, recv_depth: u32| {
-            let inline_bytes = INLINE_BYTES.min(port.abilities.max_inline);
+        let make_queue = |queue: u8, send_depth: u32, recv_depth: u32| {
+            let inline_bytes = INLINE_BYTES.min(port.capabilities.max_inline);
             let spec = QueuePairSpec { service, send_depth, recv_depth, inline_bytes };
             let pair = port.domain.queue_pair_on(&spec, &port.sends, &port.receives)?;
-            let id = Id { what: What::Sent, peer: peer as u16, rail: index as u8, life: 0, wire, value: 0 };
-            Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth, port.abilities.frame_bytes))
+            let id = Id {
+                kind: RequestKind::Sent,
+                peer: peer as u16,
+                rail: index as u8,
+                life: 0,
+                queue,
+                value: 0,
+            };
+            Ok::<Queue, TransportError>(Queue::new(pair, id, send_depth, port.capabilities.frame_bytes))
         };
-        let frames = |bytes: usize| match port.abilities.frame_bytes {
+        let frames = |bytes: usize| match port.capabilities.frame_bytes {
             Some(frame) => bytes.div_ceil(frame as usize) as u32,
             None => 1,
         };
         let receives = rules.queues.receives().iter().enumerate();
         let pairs = receives
-            .map(|(wire, (count, bytes))| queue(wire as u8, SEND_DEPTH, count * frames(*bytes)))
+            .map(|(queue, (count, bytes))| make_queue(queue as u8, SEND_DEPTH, count * frames(*bytes)))
             .collect::<Result<Vec<Queue>, TransportError>>()?;
         let placed_depth = rules.window as u32 * (frames(rules.piece_bytes) + 1);
-        let placed = rules.has_placed.then(|| queue(PLACED, placed_depth, placed_depth)).transpose()?;
+        let placed = rules.has_placed.then(|| make_queue(PLACED, placed_depth, placed_depth)).transpose()?;
         let end = End {
             peer,
             rail: index,
@@ -293,11 +309,11 @@ impl VerbsEndpoint {
         };
         let ends = Ends {
             port: cable.ours,
-            name: format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, card.name),
-            theirs: card.name.clone(),
-            near: near(port, card, psn),
+            name: format!("{} of rank {} to {} of rank {peer}", port.name(), self.rank, description.name),
+            theirs: description.name.clone(),
+            near: near(port, description, psn),
         };
-        let far = remote(card, 0, 0, peer)?;
+        let far = remote(description, 0, 0, peer)?;
         Ok((Rail::new(ends, far, rules.queues, pairs, placed, base), end))
     }
 
@@ -343,15 +359,15 @@ impl VerbsEndpoint {
     }
 }
 
-fn near(port: &Port, card: &Device, psn: u32) -> LocalAddress {
+fn near(port: &Port, description: &Device, psn: u32) -> LocalAddress {
     let mtu = port.context.port().map_or(Mtu::B1024, |attributes| attributes.active_mtu);
-    LocalAddress { gid_index: port.gid_index, mtu: Mtu(mtu.0.min(card.mtu)), psn }
+    LocalAddress { gid_index: port.gid_index, mtu: Mtu(mtu.0.min(description.mtu)), psn }
 }
 
-fn remote(card: &Device, qp: u32, psn: u32, peer: u32) -> Result<RemoteAddress, TransportError> {
-    let gid = gid_of(&card.gid).ok_or_else(|| TransportError::DeviceDescription {
+fn remote(description: &Device, qp: u32, psn: u32, peer: u32) -> Result<RemoteAddress, TransportError> {
+    let gid = parse_gid(&description.gid).ok_or_else(|| TransportError::DeviceDescription {
         peer,
-        what: format!("its device {} has the address `{}`", card.name, card.gid),
+        what: format!("its device {} has the address `{}`", description.name, description.gid),
     })?;
-    Ok(RemoteAddress { qp, gid, lid: card.lid, psn })
+    Ok(RemoteAddress { qp, gid, lid: description.lid, psn })
 }

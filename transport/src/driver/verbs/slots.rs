@@ -1,8 +1,8 @@
 //! Slots: the places of messages with a header, on both sides.
 //!
-//! A receiver has [`SlotPool`]s, one for each queue pair that takes such messages. Receives are posted for all
-//! slots that hold no message, at all times. A sender has a [`SendStore`] for each peer. A message stays in its
-//! place there until it is acknowledged, so that it can be repeated.
+//! A receiver has [`SlotPool`]s, one for each queue pair that takes such messages. Receives are posted for
+//! all slots that hold no message, at all times. A sender has a [`SendStore`] for each peer. A message stays
+//! in its place there until it is acknowledged, so that it can be repeated.
 //!
 //! On devices that count in frames, a message and its receive must have the same number of frames. So a queue
 //! pair takes messages of one [`Class`] only: short ones of a frame, or long ones of five. Other devices have

@@ -1,7 +1,7 @@
 //! Staging places: slab memory for pieces whose own memory is not registered with the devices.
 //!
-//! A sender copies a piece into a free place, which the piece holds until it has arrived. A receiver derives the
-//! place of a piece from its number, and uses it once the piece that held it before has been handed over.
+//! A sender copies a piece into a free place, which the piece holds until it has arrived. A receiver derives
+//! the place of a piece from its number, and uses it once the piece that held it before has been handed over.
 //!
 //! This module copies nothing: it deals in offsets.
 
@@ -21,7 +21,7 @@ pub(super) fn staging(base: usize, piece_bytes: usize) -> (SendStages, RecvStage
 }
 
 /// Staging places of a sender.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct SendStages {
     free: Vec<u32>,
     base: usize,
@@ -43,14 +43,15 @@ impl SendStages {
 }
 
 /// Staging places of a receiver.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct RecvStages {
     base: usize,
     bytes: usize,
 }
 
 impl RecvStages {
-    /// Offset of the place of piece `number`; `None` while an earlier piece, from number `first` on, holds it.
+    /// Offset of the place of piece `number`; `None` while an earlier piece, from number `first` on, holds
+    /// it.
     pub(super) fn place(&self, number: u32, first: u32) -> Option<usize> {
         let is_free = number.wrapping_sub(first) < STAGES;
         is_free.then_some(self.base + (number % STAGES) as usize * self.bytes)

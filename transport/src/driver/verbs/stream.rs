@@ -1,8 +1,9 @@
 //! The order of runtime messages between two ranks on one stream.
 //!
-//! A runtime message travels as *fragments* in slots, or, if it is a bulk message, as a head in a slot and pieces
-//! (`placed`, `granted`). Fragments and heads reach the receiver in order and once, since they are sequenced. They
-//! wait in slots until the runtime asks for them; where slots get scarce they are copied to the heap.
+//! A runtime message travels as *fragments* in slots, or, if it is a bulk message, as a head in a slot and
+//! pieces (`placed`, `granted`). Fragments and heads reach the receiver in order and once, since they are
+//! sequenced. They wait in slots until the runtime asks for them; where slots get scarce they are copied to
+//! the heap.
 //!
 //! Invariant: at most [`CREDITS`] fragments and heads of a stream are not matched, so no stream fills the
 //! receiver's memory.
@@ -103,7 +104,7 @@ pub(super) struct SendStream {
 }
 
 /// How the bytes of a bulk message are sent, where pieces meet receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Way {
     /// In pieces.
     Placed,

@@ -1,8 +1,8 @@
 //! Bytes that travel between two ranks over queue pairs: headers, grants and marks.
 //!
-//! Both ends are little-endian, and numbers travel as they lie in memory. Every message except the bare bytes of
-//! a piece begins with a [`Header`]. Its cumulative counters make a lost message harmless: the next one carries
-//! the same counters or later ones.
+//! Both ends are little-endian, and numbers travel as they lie in memory. Every message except the bare bytes
+//! of a piece begins with a [`Header`]. Its cumulative counters make a lost message harmless: the next one
+//! carries the same counters or later ones.
 //!
 //! This module knows no queue pairs. The code that uses a field checks it.
 
@@ -159,8 +159,8 @@ pub(super) struct Header {
     pub(super) limit: u32,
     /// Pieces received in all: of the stream where pieces are granted, of all streams where they are placed.
     pub(super) done: u32,
-    /// Pace of one of the sender's rails; see `pace`.
-    pub(super) pace: u32,
+    /// Bandwidth of one of the sender's rails; see `pace`.
+    pub(super) bandwidth: u32,
 }
 
 /// Fragments begin at multiples of this many bytes.
@@ -194,7 +194,8 @@ impl Header {
     }
 }
 
-/// Returns the checksum of a whole message, without padding: the CRC32C of all bytes after the checksum field.
+/// Returns the checksum of a whole message, without padding: the CRC32C of all bytes after the checksum
+/// field.
 #[inline]
 pub(super) fn message_checksum(message: &[u8]) -> u32 {
     checksum(&message[size_of::<u32>()..])
@@ -254,7 +255,7 @@ pub(super) struct Selective {
 }
 
 /// Payload of a [`Kind::PlacedReady`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Ready {
     pub(super) epoch: u32,

@@ -6,7 +6,7 @@
 //! All functions are pure: both ends compute the same result from the same messages.
 
 use super::{
-    introduction::{Devices, Reach},
+    descriptions::{Devices, Reach},
     wire::checksum,
 };
 use crate::TransportError;
@@ -16,7 +16,7 @@ pub(super) const MAX_RAILS: usize = 8;
 
 /// Pair of devices that forms a rail between this rank and a peer: the device index at each end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cable {
+pub(super) struct DevicePair {
     pub(super) ours: usize,
     pub(super) theirs: usize,
 }
@@ -47,14 +47,14 @@ pub(super) fn check_matrices(reach: &[Reach]) -> Result<(), TransportError> {
 pub(super) fn connects(a: u32, b: u32, matrix: Option<&Matrix>, reach: &[Reach]) -> bool {
     match matrix {
         Some(matrix) => !matrix[a as usize][b as usize].is_empty(),
-        None => !found(a, b, reach).is_empty(),
+        None => !detected_cables(a, b, reach).is_empty(),
     }
 }
 
 /// Returns the cables to a peer that both ends have detected, in an order that both ends agree on.
 ///
 /// A device is used at most once.
-pub(super) fn found(us: u32, peer: u32, reach: &[Reach]) -> Vec<Cable> {
+pub(super) fn detected_cables(us: u32, peer: u32, reach: &[Reach]) -> Vec<DevicePair> {
     let (low, high) = (us.min(peer), us.max(peer));
     let reaches = |from: u32, to: u32, ours: usize, theirs: usize| {
         reach[from as usize].pairs.contains(&(to, ours, theirs))
@@ -72,17 +72,19 @@ pub(super) fn found(us: u32, peer: u32, reach: &[Reach]) -> Vec<Cable> {
             chosen.push((a, b));
         }
     }
-    let cable = |(a, b)| if us == low { Cable { ours: a, theirs: b } } else { Cable { ours: b, theirs: a } };
+    let cable = |(a, b)| {
+        if us == low { DevicePair { ours: a, theirs: b } } else { DevicePair { ours: b, theirs: a } }
+    };
     chosen.into_iter().map(cable).collect()
 }
 
 /// Returns the cables to a peer that the matrix names.
-pub(super) fn given(
+pub(super) fn matrix_cables(
     us: u32,
     peer: u32,
     matrix: &Matrix,
     devices: &[Devices],
-) -> Result<Vec<Cable>, TransportError> {
+) -> Result<Vec<DevicePair>, TransportError> {
     let index = |rank: u32, name: &str| {
         devices[rank as usize].devices.iter().position(|device| device.name == name).ok_or_else(|| {
             let names: Vec<&str> = devices[rank as usize].devices.iter().map(|d| d.name.as_str()).collect();
@@ -98,7 +100,9 @@ pub(super) fn given(
     };
     let cell = |from: u32, to: u32| &matrix[from as usize][to as usize];
     let rails = cell(us, peer).iter().zip(cell(peer, us)).take(MAX_RAILS);
-    rails.map(|(ours, theirs)| Ok(Cable { ours: index(us, ours)?, theirs: index(peer, theirs)? })).collect()
+    rails
+        .map(|(ours, theirs)| Ok(DevicePair { ours: index(us, ours)?, theirs: index(peer, theirs)? }))
+        .collect()
 }
 
 #[cfg(test)]
@@ -113,18 +117,18 @@ mod tests {
     fn both_ends_choose_the_same_cables() {
         // Rank 0 has devices 0 and 1; rank 1 has devices 0, 1 and 2. Cables connect 0-2 and 1-0.
         let messages = [reach(&[(1, 1, 0), (1, 0, 2)]), reach(&[(0, 2, 0), (0, 0, 1), (0, 1, 1)])];
-        let ours = found(0, 1, &messages);
-        let theirs = found(1, 0, &messages);
-        assert_eq!(ours, [Cable { ours: 0, theirs: 2 }, Cable { ours: 1, theirs: 0 }]);
-        assert_eq!(theirs, [Cable { ours: 2, theirs: 0 }, Cable { ours: 0, theirs: 1 }]);
+        let ours = detected_cables(0, 1, &messages);
+        let theirs = detected_cables(1, 0, &messages);
+        assert_eq!(ours, [DevicePair { ours: 0, theirs: 2 }, DevicePair { ours: 1, theirs: 0 }]);
+        assert_eq!(theirs, [DevicePair { ours: 2, theirs: 0 }, DevicePair { ours: 0, theirs: 1 }]);
     }
 
     #[test]
     fn on_a_switch_every_device_is_used_once() {
         let all = |to| reach(&[(to, 0, 0), (to, 0, 1), (to, 1, 0), (to, 1, 1)]);
-        let cables = found(0, 1, &[all(1), all(0)]);
-        assert_eq!(cables, [Cable { ours: 0, theirs: 0 }, Cable { ours: 1, theirs: 1 }]);
-        assert!(found(0, 1, &[reach(&[]), all(0)]).is_empty());
+        let cables = detected_cables(0, 1, &[all(1), all(0)]);
+        assert_eq!(cables, [DevicePair { ours: 0, theirs: 0 }, DevicePair { ours: 1, theirs: 1 }]);
+        assert!(detected_cables(0, 1, &[reach(&[]), all(0)]).is_empty());
     }
 
     #[test]
@@ -164,7 +168,7 @@ mod tests {
             host: "h".into(),
             devices: list
                 .iter()
-                .map(|name| super::super::introduction::Device {
+                .map(|name| super::super::descriptions::Device {
                     name: (*name).into(),
                     gid: String::new(),
                     lid: 0,
@@ -180,9 +184,12 @@ mod tests {
         let devices = [names(&["en2", "en3"]), names(&["en4"])];
         let cell = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let matrix = vec![vec![cell(&[]), cell(&["en3"])], vec![cell(&["en4"]), cell(&[])]];
-        assert_eq!(given(0, 1, &matrix, &devices).expect("there"), [Cable { ours: 1, theirs: 0 }]);
+        assert_eq!(
+            matrix_cables(0, 1, &matrix, &devices).expect("there"),
+            [DevicePair { ours: 1, theirs: 0 }]
+        );
         let wrong = vec![vec![cell(&[]), cell(&["en9"])], vec![cell(&["en4"]), cell(&[])]];
-        let error = given(0, 1, &wrong, &devices).expect_err("no such device").to_string();
+        let error = matrix_cables(0, 1, &wrong, &devices).expect_err("no such device").to_string();
         assert!(error.contains("rank 0") && error.contains("en9") && error.contains("en2, en3"), "{error}");
     }
 }

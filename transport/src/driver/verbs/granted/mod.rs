@@ -1,20 +1,20 @@
 //! Bulk messages by remote writes: pieces that are written where their receiver has granted a place.
 //!
-//! The receiver knows from the plan which messages are to come. It grants a place for each of their pieces ahead
-//! of time: an address, a key and a rail. The sender writes each piece there from registered memory, with immediate
-//! data that names it; nothing is copied. Pieces are numbered on each stream.
+//! The receiver knows from the plan which messages are to come. It grants a place for each of their pieces
+//! ahead of time: an address, a key and a rail. The sender writes each piece there from registered memory,
+//! with immediate data that names it; nothing is copied. Pieces are numbered on each stream.
 //!
-//! On unreliable connections a sequenced message follows each piece by the same rail, with its checksum. Queue pairs
-//! keep their order, so a piece is lost if that message arrives and the piece has not. What is lost or damaged is
-//! granted again.
+//! On unreliable connections a sequenced message follows each piece by the same rail, with its checksum.
+//! Queue pairs keep their order, so a piece is lost if that message arrives and the piece has not. What is
+//! lost or damaged is granted again.
 //!
 //! | module | content |
 //! |---|---|
 //! | `send` | pieces on their way to a peer |
 //! | `receive` | announced messages, and pieces that arrive |
 //!
-//! Invariant: a place is granted again, or handed over, only when nothing can write to it on account of an earlier
-//! grant: the piece is known to have arrived or to be lost, or its queue pair is dead.
+//! Invariant: a place is granted again, or handed over, only when nothing can write to it on account of an
+//! earlier grant: the piece is known to have arrived or to be lost, or its queue pair is dead.
 
 mod receive;
 mod send;

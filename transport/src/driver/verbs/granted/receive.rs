@@ -1,6 +1,7 @@
 //! Announced messages, and pieces that arrive.
 //!
-//! Pieces go to registered memory of the caller, or to staging places, from which they are handed over in place.
+//! Pieces go to registered memory of the caller, or to staging places, from which they are handed over in
+//! place.
 //!
 //! Invariant: pieces are handed over in order and once.
 //!
@@ -112,8 +113,8 @@ impl GrantedRecv {
         self.messages.len() == ANNOUNCED
     }
 
-    /// Adds a message, which goes to registered memory at the offset `destination`, if that is given. Returns its
-    /// number among the bulk messages of the stream.
+    /// Adds a message, which goes to registered memory at the offset `destination`, if that is given. Returns
+    /// its number among the bulk messages of the stream.
     pub(in crate::driver::verbs) fn announce(
         &mut self,
         digest: u64,
@@ -139,8 +140,8 @@ impl GrantedRecv {
         self.pieces.get(number.wrapping_sub(self.first_piece) as usize).copied()
     }
 
-    /// The first message that is not granted completely, from the one at `index` on: its index, its bytes, and
-    /// those that are granted. `None` while as many pieces are granted as may be.
+    /// The first message that is not granted completely, from the one at `index` on: its index, its bytes,
+    /// and those that are granted. `None` while as many pieces are granted as may be.
     pub(in crate::driver::verbs) fn ungranted(
         &self,
         index: usize,
@@ -152,8 +153,8 @@ impl GrantedRecv {
         (!is_full).then_some((index, message.total, message.granted))
     }
 
-    /// Divides a piece of `len` bytes off the message at `index`; returns its number, or `None` if there is no place
-    /// for it.
+    /// Divides a piece of `len` bytes off the message at `index`; returns its number, or `None` if there is
+    /// no place for it.
     pub(in crate::driver::verbs) fn divide(&mut self, index: usize, len: usize) -> Option<u32> {
         let number = self.end();
         let message = &mut self.messages[index];
@@ -204,7 +205,8 @@ impl GrantedRecv {
         Some(*piece)
     }
 
-    /// Whether a piece is expected by a rail whose present life is not the one of its grant, or that is not up.
+    /// Whether a piece is expected by a rail whose present life is not the one of its grant, or that is not
+    /// up.
     pub(in crate::driver::verbs) fn is_void(
         &self,
         number: u32,
@@ -234,7 +236,8 @@ impl GrantedRecv {
         }
     }
 
-    /// Notes that a piece has been written by a rail; returns its bytes, unless it was not expected by that rail.
+    /// Notes that a piece has been written by a rail; returns its bytes, unless it was not expected by that
+    /// rail.
     pub(in crate::driver::verbs) fn written(&mut self, number: u32, rail: usize) -> Option<usize> {
         let piece = self.piece_mut(number)?;
         if piece.is_here || piece.is_held || usize::from(piece.rail) != rail {
@@ -244,8 +247,8 @@ impl GrantedRecv {
         Some(piece.len)
     }
 
-    /// Takes in the word, by a rail, that the sender has sent a piece: it is behind the piece if that came by the
-    /// same rail.
+    /// Takes in the word, by a rail, that the sender has sent a piece: it is behind the piece if that came by
+    /// the same rail.
     pub(in crate::driver::verbs) fn was_sent(&mut self, mark: &Mark, rail: usize) -> Came {
         let Some(piece) = self.piece_mut(mark.piece) else { return Came::Stale };
         if u32::from(piece.attempt) != mark.attempt || piece.is_held {
@@ -255,8 +258,8 @@ impl GrantedRecv {
         if !piece.is_here && usize::from(piece.rail) == rail { Came::Lost } else { Came::Noted }
     }
 
-    /// Notes that a piece had arrived before it was granted again. Returns its rail and its bytes, which are 0 if it
-    /// waited for a rail; `None` if its arrival is known.
+    /// Notes that a piece had arrived before it was granted again. Returns its rail and its bytes, which are
+    /// 0 if it waited for a rail; `None` if its arrival is known.
     pub(in crate::driver::verbs) fn had_arrived(&mut self, number: u32) -> Option<(usize, u64)> {
         let piece = self.piece_mut(number).filter(|piece| !piece.is_here)?;
         piece.is_here = true;
@@ -266,7 +269,8 @@ impl GrantedRecv {
         Some((rail, if was_held { 0 } else { len }))
     }
 
-    /// A piece whose bytes have come and are not checked yet, with its checksum as far as the sender has told it.
+    /// A piece whose bytes have come and are not checked yet, with its checksum as far as the sender has told
+    /// it.
     pub(in crate::driver::verbs) fn unsettled(&self, number: u32) -> Option<(RecvPiece, Option<u32>)> {
         let piece = self.piece(number).filter(|piece| piece.is_here && !piece.has_arrived)?;
         Some((piece, piece.crc))
@@ -285,8 +289,8 @@ impl GrantedRecv {
         }
     }
 
-    /// Takes out the next piece of the first message, if it has arrived. `announced` is the number of the message
-    /// that the caller receives.
+    /// Takes out the next piece of the first message, if it has arrived. `announced` is the number of the
+    /// message that the caller receives.
     pub(in crate::driver::verbs) fn pop(&mut self, announced: Option<u64>) -> Option<RecvPiece> {
         let first = self.first_message;
         if announced != Some(first.into()) {

@@ -1,12 +1,14 @@
 //! Pieces on their way to a peer.
 //!
-//! A piece is written to the place of its grant, from registered memory or from a staging place. It is kept until
-//! it is known to have arrived: by the completion of a reliable queue pair, or by the peer's counter.
+//! A piece is written to the place of its grant, from registered memory or from a staging place. It is kept
+//! until it is known to have arrived: by the completion of a reliable queue pair, or by the peer's counter.
 //!
-//! A completion may know more than the peer: a piece that has arrived by a rail that fell before the peer looked
-//! is granted again. Its sender, whose memory may be in other use by then, answers that it has arrived.
+//! A completion may know more than the peer: a piece that has arrived by a rail that fell before the peer
+//! looked is granted again. Its sender, whose memory may be in other use by then, answers that it has
+//! arrived.
 //!
-//! Invariants: pieces are numbered without gaps; a piece is kept until it has arrived, so that it can be sent again.
+//! Invariants: pieces are numbered without gaps; a piece is kept until it has arrived, so that it can be sent
+//! again.
 
 //!
 //! This module is pure.
@@ -66,7 +68,8 @@ impl GrantedSend {
         self.first.wrapping_add(self.pieces.len() as u32)
     }
 
-    /// Keeps the grant of a piece that has not been sent, in place of an earlier one; false when there is no room.
+    /// Keeps the grant of a piece that has not been sent, in place of an earlier one; false when there is no
+    /// room.
     pub(in crate::driver::verbs) fn keep_grant(&mut self, grant: Grant) -> bool {
         let later = self.grants.iter().position(|kept| !is_before(kept.piece, grant.piece));
         match later {
@@ -86,8 +89,8 @@ impl GrantedSend {
         }
     }
 
-    /// A piece has arrived, as a completion of a rail tells. If it was sent again by another rail, its memory is
-    /// in use until that one completes.
+    /// A piece has arrived, as a completion of a rail tells. If it was sent again by another rail, its memory
+    /// is in use until that one completes.
     pub(in crate::driver::verbs) fn arrived(&mut self, number: u32, rail: usize) {
         let index = number.wrapping_sub(self.first) as usize;
         if let Some(piece) = self.pieces.get_mut(index)
@@ -161,7 +164,8 @@ impl GrantedSend {
         self.pieces.get(number.wrapping_sub(self.first) as usize).copied()
     }
 
-    /// Notes the attempt of the latest grant of a piece; returns the piece, unless it has arrived and is not kept.
+    /// Notes the attempt of the latest grant of a piece; returns the piece, unless it has arrived and is not
+    /// kept.
     pub(in crate::driver::verbs) fn note_attempt(&mut self, grant: &Grant) -> Option<SendPiece> {
         let piece = self.pieces.get_mut(grant.piece.wrapping_sub(self.first) as usize)?;
         piece.attempt = grant.attempt;

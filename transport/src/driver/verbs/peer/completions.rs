@@ -7,7 +7,7 @@ use crate::{
     TransportError,
     driver::verbs::{
         env::Env,
-        queue::{Id, What},
+        queue::{Id, RequestKind},
         rail::PLACED,
         wire::piece_of,
     },
@@ -29,35 +29,35 @@ impl Peer {
             return Ok(());
         }
         let (index, several) = (usize::from(id.rail), self.rails.len() > 1);
-        let Some(rail) = self.rails.get_mut(index).filter(|rail| rail.is_current(id.wire, id.life)) else {
+        let Some(rail) = self.rails.get_mut(index).filter(|rail| rail.is_current(id.queue, id.life)) else {
             return Ok(());
         };
-        let is_alive = rail.is_alive(id.wire);
+        let is_alive = rail.is_alive(id.queue);
         if completion.status != WcStatus::SUCCESS {
             if !is_alive {
                 return Ok(());
             }
             let cause = explain(completion.status).0;
-            return match id.wire {
+            return match id.queue {
                 PLACED => self.begin_epoch(env, cause),
                 _ => self.take_down(env, index, cause),
             };
         }
-        match id.what {
-            What::Sent => {
+        match id.kind {
+            RequestKind::Sent => {
                 let granted = &mut self.granted;
-                let Some(queue) = rail.queue_mut(id.wire) else { return Ok(()) };
+                let Some(queue) = rail.queue_mut(id.queue) else { return Ok(()) };
                 let left =
                     queue.complete(id.value, |stream, piece| granted[stream].send.arrived(piece, index));
                 if several {
-                    rail.pace.left(left, Instant::now());
+                    rail.bandwidth.left(left, Instant::now());
                 }
                 Ok(())
             }
-            What::Slot if completion.opcode == WcOpcode::RECV_RDMA_WITH_IMM => {
-                self.put_back(env, index, id.wire, id.value)?;
-                // A piece that came before its rail failed has been granted again. Its sender reports that it has
-                // arrived, or sends it again.
+            RequestKind::Slot if completion.opcode == WcOpcode::RECV_RDMA_WITH_IMM => {
+                self.put_back(env, index, id.queue, id.value)?;
+                // A piece that came before its rail failed has been granted again. Its sender reports that it
+                // has arrived, or sends it again.
                 if !self.rails[index].is_up() {
                     return Ok(());
                 }
@@ -67,10 +67,10 @@ impl Peer {
                 let piece = piece.ok_or_else(|| self.protocol("a number of no piece"))?;
                 self.written(env, index, piece)
             }
-            What::Slot => self.receive(env, (index, id.wire, id.value), completion.bytes as usize),
-            What::Piece | What::Trailer if !is_alive => Ok(()),
-            What::Piece => self.piece_came(env, (id.value, completion.bytes)),
-            What::Trailer => self.trailer_came(env, index, (id.value, completion.bytes)),
+            RequestKind::Slot => self.receive(env, (index, id.queue, id.value), completion.bytes as usize),
+            RequestKind::Piece | RequestKind::Trailer if !is_alive => Ok(()),
+            RequestKind::Piece => self.piece_came(env, (id.value, completion.bytes)),
+            RequestKind::Trailer => self.trailer_came(env, index, (id.value, completion.bytes)),
         }
     }
 }

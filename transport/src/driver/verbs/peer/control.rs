@@ -1,7 +1,7 @@
 //! Control messages: counters, acknowledgements, notices and grants.
 //!
-//! Every header carries the latest counters. An acknowledgement of its own is sent only where no other message
-//! is about to carry them. Notices and grants are sequenced and wait here for room.
+//! Every header carries the latest counters. An acknowledgement of its own is sent only where no other
+//! message is about to carry them. Notices and grants are sequenced and wait here for room.
 
 use super::Peer;
 use crate::{
@@ -15,7 +15,8 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// Time for which a message counts as expected after a call waited for it: longer than a call that waits sleeps.
+/// Time for which a message counts as expected after a call waited for it: longer than a call that waits
+/// sleeps.
 const AWAITED_FOR: Duration = Duration::from_millis(200);
 /// Received messages that need not be acknowledged at once.
 const UNACKNOWLEDGED: u32 = 12;
@@ -37,8 +38,8 @@ impl Peer {
         header.limit = self.streams[stream].recv.limit();
         header.done = self.done(stream);
         if self.rails.len() > 1 {
-            self.pace_next = (self.pace_next + 1) % self.rails.len();
-            header.pace = self.rails[self.pace_next].pace.told(self.pace_next);
+            self.report_next = (self.report_next + 1) % self.rails.len();
+            header.bandwidth = self.rails[self.report_next].bandwidth.encode(self.report_next);
         }
     }
 
@@ -56,17 +57,17 @@ impl Peer {
     }
 
     /// Sends an unsequenced message by a rail, if it can be done at once.
-    pub(super) fn say(
+    pub(super) fn send_word(
         &mut self,
         env: &mut Env<'_>,
         rail: usize,
         kind: Kind,
         payload: &[u8],
     ) -> Result<bool, TransportError> {
-        self.say_header(env, rail, Header::new(kind), payload)
+        self.send_word_header(env, rail, Header::new(kind), payload)
     }
 
-    fn say_header(
+    fn send_word_header(
         &mut self,
         env: &mut Env<'_>,
         rail: usize,
@@ -74,31 +75,31 @@ impl Peer {
         payload: &[u8],
     ) -> Result<bool, TransportError> {
         self.count(&mut header);
-        let is_said = self.rails[rail].say(env, header, payload)?;
-        if is_said {
+        let is_sent = self.rails[rail].send_word(env, header, payload)?;
+        if is_sent {
             self.counted(usize::from(header.stream));
         }
-        Ok(is_said)
+        Ok(is_sent)
     }
 
     /// Tells the peer by all rails that this rank closes.
-    pub(in crate::driver::verbs) fn say_goodbye(&mut self, env: &mut Env<'_>) {
+    pub(in crate::driver::verbs) fn send_goodbye(&mut self, env: &mut Env<'_>) {
         for rail in 0..self.rails.len() {
             if self.rails[rail].is_up() && !self.is_gone {
                 // A peer that misses it finds out by other means.
-                let _ = self.say(env, rail, Kind::Goodbye, &[]);
+                let _ = self.send_word(env, rail, Kind::Goodbye, &[]);
             }
         }
     }
 
     /// Acknowledges all that has been received, with the counters of a stream.
-    fn say_ack(&mut self, env: &mut Env<'_>, stream: usize, flags: u8) -> Result<(), TransportError> {
+    fn send_ack(&mut self, env: &mut Env<'_>, stream: usize, flags: u8) -> Result<(), TransportError> {
         let Some(active) = self.active() else { return Ok(()) };
         let selective = Selective { received: self.received.selective() };
         let missing = if self.is_missing { MISSING } else { 0 };
         let payload = if self.received.has_gap() { bytemuck::bytes_of(&selective) } else { &[] };
         let header = Header { stream: stream as u16, flags: flags | missing, ..Header::new(Kind::Ack) };
-        if self.say_header(env, active, header, payload)? {
+        if self.send_word_header(env, active, header, payload)? {
             self.is_missing = false;
         }
         Ok(())
@@ -134,13 +135,13 @@ impl Peer {
         }
         for stream in 0..STREAMS {
             if self.tell_all || self.owes(stream, env.rules.completions_confirm()) {
-                self.say_ack(env, stream, 0)?;
+                self.send_ack(env, stream, 0)?;
             }
         }
         self.tell_all = false;
         let unacknowledged = self.received.expected().wrapping_sub(self.told_ack);
         if self.ack_now || unacknowledged >= UNACKNOWLEDGED {
-            self.say_ack(env, 0, 0)?;
+            self.send_ack(env, 0, 0)?;
         }
         Ok(())
     }
@@ -195,7 +196,7 @@ impl Peer {
         if !std::mem::take(&mut self.wants_word) && self.are_pieces_sent() {
             self.word = Retry::NEW;
         } else if self.word.is_due(now) {
-            self.say_ack(env, 0, ASK)?;
+            self.send_ack(env, 0, ASK)?;
         }
         Ok(())
     }
@@ -222,8 +223,8 @@ impl Peer {
         is_awaited || !self.sequence.is_empty() || !self.are_pieces_sent()
     }
 
-    /// Between calls: tells what has not been told, and, after a long silence, gives every queue pair something
-    /// to do.
+    /// Between calls: tells what has not been told, and, after a long silence, gives every queue pair
+    /// something to do.
     pub(in crate::driver::verbs) fn look_after(
         &mut self,
         env: &mut Env<'_>,
@@ -238,11 +239,11 @@ impl Peer {
                 None => self.granted.get(stream).is_some_and(|granted| granted.recv.has_untold_done()),
             };
             if has_untold_done || self.streams[stream].recv.has_untold_limit() {
-                self.say_ack(env, stream, 0)?;
+                self.send_ack(env, stream, 0)?;
             }
         }
         if self.told_ack != self.received.expected() {
-            self.say_ack(env, 0, 0)?;
+            self.send_ack(env, 0, 0)?;
         }
         if is_silent {
             self.keep_alive(env)?;

@@ -4,9 +4,9 @@ use super::Peer;
 use crate::{
     TransportError,
     driver::verbs::{
+        bandwidth,
         env::Env,
         notice::Notice,
-        pace,
         wire::{ANY_RAIL, MAX_RAILS, Ready},
     },
 };
@@ -36,7 +36,7 @@ impl Peer {
             rail.fence_placed();
             if rail.is_up() && (rail.is_chosen || !any_chosen) && rail.connect_placed().is_ok() {
                 ready.rails |= 1 << index;
-                ready.costs[index] = rail.pace.cost();
+                ready.costs[index] = rail.bandwidth.cost();
             }
         }
         placed.epoch.renewed(ready);
@@ -103,8 +103,8 @@ impl Peer {
             return self.begin_epoch(env, "its rails have changed");
         }
         if placed.epoch.is_up() && self.rails.len() > 1 && placed.send.is_look_due() {
-            let mut costs = [pace::UNKNOWN_COST; MAX_RAILS];
-            rails.for_each(|index| costs[index] = self.rails[index].pace.cost());
+            let mut costs = [bandwidth::UNKNOWN_COST; MAX_RAILS];
+            rails.for_each(|index| costs[index] = self.rails[index].bandwidth.cost());
             if placed.epoch.is_outdated(&costs) {
                 return self.begin_epoch(env, "the speed of its rails has changed");
             }

@@ -73,7 +73,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether the rail of a grant is in the life that it was granted in. If not, the peer grants the piece again.
+    /// Whether the rail of a grant is in the life that it was granted in. If not, the peer grants the piece
+    /// again.
     fn is_in_force(&self, grant: &Grant) -> bool {
         grant.life == self.rails[usize::from(grant.rail)].handshake.their_life()
     }
@@ -120,7 +121,8 @@ impl Peer {
         Ok(posted)
     }
 
-    /// Writes a piece to the place of its grant; false when the queue pair has less room than it seemed to have.
+    /// Writes a piece to the place of its grant; false when the queue pair has less room than it seemed to
+    /// have.
     fn post_piece(
         &mut self,
         env: &mut Env<'_>,
@@ -145,7 +147,7 @@ impl Peer {
             }
         }
         if several {
-            rail.pace.posted(piece.len as u64, Instant::now());
+            rail.bandwidth.posted(piece.len as u64, Instant::now());
         }
         if !env.rules.reliable || env.rules.checksum {
             let attempt = u32::from(grant.attempt);
@@ -287,8 +289,8 @@ impl Peer {
         self.grant_more(env, stream)
     }
 
-    /// The peer knows that a piece had arrived which was granted again: the completion came by a rail that had
-    /// fallen, and was ignored.
+    /// The peer knows that a piece had arrived which was granted again: the completion came by a rail that
+    /// had fallen, and was ignored.
     pub(super) fn had_arrived(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
         let stream = mark.stream as usize;
         if stream >= self.granted.len() || !env.rules.completions_confirm() {

@@ -1,12 +1,13 @@
 //! Grants: which pieces may be written where, and by which rail.
 //!
-//! Pieces of announced messages are granted in order, each on the rail by which it is expected to arrive first, as
-//! many as may be in flight. Pieces that are lost, or were to come by a rail that has fallen, are granted again.
+//! Pieces of announced messages are granted in order, each on the rail by which it is expected to arrive
+//! first, as many as may be in flight. Pieces that are lost, or were to come by a rail that has fallen, are
+//! granted again.
 
 use super::Peer;
 use crate::{
     TransportError,
-    driver::verbs::{env::Env, pace, rail::Rail, wire::Grant},
+    driver::verbs::{bandwidth, env::Env, rail::Rail, wire::Grant},
 };
 
 impl Peer {
@@ -35,7 +36,7 @@ impl Peer {
         let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
         let used = up.filter(|(_, rail)| rail.is_chosen || !any_chosen);
         let candidate = |(index, rail): (usize, &Rail)| rail.incoming(index);
-        pace::first(used.map(candidate), bytes as u64, self.grants_made)
+        bandwidth::select_rail(used.map(candidate), bytes as u64, self.grants_made)
     }
 
     /// Grants a piece on a rail.

@@ -1,7 +1,8 @@
 //! Sending and receiving the messages of the runtime.
 //!
-//! A message is copied into slots, fragment by fragment, and travels at once; its caller need not wait. A bulk
-//! message begins with a head; its bytes follow in pieces, or, where its stream may not use them, in slots.
+//! A message is copied into slots, fragment by fragment, and travels at once; its caller need not wait. A
+//! bulk message begins with a head; its bytes follow in pieces, or, where its stream may not use them, in
+//! slots.
 
 use super::{Peer, TAKEN};
 use crate::{

@@ -1,7 +1,7 @@
 //! One peer: the parts of the protocol, and the rails that they share.
 //!
-//! The parts know nothing of a peer: `sequence`, `slots`, `stream`, `placed`, `granted`, `rail`. The children of this
-//! module join them:
+//! The parts know nothing of a peer: `sequence`, `slots`, `stream`, `placed`, `granted`, `rail`. The children
+//! of this module join them:
 //!
 //! | module | content |
 //! |---|---|
@@ -43,8 +43,8 @@ use receiving::Inbound;
 use sending::Outbound;
 use std::{collections::VecDeque, time::Instant};
 
-/// In [`SendState::awaits`](crate::SendState): the send waits until the device has taken the sequenced message of this
-/// number, or the pieces of a bulk message before the piece of this number.
+/// In [`SendState::awaits`](crate::SendState): the send waits until the device has taken the sequenced
+/// message of this number, or the pieces of a bulk message before the piece of this number.
 const TAKEN: u64 = 1 << 33;
 
 /// One peer.
@@ -72,7 +72,7 @@ pub(super) struct Peer {
     wants_word: bool,
     word: Retry,
     /// The rail whose pace was told last.
-    pace_next: usize,
+    report_next: usize,
     /// Messages and grants so far, for turns between rails.
     turns: u64,
     grants_made: u64,
@@ -116,7 +116,7 @@ impl Peer {
             acknowledgement: Retry::NEW,
             wants_word: false,
             word: Retry::NEW,
-            pace_next: 0,
+            report_next: 0,
             turns: 0,
             grants_made: 0,
             notices: VecDeque::with_capacity(64),

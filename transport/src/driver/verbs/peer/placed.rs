@@ -159,7 +159,7 @@ impl Peer {
             };
             match posted {
                 Ok(false) => return Ok(()),
-                Ok(true) if several => rail.pace.posted(piece.len as u64, Instant::now()),
+                Ok(true) if several => rail.bandwidth.posted(piece.len as u64, Instant::now()),
                 Ok(true) => {}
                 Err(error) => return self.begin_epoch(env, &error.to_string()),
             }
@@ -178,8 +178,10 @@ impl Peer {
         mark: Mark,
     ) -> Result<(), TransportError> {
         let Some(placed) = &self.placed else { return Err(self.protocol("a probe for no queue")) };
-        if placed.epoch.number() == mark.attempt && placed.send.is_posted(mark.piece) {
-            self.say(env, rail, Kind::Reply, bytemuck::bytes_of(&mark))?;
+        // Until the epoch is up, the positions are those of the epoch before.
+        let is_present = placed.epoch.is_up() && placed.epoch.number() == mark.attempt;
+        if is_present && placed.send.is_posted(mark.piece) {
+            self.send_word(env, rail, Kind::Reply, bytemuck::bytes_of(&mark))?;
         }
         Ok(())
     }
@@ -337,7 +339,7 @@ impl Peer {
         let mark = Mark { piece, crc: 0, stream: 0, attempt: placed.epoch.number() };
         let rail = placed.epoch.incoming_rail(piece);
         if self.rails[rail].is_up() {
-            self.say(env, rail, Kind::Probe, bytemuck::bytes_of(&mark))?;
+            self.send_word(env, rail, Kind::Probe, bytemuck::bytes_of(&mark))?;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! The cables to one peer: what happens when one falls, and how it comes back.
 //!
-//! When something is wrong with a rail, an end makes its queue pairs dead first, so that nothing can arrive through
-//! them any more. It then tells the peer by another rail, and sends again what was not acknowledged. Once its port is
-//! active, its queue pairs are made new, and a handshake by the rail itself opens it again (`handshake`). A rail
-//! that does not answer falls too (`pulse`).
+//! When something is wrong with a rail, an end makes its queue pairs dead first, so that nothing can arrive
+//! through them any more. It then tells the peer by another rail, and sends again what was not acknowledged.
+//! Once its port is active, its queue pairs are made new, and a handshake by the rail itself opens it again
+//! (`handshake`). A rail that does not answer falls too (`pulse`).
 //!
 //! A peer without a rail is waited for: a cable that was pulled may be plugged in again. Only after
 //! `Rules::cable_wait` is the peer unreachable.
@@ -16,7 +16,8 @@ use crate::{
 use std::time::Instant;
 
 impl Peer {
-    /// Connects a rail for the first time; the peer does the same, and both know by the exchange that follows.
+    /// Connects a rail for the first time; the peer does the same, and both know by the exchange that
+    /// follows.
     pub(in crate::driver::verbs) fn start_rail(
         &mut self,
         env: &mut Env<'_>,
@@ -122,7 +123,7 @@ impl Peer {
         self.streams[0].counters.reconnections += 1;
         self.post_slots(env, index)?;
         if self.rails[index].handshake.is_alive() {
-            self.say(env, index, Kind::Hello, &[])?;
+            self.send_word(env, index, Kind::Hello, &[])?;
         }
         Ok(())
     }
@@ -141,7 +142,7 @@ impl Peer {
         self.no_rail_since = None;
         self.tell_all = true;
         // The peer learns from it that this end knows.
-        self.say(env, index, Kind::Ack, &[])?;
+        self.send_word(env, index, Kind::Ack, &[])?;
         self.regrant_rail(env, index)?;
         self.check_epoch(env)?;
         self.flush(env)
@@ -160,12 +161,12 @@ impl Peer {
         self.flush(env)
     }
 
-    /// Gives the queue pairs of all rails something to do. Placed queues have nothing that could be sent without a
-    /// piece: they are made new, by one end, while no piece is in flight.
+    /// Gives the queue pairs of all rails something to do. Placed queues have nothing that could be sent
+    /// without a piece: they are made new, by one end, while no piece is in flight.
     pub(super) fn keep_alive(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         for index in 0..self.rails.len() {
             if self.rails[index].is_up() {
-                self.say(env, index, Kind::Ping, &[])?;
+                self.send_word(env, index, Kind::Ping, &[])?;
             }
         }
         let is_idle = self.placed.as_ref().is_some_and(|placed| placed.is_idle() && placed.epoch.is_up());
@@ -175,7 +176,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Compares rails with their ports: takes down those whose port is down, and opens those whose port is back.
+    /// Compares rails with their ports: takes down those whose port is down, and opens those whose port is
+    /// back.
     pub(in crate::driver::verbs) fn look_at_rails(
         &mut self,
         env: &mut Env<'_>,
@@ -197,7 +199,7 @@ impl Peer {
             }
             let is_stuck = rail.attempts.is_exhausted();
             if rail.handshake.is_opening() && !is_stuck {
-                self.say(env, index, Kind::Hello, &[])?;
+                self.send_word(env, index, Kind::Hello, &[])?;
             } else {
                 rail.fence();
                 self.open_rail(env, index)?;
@@ -217,14 +219,14 @@ impl Peer {
         let since = *self.no_rail_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
         if waited >= env.rules.cable_wait {
-            self.broken = Some(self.obituary(env));
+            self.broken = Some(self.rail_failures(env));
             return self.check();
         }
         if is_new && !env.rules.cable_wait.is_zero() {
             (env.notify)(&format!(
                 "no cable to rank {} works ({}); waiting up to {:?} for one to come back",
                 self.rank,
-                self.obituary(env),
+                self.rail_failures(env),
                 env.rules.cable_wait
             ));
         }
@@ -232,7 +234,7 @@ impl Peer {
     }
 
     /// What happened to each rail, and the state of this rank's ports.
-    fn obituary(&self, env: &Env<'_>) -> String {
+    fn rail_failures(&self, env: &Env<'_>) -> String {
         let one = |rail: &Rail| {
             let port = env.ports[rail.port()].context.port();
             let state = port.ok().and_then(|port| port.state.name()).unwrap_or("silent");
@@ -258,7 +260,7 @@ impl Peer {
             }
             if rail.pulse.look(now) {
                 // A queue pair without room for a ping does not answer either.
-                self.say(env, index, Kind::Ping, &[])?;
+                self.send_word(env, index, Kind::Ping, &[])?;
                 self.rails[index].pulse.ping(now);
             }
             let rail = &self.rails[index];

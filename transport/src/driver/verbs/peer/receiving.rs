@@ -1,16 +1,16 @@
 //! Messages that have arrived in slots.
 //!
 //! A header is checked, its counters are taken in, and the message goes where it belongs: fragments to their
-//! stream, grants to `granted`, news of rails to `rails`. Sequenced messages are taken in order and once; one that
-//! comes early stays in its slot.
+//! stream, grants to `granted`, news of rails to `rails`. Sequenced messages are taken in order and once; one
+//! that comes early stays in its slot.
 
 use super::Peer;
 use crate::{
     TransportError,
     driver::verbs::{
+        bandwidth,
         env::Env,
         handshake::Heard,
-        pace,
         sequence::Acceptance,
         stream::{Bytes, Fragment},
         wire::{ASK, Grant, Header, Kind, MISSING, Mark, Ready, Selective, message_checksum, nearest},
@@ -51,7 +51,7 @@ impl Peer {
             Heard::Answer => {
                 self.put_back(env, rail, queue, slot)?;
                 let answer = if self.rails[rail].is_up() { Kind::Pong } else { Kind::Hello };
-                return self.say(env, rail, answer, &[]).map(drop);
+                return self.send_word(env, rail, answer, &[]).map(drop);
             }
             Heard::Restart => return self.restart_rail(env, rail),
         }
@@ -99,7 +99,7 @@ impl Peer {
             (None, Some(granted)) => granted.send.arrived_before(header.done),
             _ => {}
         }
-        if let Some((rail, cost)) = pace::heard(header.pace)
+        if let Some((rail, cost)) = bandwidth::decode(header.bandwidth)
             && let Some(rail) = self.rails.get_mut(rail)
         {
             rail.set_incoming_cost(cost);
@@ -129,7 +129,7 @@ impl Peer {
                 self.is_gone = true;
                 Ok(())
             }
-            Kind::Ping => self.say(env, rail, Kind::Pong, &[]).map(drop),
+            Kind::Ping => self.send_word(env, rail, Kind::Pong, &[]).map(drop),
             Kind::Hello | Kind::Pong => Ok(()),
             Kind::Probe | Kind::Reply if len != size_of::<Mark>() => Err(self.protocol("a broken probe")),
             Kind::Probe => self.answer_probe(env, rail, env.memory.read(inbound.at)),
@@ -256,8 +256,8 @@ impl Peer {
         self.refill(env, rail, queue)
     }
 
-    /// Posts receives for free slots, several at a time. A device that takes few receives has fewer posted than
-    /// there are slots; each message that arrives makes room for another one.
+    /// Posts receives for free slots, several at a time. A device that takes few receives has fewer posted
+    /// than there are slots; each message that arrives makes room for another one.
     #[inline]
     fn refill(&mut self, env: &mut Env<'_>, rail: usize, queue: usize) -> Result<(), TransportError> {
         match self.rails[rail].refill(env, queue)? {

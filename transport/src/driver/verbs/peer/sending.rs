@@ -7,8 +7,8 @@ use crate::{
     TransportError,
     driver::verbs::{
         attempts::Retry,
+        bandwidth,
         env::Env,
-        pace,
         rail::Rail,
         sequence::{Route, WINDOW},
         slots::{Kept, Queues},
@@ -74,7 +74,7 @@ impl Peer {
         let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
         let candidate = |(index, rail): (usize, &Rail)| rail.outgoing(index);
         let used = up.filter(|(_, rail)| rail.is_chosen || !any_chosen);
-        pace::first(used.map(candidate), bytes as u64, self.turns)
+        bandwidth::select_rail(used.map(candidate), bytes as u64, self.turns)
     }
 
     /// Posts the messages that are not sent, in order, as far as queue pairs have room.
@@ -106,7 +106,7 @@ impl Peer {
                     self.counted(usize::from(header.stream));
                     if is_measured {
                         self.turns += 1;
-                        self.rails[index].pace.posted(wire_bytes as u64, Instant::now());
+                        self.rails[index].bandwidth.posted(wire_bytes as u64, Instant::now());
                     }
                 }
                 Ok(false) => break,

@@ -1,20 +1,20 @@
 //! The epoch of the placed queues: when those of both ends are new, and know it.
 //!
-//! A message that is lost between sends and receives that match by their order makes all later ones match wrongly.
-//! So do rails that fall or come back, since both ends derive a piece's rail from its number. The remedy is the
-//! same: both ends make all placed queues new, which begins an *epoch*, and tell each other so by sequenced messages.
-//! The receiver names the first piece that it lacks; pieces are sent again from there.
+//! A message that is lost between sends and receives that match by their order makes all later ones match
+//! wrongly. So do rails that fall or come back, since both ends derive a piece's rail from its number. The
+//! remedy is the same: both ends make all placed queues new, which begins an *epoch*, and tell each other so
+//! by sequenced messages. The receiver names the first piece that it lacks; pieces are sent again from there.
 //!
-//! A piece of an earlier epoch may still be in flight on a slow cable. So an end tells the peer by each rail that its
-//! queue there is new: cables keep their order, and that message arrives behind all earlier pieces. No receive is
-//! posted before.
+//! A piece of an earlier epoch may still be in flight on a slow cable. So an end tells the peer by each rail
+//! that its queue there is new: cables keep their order, and that message arrives behind all earlier pieces.
+//! No receive is posted before.
 //!
 //! An end that notices a problem begins the next epoch. Ends that do so at the same time begin the same one.
 //!
 //! This module is pure.
 
 use crate::driver::verbs::{
-    pace::UNKNOWN_COST,
+    bandwidth::UNKNOWN_COST,
     wire::{MAX_RAILS, Ready},
 };
 
@@ -22,14 +22,14 @@ use crate::driver::verbs::{
 const PATTERN: usize = 32;
 
 /// State of the placed queues.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct Epoch {
     number: u32,
     /// What the peer was told about this end's new queues.
     ours: Option<Ready>,
     /// What the peer told about its new queues, and the rails by which it has.
     theirs: Option<Ready>,
-    heard: u32,
+    reported: u32,
     incoming: Pattern,
     outgoing: Pattern,
 }
@@ -40,7 +40,7 @@ impl Epoch {
         let all = Ready { rails: (1 << rails) - 1, ..Ready::default() };
         let pattern = Pattern::new(all.rails, &all.costs);
         let (incoming, outgoing) = (pattern.clone(), pattern);
-        Epoch { number: 0, ours: Some(all), theirs: Some(all), heard: all.rails, incoming, outgoing }
+        Epoch { number: 0, ours: Some(all), theirs: Some(all), reported: all.rails, incoming, outgoing }
     }
 
     pub(in crate::driver::verbs) fn number(&self) -> u32 {
@@ -50,12 +50,12 @@ impl Epoch {
     /// Whether pieces can travel.
     #[inline]
     pub(in crate::driver::verbs) fn is_up(&self) -> bool {
-        self.ours.is_some() && self.has_heard_all() && !self.incoming.rails.is_empty()
+        self.ours.is_some() && self.has_all_reported() && !self.incoming.rails.is_empty()
     }
 
     /// Whether the peer has told about all of its new queues.
-    fn has_heard_all(&self) -> bool {
-        self.theirs.as_ref().is_some_and(|ready| ready.rails & !self.heard == 0)
+    fn has_all_reported(&self) -> bool {
+        self.theirs.as_ref().is_some_and(|ready| ready.rails & !self.reported == 0)
     }
 
     /// Whether this end's queues are dead and must be made new.
@@ -72,7 +72,7 @@ impl Epoch {
         self.number = number;
         self.ours = None;
         self.theirs = None;
-        self.heard = 0;
+        self.reported = 0;
     }
 
     /// The peer has begun an epoch; returns whether that ends the present one.
@@ -90,12 +90,13 @@ impl Epoch {
         self.derive();
     }
 
-    /// The peer's queues are new, as it tells by a rail; returns whether that ends an earlier epoch at this end.
+    /// The peer's queues are new, as it tells by a rail; returns whether that ends an earlier epoch at this
+    /// end.
     pub(in crate::driver::verbs) fn peer_renewed(&mut self, ready: Ready, by_rail: usize) -> bool {
         let began = self.peer_began(ready.epoch);
         if ready.epoch == self.number {
             if ready.via == by_rail as u32 {
-                self.heard |= 1 << by_rail;
+                self.reported |= 1 << by_rail;
             }
             self.theirs = Some(ready);
             self.derive();
@@ -145,14 +146,14 @@ impl Epoch {
 }
 
 /// The rails of pieces, in turn.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Pattern {
     rails: Vec<u8>,
 }
 
 impl Pattern {
-    /// Shares pieces out over the rails of a mask, in proportion to their speed: each rail takes its next piece
-    /// when it would be done with it first. Costs count where all are known.
+    /// Shares pieces out over the rails of a mask, in proportion to their speed: each rail takes its next
+    /// piece when it would be done with it first. Costs count where all are known.
     fn new(mask: u32, costs: &[u32; MAX_RAILS]) -> Pattern {
         let rails: Vec<usize> = (0..MAX_RAILS).filter(|rail| mask >> rail & 1 == 1).collect();
         let all_known = rails.iter().all(|rail| costs[*rail] != UNKNOWN_COST);

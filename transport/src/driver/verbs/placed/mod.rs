@@ -1,10 +1,10 @@
 //! Bulk messages without remote writes: pieces that meet receives in their final places.
 //!
-//! Devices that count in frames match sends with receives by their order, and hold a send until its receive is
-//! posted (TN3205). So the receiver posts the receives of the pieces that it expects, in the order of the plan,
-//! straight into registered memory, and the sender sends at once: nothing asks and nothing is copied. Each piece
-//! is followed by a trailer that names it and has its checksum. Pieces are numbered in each direction, and the
-//! rail of a piece follows from its number.
+//! Devices that count in frames match sends with receives by their order, and hold a send until its receive
+//! is posted (TN3205). So the receiver posts the receives of the pieces that it expects, in the order of the
+//! plan, straight into registered memory, and the sender sends at once: nothing asks and nothing is copied.
+//! Each piece is followed by a trailer that names it and has its checksum. Pieces are numbered in each
+//! direction, and the rail of a piece follows from its number.
 //!
 //! | module | content |
 //! |---|---|
@@ -12,10 +12,12 @@
 //! | `owner` | the stream that may use the queues |
 //! | `send`, `receive` | one direction each |
 //!
-//! Invariants: receives are posted in the order of their pieces' numbers, and only while both ends' queues are
-//! new; a piece counts as received only if its trailer follows it and its checksum is right.
+//! Invariants: receives are posted in the order of their pieces' numbers, and only while both ends' queues
+//! are new; a piece counts as received only if its trailer follows it and its checksum is right.
 
 mod epoch;
+#[cfg(test)]
+mod model;
 mod owner;
 mod receive;
 mod send;

@@ -1,11 +1,12 @@
 //! The stream that owns the placed queues of a direction.
 //!
 //! Sends and receives of a placed queue match by their order, so one stream at a time may use it: a piece of
-//! another one would have to wait for a piece that its rank may not send before. The receiver decides, since it
-//! knows which messages its rank expects. It claims a free queue for the stream whose bulk message is announced
-//! first, posts receives, and tells the sender, which sends bulk messages of that stream without asking from then
-//! on. A bulk message of another stream is *relayed*: it travels in slots. The receiver then takes the queue from
-//! its owner once that is idle: it asks the sender from which message on it has not begun to use the queue.
+//! another one would have to wait for a piece that its rank may not send before. The receiver decides, since
+//! it knows which messages its rank expects. It claims a free queue for the stream whose bulk message is
+//! announced first, posts receives, and tells the sender, which sends bulk messages of that stream without
+//! asking from then on. A bulk message of another stream is *relayed*: it travels in slots. The receiver then
+//! takes the queue from its owner once that is idle: it asks the sender from which message on it has not
+//! begun to use the queue.
 //!
 //! Bulk messages are numbered on their stream, at both ends in the same order.
 //!
@@ -14,12 +15,12 @@
 use crate::driver::verbs::{stream::Way, wire::is_before};
 
 /// The receiver's view.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::driver::verbs) struct RecvOwner {
     state: Ownership,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 enum Ownership {
     #[default]
     Free,
@@ -88,7 +89,7 @@ impl RecvOwner {
 }
 
 /// The sender's view.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::driver::verbs) struct SendOwner {
     /// The stream that may use the queues, from this message on.
     owner: Option<(usize, u32)>,
@@ -126,6 +127,9 @@ impl SendOwner {
         self.owner = self.owner.filter(|(owner, _)| *owner != stream);
     }
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

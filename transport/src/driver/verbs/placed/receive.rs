@@ -1,10 +1,11 @@
 //! Pieces on their way from a peer.
 //!
-//! The runtime announces a bulk message with the memory that it goes to. Its pieces are received right there, or,
-//! where that memory is not registered or the bytes are combined with others, in staging places, from which they
-//! are handed over in place.
+//! The runtime announces a bulk message with the memory that it goes to. Its pieces are received right there,
+//! or, where that memory is not registered or the bytes are combined with others, in staging places, from
+//! which they are handed over in place.
 //!
-//! Invariant: pieces are handed over in order and once. No receive is posted for a piece that was handed over.
+//! Invariant: pieces are handed over in order and once. No receive is posted for a piece that was handed
+//! over.
 //!
 //! This module is pure: time is passed in.
 
@@ -27,7 +28,7 @@ const LOST_AFTER: u8 = 10;
 const RELAYED: u64 = 1 << 32;
 
 /// A message that is expected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Message {
     stream: usize,
     /// Number among the bulk messages of its stream.
@@ -40,7 +41,7 @@ struct Message {
 }
 
 /// A piece that is expected, or has been received and not been handed over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(in crate::driver::verbs) struct RecvPiece {
     /// Number of its message, among all that were announced.
     message: u32,
@@ -66,7 +67,7 @@ pub(in crate::driver::verbs) struct Unposted {
 }
 
 /// The incoming direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct PlacedRecv {
     /// Messages that are not handed over, and the number of the first.
     messages: VecDeque<Message>,
@@ -77,7 +78,8 @@ pub(in crate::driver::verbs) struct PlacedRecv {
     /// All pieces before this one have arrived.
     done: u32,
     told_done: u32,
-    /// Number of the next piece whose receives are to be posted in this epoch, and its receives that are posted.
+    /// Number of the next piece whose receives are to be posted in this epoch, and its receives that are
+    /// posted.
     next: u32,
     posted: Posted,
     stages: RecvStages,
@@ -137,7 +139,8 @@ impl PlacedRecv {
         self.messages.len() == ANNOUNCED
     }
 
-    /// Adds a message of a stream, which goes to registered memory at the offset `destination`, if that is given.
+    /// Adds a message of a stream, which goes to registered memory at the offset `destination`, if that is
+    /// given.
     pub(in crate::driver::verbs) fn announce(
         &mut self,
         stream: usize,
@@ -166,8 +169,8 @@ impl PlacedRecv {
         self.next = self.done;
         self.posted = Posted::None;
         self.waiting = None;
-        // All pieces from the first missing one on are sent again. None of them counts as received until it has
-        // come again, so that no piece is written after it was handed over.
+        // All pieces from the first missing one on are sent again. None of them counts as received until it
+        // has come again, so that no piece is written after it was handed over.
         let first = self.done.wrapping_sub(self.first_piece) as usize;
         for piece in self.pieces.iter_mut().skip(first) {
             (piece.is_here, piece.has_arrived) = (false, false);
@@ -178,8 +181,8 @@ impl PlacedRecv {
         self.next.wrapping_sub(self.done) as usize
     }
 
-    /// The next piece whose receives must be posted, with at most `window` pieces outstanding. `piece_len` returns
-    /// the bytes of the pieces of a message from its length.
+    /// The next piece whose receives must be posted, with at most `window` pieces outstanding. `piece_len`
+    /// returns the bytes of the pieces of a message from its length.
     pub(in crate::driver::verbs) fn unposted(
         &mut self,
         window: usize,
@@ -199,8 +202,8 @@ impl PlacedRecv {
         self.posted = Posted::None;
     }
 
-    /// Notes that the device has refused a receive of the next piece, and takes no more at a time from now on.
-    /// Returns false if it takes none at all.
+    /// Notes that the device has refused a receive of the next piece, and takes no more at a time from now
+    /// on. Returns false if it takes none at all.
     pub(in crate::driver::verbs) fn refused(&mut self, posted: Posted) -> bool {
         self.posted = posted.max(self.posted);
         let outstanding = self.outstanding();
@@ -257,8 +260,8 @@ impl PlacedRecv {
         }
     }
 
-    /// The sender has replied that it has sent a piece in this epoch; returns whether the piece is lost. The reply
-    /// went by another queue than the piece, so a few replies may overtake it.
+    /// The sender has replied that it has sent a piece in this epoch; returns whether the piece is lost. The
+    /// reply went by another queue than the piece, so a few replies may overtake it.
     pub(in crate::driver::verbs) fn was_sent(&mut self, number: u32) -> bool {
         let done = self.done;
         match &mut self.waiting {
@@ -270,8 +273,8 @@ impl PlacedRecv {
         }
     }
 
-    /// The piece that the sender must be asked about now, if one has kept this rank waiting. `is_up` tells whether
-    /// pieces can travel.
+    /// The piece that the sender must be asked about now, if one has kept this rank waiting. `is_up` tells
+    /// whether pieces can travel.
     pub(in crate::driver::verbs) fn overdue(&mut self, is_up: bool, now: Instant) -> Option<u32> {
         if !is_up || self.done == self.next {
             self.waiting = None;

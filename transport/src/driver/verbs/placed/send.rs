@@ -1,7 +1,8 @@
 //! Pieces on their way to a peer.
 //!
-//! A piece lies in registered memory of the caller, or in a staging place. It is kept until the peer's counter
-//! tells that it has arrived; in a new epoch pieces are sent again from the first one that the peer lacks.
+//! A piece lies in registered memory of the caller, or in a staging place. It is kept until the peer's
+//! counter tells that it has arrived; in a new epoch pieces are sent again from the first one that the peer
+//! lacks.
 //!
 //! This module is pure.
 
@@ -12,7 +13,7 @@ use std::collections::VecDeque;
 const LOOK_EVERY: u32 = 1024;
 
 /// A piece that is not known to have arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(in crate::driver::verbs) struct SendPiece {
     pub(in crate::driver::verbs) at: usize,
     pub(in crate::driver::verbs) len: usize,
@@ -24,7 +25,7 @@ pub(in crate::driver::verbs) struct SendPiece {
 }
 
 /// The outgoing direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct PlacedSend {
     /// Pieces that have not arrived, and the number of the first.
     pieces: VecDeque<SendPiece>,
@@ -118,8 +119,8 @@ impl PlacedSend {
         self.since_look = 0;
     }
 
-    /// Begins an epoch, in which the pieces from the peer's first missing one on are posted. Returns the number of
-    /// pieces that are sent again; `None` for a piece that was never sent.
+    /// Begins an epoch, in which the pieces from the peer's first missing one on are posted. Returns the
+    /// number of pieces that are sent again; `None` for a piece that was never sent.
     pub(in crate::driver::verbs) fn resume(&mut self, first: u32) -> Option<u32> {
         self.arrived_before(first);
         if is_before(first, self.first) || is_before(self.next, first) {

@@ -4,22 +4,22 @@
 //! pairs and regions of a device, so each rank adds up the needs of all of them before it requests any. Every
 //! rank knows these needs from the handshake messages, so each rank fails by itself, for the same reason.
 //!
-//! All functions are pure. Without sharing, every rank counts as a host of its own.
+//! All functions are pure. Without hosts, every rank counts as a host of its own.
 
-use super::{introduction::Devices, wiring::Matrix};
+use super::{descriptions::Devices, wiring::Matrix};
 use crate::TransportError;
 
 /// Hosts of all ranks, from the view of one rank.
 #[derive(Clone, Debug)]
-pub(super) struct Sharing {
+pub(super) struct HostMap {
     /// Host number of each rank.
     hosts: Vec<u32>,
     rank: u32,
 }
 
-impl Sharing {
-    pub(super) fn new(hosts: Vec<u32>, rank: u32) -> Sharing {
-        Sharing { hosts, rank }
+impl HostMap {
+    pub(super) fn new(hosts: Vec<u32>, rank: u32) -> HostMap {
+        HostMap { hosts, rank }
     }
 
     pub(super) fn rank(&self) -> u32 {
@@ -192,13 +192,13 @@ impl Sharing {
 mod tests {
     use super::*;
 
-    fn apart(ranks: u32, rank: u32) -> Sharing {
-        Sharing::new((0..ranks).collect(), rank)
+    fn apart(ranks: u32, rank: u32) -> HostMap {
+        HostMap::new((0..ranks).collect(), rank)
     }
 
     /// Two hosts with two ranks each: ranks 0 and 2 on one, ranks 1 and 3 on the other.
-    fn two_by_two(rank: u32) -> Sharing {
-        Sharing::new(vec![0, 1, 0, 1], rank)
+    fn two_by_two(rank: u32) -> HostMap {
+        HostMap::new(vec![0, 1, 0, 1], rank)
     }
 
     #[test]
@@ -242,8 +242,8 @@ mod tests {
 
     #[test]
     fn ranks_that_cannot_even_try_a_device_are_told_so() {
-        Sharing::new(vec![0; 10], 3).check_probing("en2", 10).expect("one each");
-        let error = Sharing::new(vec![0; 11], 3).check_probing("en2", 10).expect_err("too many").to_string();
+        HostMap::new(vec![0; 10], 3).check_probing("en2", 10).expect("one each");
+        let error = HostMap::new(vec![0; 11], 3).check_probing("en2", 10).expect_err("too many").to_string();
         assert!(error.starts_with("rank 3: 11 ranks of this host share en2, which has 10"), "{error}");
     }
 
@@ -258,6 +258,6 @@ mod tests {
         connected[2][1] = true;
         two_by_two(3).check_hosts(&connected, &devices).expect("by rank 1");
         apart(1, 0).check_hosts(&[vec![false]], &devices[..1]).expect("there is nobody else");
-        Sharing::new(vec![0, 0], 1).check_hosts(&vec![vec![false; 2]; 2], &devices[..2]).expect("one host");
+        HostMap::new(vec![0, 0], 1).check_hosts(&vec![vec![false; 2]; 2], &devices[..2]).expect("one host");
     }
 }

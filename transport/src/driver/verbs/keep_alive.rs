@@ -19,25 +19,25 @@ const IDLE: Duration = Duration::from_millis(100);
 
 /// Handle of the thread. Dropping the handle stops the thread.
 #[derive(Debug)]
-pub(super) struct Tender {
+pub(super) struct KeepAliveThread {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Tender {
+impl KeepAliveThread {
     /// Starts the thread. If the system refuses it, calls still do all that they need.
-    pub(super) fn start(engine: &Arc<Mutex<Engine>>, keep_alive: Duration) -> Tender {
+    pub(super) fn start(engine: &Arc<Mutex<Engine>>, keep_alive: Duration) -> KeepAliveThread {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (thread_stop, engine) = (Arc::clone(&stop), Arc::downgrade(engine));
         let thread = thread::Builder::new()
             .name("tbccl-rdma".into())
             .spawn(move || run(&thread_stop, &engine, keep_alive))
             .ok();
-        Tender { stop, thread }
+        KeepAliveThread { stop, thread }
     }
 }
 
-impl Drop for Tender {
+impl Drop for KeepAliveThread {
     fn drop(&mut self) {
         *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.stop.1.notify_all();
@@ -57,7 +57,8 @@ fn run(stop: &(Mutex<bool>, Condvar), engine: &Weak<Mutex<Engine>>, keep_alive: 
             return;
         }
         let Some(engine) = engine.upgrade() else { return };
-        // Calls are in progress, and drive all messages themselves. Waiting for the lock would slow them down.
+        // Calls are in progress, and drive all messages themselves. Waiting for the lock would slow them
+        // down.
         let Ok(mut engine) = engine.try_lock() else {
             pause = BUSY;
             continue;
@@ -67,7 +68,7 @@ fn run(stop: &(Mutex<bool>, Condvar), engine: &Weak<Mutex<Engine>>, keep_alive: 
             pause = if engine.rules.completions_confirm() { IDLE } else { BUSY };
             continue;
         }
-        let busy = engine.tend(keep_alive.min(Duration::from_secs(3600)));
+        let busy = engine.serve_idle(keep_alive.min(Duration::from_secs(3600)));
         last_polls = engine.polls.polls;
         pause = if busy { BUSY } else { IDLE.min(keep_alive / 2) };
     }

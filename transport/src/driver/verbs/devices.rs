@@ -5,8 +5,8 @@
 
 use super::{
     VerbsConfig,
-    introduction::{Device, gid_text},
-    sharing::Sharing,
+    descriptions::{Device, gid_text},
+    host_map::HostMap,
 };
 use crate::{
     TransportError,
@@ -15,11 +15,11 @@ use crate::{
 
 /// Open device, before memory is registered with it.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenDevice {
     pub(super) context: Context,
     pub(super) domain: Domain,
-    pub(super) abilities: DeviceCapabilities,
-    pub(super) card: Device,
+    pub(super) capabilities: DeviceCapabilities,
+    pub(super) description: Device,
     pub(super) gid_index: u8,
 }
 
@@ -27,17 +27,17 @@ pub(super) struct Opened {
 pub(super) fn open_devices(
     library: &Library,
     config: &VerbsConfig,
-    sharing: &Sharing,
+    hosts: &HostMap,
     on_wait: &mut dyn FnMut(&str),
-) -> Result<Vec<Opened>, TransportError> {
-    let rank = sharing.rank();
-    let from_matrix = config.matrix.as_ref().map(|matrix| sharing.matrix_devices(rank, matrix));
+) -> Result<Vec<OpenDevice>, TransportError> {
+    let rank = hosts.rank();
+    let from_matrix = config.matrix.as_ref().map(|matrix| hosts.matrix_devices(rank, matrix));
     let wanted = match &from_matrix {
         Some(names) => names.clone(),
         None => library.devices()?.into_iter().map(|device| device.name).collect(),
     };
     // A rank needs no device if other ranks of its host receive messages for it.
-    if from_matrix.is_some() && wanted.is_empty() && sharing.has_local_peers() {
+    if from_matrix.is_some() && wanted.is_empty() && hosts.has_local_peers() {
         return Ok(Vec::new());
     }
     if wanted.is_empty() {
@@ -76,21 +76,21 @@ fn open_device(
     context: Context,
     config: &VerbsConfig,
     on_wait: &mut dyn FnMut(&str),
-) -> Result<Opened, TransportError> {
-    let (gid_index, gid) = find_gid(&context, config.patience, on_wait)?;
+) -> Result<OpenDevice, TransportError> {
+    let (gid_index, gid) = find_gid(&context, config.address_timeout, on_wait)?;
     let domain = context.domain()?;
-    let abilities = DeviceCapabilities::probe(&context, &domain)?;
+    let capabilities = DeviceCapabilities::probe(&context, &domain)?;
     let port = context.port()?;
-    let card = Device {
+    let description = Device {
         name: context.name().to_owned(),
         gid: gid_text(gid),
         lid: port.lid,
         mtu: port.active_mtu.0,
-        reliable: abilities.service == QpType::RC,
-        one_sided: abilities.one_sided && abilities.write_imm,
-        max_message_bytes: abilities.max_message_bytes.into(),
-        frame_depth: abilities.frame_bytes.map(|_| abilities.depth),
-        queue_pairs: abilities.max_queue_pairs,
+        reliable: capabilities.service == QpType::RC,
+        one_sided: capabilities.one_sided && capabilities.write_imm,
+        max_message_bytes: capabilities.max_message_bytes.into(),
+        frame_depth: capabilities.frame_bytes.map(|_| capabilities.depth),
+        queue_pairs: capabilities.max_queue_pairs,
     };
-    Ok(Opened { context, domain, abilities, card, gid_index })
+    Ok(OpenDevice { context, domain, capabilities, description, gid_index })
 }

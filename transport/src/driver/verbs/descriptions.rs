@@ -93,20 +93,20 @@ struct Envelope<T> {
 }
 
 /// Encodes a message as JSON.
-pub(super) fn pack<T: Serialize>(round: &str, message: T) -> Vec<u8> {
+pub(super) fn encode<T: Serialize>(round: &str, message: T) -> Vec<u8> {
     let envelope = Envelope { tbccl_verbs: VERSION, round: round.to_owned(), message };
     serde_json::to_vec(&envelope).expect("numbers and text are valid JSON")
 }
 
 /// Decodes the messages of a round, by rank.
-pub(super) fn unpack<T: DeserializeOwned>(
+pub(super) fn decode_all<T: DeserializeOwned>(
     round: &str,
     messages: &[Vec<u8>],
 ) -> Result<Vec<T>, TransportError> {
-    messages.iter().enumerate().map(|(rank, message)| unpack_one(round, rank as u32, message)).collect()
+    messages.iter().enumerate().map(|(rank, message)| decode(round, rank as u32, message)).collect()
 }
 
-fn unpack_one<T: DeserializeOwned>(round: &str, peer: u32, message: &[u8]) -> Result<T, TransportError> {
+fn decode<T: DeserializeOwned>(round: &str, peer: u32, message: &[u8]) -> Result<T, TransportError> {
     let invalid = |what: String| TransportError::DeviceDescription { peer, what };
     if message.len() > MAX_MESSAGE_BYTES {
         return Err(invalid(format!("it is {} bytes long", message.len())));
@@ -136,7 +136,7 @@ pub(super) fn gid_text(gid: Gid) -> String {
 }
 
 /// Parses a GID of 32 hexadecimal digits.
-pub(super) fn gid_of(text: &str) -> Option<Gid> {
+pub(super) fn parse_gid(text: &str) -> Option<Gid> {
     if text.len() != 32 {
         return None;
     }
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn messages_survive_packing_and_others_are_refused() {
         let message = Reach { pairs: vec![(1, 0, 2)], matrix: Some(7) };
-        let packed = pack("reach", &message);
-        assert_eq!(unpack::<Reach>("reach", std::slice::from_ref(&packed)).expect("ours"), [message]);
+        let packed = encode("reach", &message);
+        assert_eq!(decode_all::<Reach>("reach", std::slice::from_ref(&packed)).expect("ours"), [message]);
         let unknown = format!(r#"{{"tbccl_verbs":{VERSION},"round":"rails","word":{{"rails":[],"x":1}}}}"#);
         for (invalid, expected_text) in [
             (packed.clone(), "round"),
@@ -160,7 +160,7 @@ mod tests {
             (br#"{"round":"rails"}"#.to_vec(), "version is none"),
             (unknown.into_bytes(), "unknown field"),
         ] {
-            let error = unpack::<Rails>("rails", &[invalid]).expect_err("not ours").to_string();
+            let error = decode_all::<Rails>("rails", &[invalid]).expect_err("not ours").to_string();
             assert!(error.contains(expected_text), "{error}");
         }
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn gids_survive_as_text() {
         let gid = Gid(std::array::from_fn(|i| (i * 17) as u8));
-        assert_eq!(gid_of(&gid_text(gid)), Some(gid));
-        assert_eq!((gid_of("12"), gid_of(&"g".repeat(32))), (None, None));
+        assert_eq!(parse_gid(&gid_text(gid)), Some(gid));
+        assert_eq!((parse_gid("12"), parse_gid(&"g".repeat(32))), (None, None));
     }
 }

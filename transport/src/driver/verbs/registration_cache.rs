@@ -12,7 +12,7 @@
 //! Invariant: memory that an operation in progress uses stays registered until the operation has ended.
 
 use super::{
-    memory::{Keys, USER_MEMORY_BIT},
+    memory::{DeviceKeys, USER_MEMORY_BIT},
     port::Port,
 };
 
@@ -43,20 +43,20 @@ impl Range {
 
 /// All ranges of user memory, and the budget of their registrations.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct RegistrationCache {
     ranges: Vec<Range>,
     budget: Budget,
     segment_bytes: usize,
     operations: u64,
 }
 
-impl Lent {
-    pub(super) fn new(budget: Budget, segment_bytes: usize) -> Lent {
-        Lent { ranges: Vec::new(), budget, segment_bytes, operations: 0 }
+impl RegistrationCache {
+    pub(super) fn new(budget: Budget, segment_bytes: usize) -> RegistrationCache {
+        RegistrationCache { ranges: Vec::new(), budget, segment_bytes, operations: 0 }
     }
 
     /// Adds a range. Returns false if part of it belongs to another range.
-    pub(super) fn lend(&mut self, start: usize, len: usize) -> bool {
+    pub(super) fn add(&mut self, start: usize, len: usize) -> bool {
         let overlaps =
             self.ranges.iter().any(|range| start < range.start + range.len && range.start < start + len);
         if !overlaps {
@@ -66,7 +66,7 @@ impl Lent {
     }
 
     /// Removes a range, and ends its registration with all devices.
-    pub(super) fn give_back(&mut self, start: usize, ports: &mut [Port]) {
+    pub(super) fn remove(&mut self, start: usize, ports: &mut [Port]) {
         self.ranges.retain(|range| range.start != start);
         ports.iter_mut().for_each(|port| port.keys.deregister(start));
     }
@@ -103,7 +103,7 @@ impl Lent {
         }
     }
 
-    /// Ends a use of memory that [`Lent::begin_use`] marked.
+    /// Ends a use of memory that [`RegistrationCache::begin_use`] marked.
     pub(super) fn end_use(&mut self, start: usize, len: usize) {
         if let Some(range) = self.ranges.iter_mut().find(|range| range.covers(start, len)) {
             range.active_uses = range.active_uses.saturating_sub(1);
@@ -144,12 +144,12 @@ impl Lent {
         let segment_bytes = self.segment_bytes;
         let range = &mut self.ranges[index];
         let register = |port: &mut Port| {
-            port.abilities.late_registration
+            port.capabilities.late_registration
                 && port.keys.register_user_memory(range.start, range.len, segment_bytes)
         };
         range.is_registered = ports.iter_mut().all(register);
         if !range.is_registered {
-            ports.iter_mut().for_each(|port: &mut Port| Keys::deregister(&mut port.keys, range.start));
+            ports.iter_mut().for_each(|port: &mut Port| DeviceKeys::deregister(&mut port.keys, range.start));
         }
         range.is_registered
     }
@@ -159,33 +159,33 @@ impl Lent {
 mod tests {
     use super::*;
 
-    fn lent() -> Lent {
-        Lent::new(Budget { regions: 2, bytes: 1 << 20 }, 1 << 20)
+    fn cache() -> RegistrationCache {
+        RegistrationCache::new(Budget { regions: 2, bytes: 1 << 20 }, 1 << 20)
     }
 
     #[test]
     fn what_is_lent_cannot_be_lent_again() {
-        let mut lent = lent();
-        assert!(lent.lend(4096, 4096));
+        let mut cache = cache();
+        assert!(cache.add(4096, 4096));
         for (start, len) in [(4096, 4096), (4000, 97), (8191, 1), (0, 1 << 20), (5000, 10)] {
-            assert!(!lent.lend(start, len), "{start}+{len}");
+            assert!(!cache.add(start, len), "{start}+{len}");
         }
-        assert!(lent.lend(8192, 4096) && lent.lend(0, 4096));
-        lent.give_back(4096, &mut []);
-        assert!(lent.lend(5000, 10));
+        assert!(cache.add(8192, 4096) && cache.add(0, 4096));
+        cache.remove(4096, &mut []);
+        assert!(cache.add(5000, 10));
     }
 
     #[test]
     fn only_registered_memory_is_found_and_only_as_a_whole() {
-        let mut lent = lent();
-        lent.lend(4096, 4096);
-        assert_eq!(lent.locate(5000 as *const u8, 10), None);
-        lent.begin_use(5000, 10, &mut []);
+        let mut cache = cache();
+        cache.add(4096, 4096);
+        assert_eq!(cache.locate(5000 as *const u8, 10), None);
+        cache.begin_use(5000, 10, &mut []);
         for (start, len, found) in
             [(4096, 4096, true), (4095, 2, false), (8000, 192, true), (8000, 193, false)]
         {
             assert_eq!(
-                lent.locate(start as *const u8, len),
+                cache.locate(start as *const u8, len),
                 found.then_some(start | USER_MEMORY_BIT),
                 "{start}+{len}"
             );
@@ -194,31 +194,32 @@ mod tests {
 
     #[test]
     fn what_was_not_used_for_longest_makes_room_unless_it_is_in_use() {
-        let mut lent = lent();
+        let mut cache = cache();
         let starts = [1usize << 30, 2 << 30, 3 << 30, 4 << 30];
-        let found = |lent: &Lent| starts.map(|start| lent.locate(start as *const u8, 8).is_some());
-        starts.iter().for_each(|start| assert!(lent.lend(*start, 1 << 18)));
+        let found =
+            |cache: &RegistrationCache| starts.map(|start| cache.locate(start as *const u8, 8).is_some());
+        starts.iter().for_each(|start| assert!(cache.add(*start, 1 << 18)));
         for start in &starts[..3] {
-            lent.begin_use(*start, 8, &mut []);
-            lent.end_use(*start, 8);
+            cache.begin_use(*start, 8, &mut []);
+            cache.end_use(*start, 8);
         }
-        assert_eq!(found(&lent), [false, true, true, false], "two regions are allowed");
-        lent.begin_use(starts[1], 8, &mut []);
-        lent.begin_use(starts[3], 8, &mut []);
-        assert_eq!(found(&lent), [false, true, false, true]);
-        lent.begin_use(starts[0], 8, &mut []);
-        assert_eq!(found(&lent), [false, true, false, true], "all are in use");
-        lent.end_use(starts[3], 8);
-        lent.end_use(starts[0], 8);
-        lent.begin_use(starts[0], 8, &mut []);
-        assert_eq!(found(&lent), [true, true, false, false]);
+        assert_eq!(found(&cache), [false, true, true, false], "two regions are allowed");
+        cache.begin_use(starts[1], 8, &mut []);
+        cache.begin_use(starts[3], 8, &mut []);
+        assert_eq!(found(&cache), [false, true, false, true]);
+        cache.begin_use(starts[0], 8, &mut []);
+        assert_eq!(found(&cache), [false, true, false, true], "all are in use");
+        cache.end_use(starts[3], 8);
+        cache.end_use(starts[0], 8);
+        cache.begin_use(starts[0], 8, &mut []);
+        assert_eq!(found(&cache), [true, true, false, false]);
     }
 
     #[test]
     fn what_is_larger_than_the_budget_is_not_registered() {
-        let mut lent = lent();
-        assert!(lent.lend(1 << 30, (1 << 20) + 1));
-        lent.begin_use(1 << 30, 8, &mut []);
-        assert_eq!(lent.locate((1usize << 30) as *const u8, 8), None);
+        let mut cache = cache();
+        assert!(cache.add(1 << 30, (1 << 20) + 1));
+        cache.begin_use(1 << 30, 8, &mut []);
+        assert_eq!(cache.locate((1usize << 30) as *const u8, 8), None);
     }
 }

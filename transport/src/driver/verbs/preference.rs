@@ -1,7 +1,7 @@
 //! The rails to a peer, and the user's preference of one of them.
 //!
-//! A preference serves to measure a single cable. Both ends must be told, since the receiver chooses the rail of a
-//! granted piece. Messages in flight stay where they are.
+//! A preference serves to measure a single cable. Both ends must be told, since the receiver chooses the rail
+//! of a granted piece. Messages in flight stay where they are.
 //!
 //! Invariant: a preference never keeps a message back: while no preferred rail is up, the others are used.
 

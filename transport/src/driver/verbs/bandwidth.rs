@@ -24,7 +24,7 @@ const COST_BITS: u32 = 28;
 
 /// Bandwidth measurement of a rail.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct Bandwidth {
     /// Bytes that are posted and not yet sent.
     posted: u64,
     /// When bytes were first posted after none were, or when bytes were last sent.
@@ -35,7 +35,7 @@ pub(super) struct Pace {
     nanos: u64,
 }
 
-impl Pace {
+impl Bandwidth {
     pub(super) fn posted(&mut self, bytes: u64, now: Instant) {
         if self.posted == 0 {
             self.interval_start = Some(now);
@@ -75,7 +75,7 @@ impl Pace {
     }
 
     /// Encodes a report for the peer: the rail, and its cost. 0 while the cost is unknown.
-    pub(super) fn told(&self, rail: usize) -> u32 {
+    pub(super) fn encode(&self, rail: usize) -> u32 {
         match self.cost() {
             UNKNOWN_COST => 0,
             cost => (rail as u32) << COST_BITS | cost,
@@ -84,7 +84,7 @@ impl Pace {
 }
 
 /// Decodes a peer's report: the rail, and its cost in nanoseconds per MiB.
-pub(super) fn heard(report: u32) -> Option<(usize, u64)> {
+pub(super) fn decode(report: u32) -> Option<(usize, u64)> {
     let cost = report & ((1 << COST_BITS) - 1);
     (cost != 0).then_some(((report >> COST_BITS) as usize, cost.into()))
 }
@@ -94,16 +94,16 @@ pub(super) fn heard(report: u32) -> Option<(usize, u64)> {
 pub(super) struct Candidate {
     pub(super) rail: usize,
     /// Bytes in flight on the rail.
-    pub(super) under_way: u64,
+    pub(super) in_flight: u64,
     /// Nanoseconds per MiB, if known.
     pub(super) cost: Option<u64>,
 }
 
 /// Selects the rail on which `bytes` bytes are expected to arrive first. `piece` is the number of the piece.
 ///
-/// While the cost of any rail is unknown, all rails count as equally fast. So do rails whose costs differ by less
-/// than half, which is within the error of measurement. Rails that are equally good take turns.
-pub(super) fn first(
+/// While the cost of any rail is unknown, all rails count as equally fast. So do rails whose costs differ by
+/// less than half, which is within the error of measurement. Rails that are equally good take turns.
+pub(super) fn select_rail(
     candidates: impl Iterator<Item = Candidate> + Clone,
     bytes: u64,
     piece: u64,
@@ -117,7 +117,7 @@ pub(super) fn first(
     let all_known = candidates.clone().all(|candidate| candidate.cost.is_some());
     let expected_time = |candidate: &Candidate| {
         let cost = candidate.cost.filter(|cost| all_known && *cost > lowest + lowest / 2).unwrap_or(lowest);
-        (candidate.under_way + bytes).saturating_mul(cost)
+        (candidate.in_flight + bytes).saturating_mul(cost)
     };
     // The rail whose turn it is comes first, and the first of equal ones is taken.
     let skipped = (piece % count) as usize;
@@ -135,12 +135,12 @@ mod tests {
     /// Two simulated cables with their nanoseconds per piece, and the measurements of both.
     struct Cables {
         nanos: [u64; 2],
-        paces: [Pace; 2],
+        bandwidths: [Bandwidth; 2],
     }
 
     impl Cables {
         fn new(nanos: [u64; 2]) -> Cables {
-            Cables { nanos, paces: Default::default() }
+            Cables { nanos, bandwidths: Default::default() }
         }
 
         /// Grants a window of pieces over and over, and returns the number of pieces per cable.
@@ -149,29 +149,29 @@ mod tests {
             let at = |nanos| began + Duration::from_nanos(nanos);
             let (mut shares, mut free, mut now) = ([0; 2], [0; 2], 0);
             // Arrival time and cable of the pieces in flight.
-            let mut under_way: Vec<(u64, usize)> = Vec::new();
+            let mut in_flight: Vec<(u64, usize)> = Vec::new();
             for piece in 0..pieces {
-                if under_way.len() == 8 {
-                    let next = (0..8).min_by_key(|k| under_way[*k]).expect("eight");
-                    let (arrival, cable) = under_way.swap_remove(next);
+                if in_flight.len() == 8 {
+                    let next = (0..8).min_by_key(|k| in_flight[*k]).expect("eight");
+                    let (arrival, cable) = in_flight.swap_remove(next);
                     now = arrival;
-                    self.paces[cable].left(PIECE, at(now));
+                    self.bandwidths[cable].left(PIECE, at(now));
                 }
                 let candidates = (0..2).map(|rail| Candidate {
                     rail,
-                    under_way: PIECE * under_way.iter().filter(|(_, cable)| *cable == rail).count() as u64,
-                    cost: heard(self.paces[rail].told(rail)).map(|(reported, cost)| {
+                    in_flight: PIECE * in_flight.iter().filter(|(_, cable)| *cable == rail).count() as u64,
+                    cost: decode(self.bandwidths[rail].encode(rail)).map(|(reported, cost)| {
                         assert_eq!(reported, rail);
                         cost
                     }),
                 });
-                let cable = first(candidates, PIECE, piece.into()).expect("a cable");
-                self.paces[cable].posted(PIECE, at(now));
+                let cable = select_rail(candidates, PIECE, piece.into()).expect("a cable");
+                self.bandwidths[cable].posted(PIECE, at(now));
                 free[cable] = now.max(free[cable]) + self.nanos[cable];
-                under_way.push((free[cable], cable));
+                in_flight.push((free[cable], cable));
                 shares[cable] += 1;
             }
-            self.paces.iter_mut().for_each(|pace| pace.posted = 0);
+            self.bandwidths.iter_mut().for_each(|bandwidth| bandwidth.posted = 0);
             shares
         }
     }
@@ -201,24 +201,24 @@ mod tests {
 
     #[test]
     fn time_in_which_there_was_nothing_to_carry_does_not_count() {
-        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        let (mut bandwidth, mut now) = (Bandwidth::default(), Instant::now());
         for _ in 0..20 {
-            pace.posted(PIECE, now);
+            bandwidth.posted(PIECE, now);
             now += Duration::from_nanos(PIECE);
-            pace.left(PIECE, now);
+            bandwidth.left(PIECE, now);
             now += Duration::from_secs(1);
-            pace.left(60, now);
+            bandwidth.left(60, now);
         }
-        assert_eq!(heard(pace.told(1)), Some((1, 1 << 20)));
+        assert_eq!(decode(bandwidth.encode(1)), Some((1, 1 << 20)));
     }
 
     #[test]
     fn nothing_is_told_that_is_not_known() {
-        let mut pace = Pace::default();
-        assert_eq!(heard(pace.told(3)), None);
+        let mut bandwidth = Bandwidth::default();
+        assert_eq!(decode(bandwidth.encode(3)), None);
         let now = Instant::now();
-        pace.posted(2 << 20, now);
-        pace.left(2 << 20, now + Duration::from_nanos(600));
-        assert_eq!(heard(pace.told(3)), Some((3, 300)));
+        bandwidth.posted(2 << 20, now);
+        bandwidth.left(2 << 20, now + Duration::from_nanos(600));
+        assert_eq!(decode(bandwidth.encode(3)), Some((3, 300)));
     }
 }

@@ -6,18 +6,18 @@ use std::sync::{Mutex, Weak};
 
 /// Registration guard, which names the registered memory by its first address.
 #[derive(Debug)]
-pub(super) struct VerbsLease {
+pub(super) struct VerbsRegistrationGuard {
     pub(super) engine: Weak<Mutex<Engine>>,
     pub(super) start: usize,
 }
 
-impl RegistrationGuard for VerbsLease {}
+impl RegistrationGuard for VerbsRegistrationGuard {}
 
-impl Drop for VerbsLease {
+impl Drop for VerbsRegistrationGuard {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
             let engine = &mut *lock(&engine);
-            engine.lent.give_back(self.start, &mut engine.ports);
+            engine.registration_cache.remove(self.start, &mut engine.ports);
         }
     }
 }
