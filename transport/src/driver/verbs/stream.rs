@@ -104,7 +104,7 @@ pub(super) struct SendStream {
 }
 
 /// How the bytes of a bulk message are sent, where pieces meet receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Way {
     /// In pieces.
     Placed,

@@ -22,7 +22,7 @@ use crate::driver::verbs::{
 const PATTERN: usize = 32;
 
 /// State of the placed queues.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct Epoch {
     number: u32,
     /// What the peer was told about this end's new queues.
@@ -146,7 +146,7 @@ impl Epoch {
 }
 
 /// The rails of pieces, in turn.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Pattern {
     rails: Vec<u8>,
 }
