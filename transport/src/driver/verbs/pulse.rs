@@ -16,7 +16,7 @@ const QUIET: Duration = Duration::from_millis(30);
 /// Time for an answer when the peer has answered by another rail.
 const ANSWER: Duration = Duration::from_millis(70);
 /// Time for an answer by the only rail, at first and at most.
-const LONE_ANSWER: Duration = Duration::from_millis(500);
+const LONE_ANSWER: Duration = Duration::from_millis(1000);
 const LONGEST_ANSWER: Duration = Duration::from_secs(8);
 
 /// The last signs of life of one rail.
@@ -117,9 +117,9 @@ mod tests {
         let (began, mut pulse) = (Instant::now(), Pulse::default());
         pulse.look(began);
         pulse.ping(began);
-        assert!(!pulse.is_silent(after(began, 400), [pulse].iter(), 0));
-        assert!(pulse.is_silent(after(began, 600), [].iter(), 0));
-        assert!(!pulse.is_silent(after(began, 600), [].iter(), 1), "longer each time");
+        assert!(!pulse.is_silent(after(began, 900), [pulse].iter(), 0));
+        assert!(pulse.is_silent(after(began, 1100), [].iter(), 0));
+        assert!(!pulse.is_silent(after(began, 1100), [].iter(), 1), "longer each time");
         assert!(pulse.is_silent(after(began, 9000), [].iter(), 60));
     }
 

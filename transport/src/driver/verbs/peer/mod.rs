@@ -83,6 +83,8 @@ pub(super) struct Peer {
     last_awaited: Option<Instant>,
     /// Since when no rail has been up.
     no_rail_since: Option<Instant>,
+    /// Whether the user has been told that a rail is waited for.
+    has_told_wait: bool,
     /// Whether this is the end of the lower rank.
     is_lower_end: bool,
     /// Reason why nothing works any more.
@@ -124,6 +126,7 @@ impl Peer {
             is_awaited: false,
             last_awaited: None,
             no_rail_since: None,
+            has_told_wait: false,
             is_lower_end,
             broken: None,
             is_gone: false,

@@ -13,7 +13,10 @@ use crate::{
     TransportError,
     driver::verbs::{env::Env, notice::Notice, pulse::Pulse, rail::Rail, wire::Kind},
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Wait for a rail that the user is told about: a rail that is only made new is back much sooner.
+const TELL_AFTER: Duration = Duration::from_millis(250);
 
 impl Peer {
     /// Connects a rail for the first time; the peer does the same, and both know by the exchange that
@@ -140,6 +143,7 @@ impl Peer {
         let rail = &mut self.rails[index];
         rail.attempts.restart();
         self.no_rail_since = None;
+        self.has_told_wait = false;
         self.tell_all = true;
         // The peer learns from it that this end knows.
         self.send_word(env, index, Kind::Ack, &[])?;
@@ -213,16 +217,17 @@ impl Peer {
     fn look_for_rail(&mut self, env: &Env<'_>, now: Instant) -> Result<(), TransportError> {
         if self.active().is_some() || self.is_gone {
             self.no_rail_since = None;
+            self.has_told_wait = false;
             return Ok(());
         }
-        let is_new = self.no_rail_since.is_none();
         let since = *self.no_rail_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
         if waited >= env.rules.cable_wait {
             self.broken = Some(self.rail_failures(env));
             return self.check();
         }
-        if is_new && !env.rules.cable_wait.is_zero() {
+        if waited >= TELL_AFTER && !self.has_told_wait {
+            self.has_told_wait = true;
             (env.notify)(&format!(
                 "no cable to rank {} works ({}); waiting up to {:?} for one to come back",
                 self.rank,

@@ -59,9 +59,7 @@ impl Peer {
             [rail] => rail.is_up().then_some(0)?,
             _ => match kept.pinned {
                 Some(rail) if self.rails[usize::from(rail)].is_up() => usize::from(rail),
-                _ if queue == 0 && queues != Queues::Shared || kept.bytes < MEASURED_BYTES => {
-                    self.active()?
-                }
+                _ if queue == 0 && queues == Queues::Both || kept.bytes < MEASURED_BYTES => self.active()?,
                 _ => self.fastest(kept.bytes)?,
             },
         };
