@@ -53,8 +53,9 @@ pub struct Tuning {
     pub binomial_bytes: u64,
     /// Target size of one pipelined message, in bytes.
     pub segment_bytes: u64,
-    /// Largest message that the transport sends without a grant. A chunk of up to twice as many bytes is cut
-    /// in two; 0 for transports without grants.
+    /// Largest message that the transport sends without a grant; 0 for transports without grants. Between
+    /// two ranks, a chunk of up to twice as many bytes is cut in two. With more peers the copies of such
+    /// messages take a rank longer than a grant.
     pub eager_bytes: u64,
     /// Most segments that a chunk is cut into.
     pub max_segments: u32,
@@ -391,8 +392,8 @@ fn reason_for_default(algorithm: &str) -> &'static str {
     }
 }
 
-/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`. Messages that are
-/// slightly longer than `tuning.eager_bytes` are cut in two.
+/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`. Between two ranks,
+/// messages of up to twice `tuning.eager_bytes` are cut in two.
 #[must_use]
 pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunks = match (call.collective, algorithm) {
@@ -410,7 +411,7 @@ pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     };
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));
     let eager_bytes = tuning.eager_bytes;
-    let is_cut = chunk_bytes > eager_bytes && chunk_bytes.div_ceil(2) <= eager_bytes;
+    let is_cut = call.ranks == 2 && chunk_bytes > eager_bytes && chunk_bytes.div_ceil(2) <= eager_bytes;
     let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1)).max(if is_cut { 2 } else { 1 });
     pieces.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
 }

@@ -18,6 +18,7 @@
 //! | `queue`, `port`, `memory` | a queue pair, a device, and registered memory |
 //! | `registration_cache`, `registration_guard` | registration of user memory |
 //! | `wire` | layout of messages |
+//! | `explore` | in tests: visits all states of a model |
 //!
 //! The parts of the protocol know nothing of a peer; most are pure, which their documentation states.
 //!
@@ -39,6 +40,8 @@ mod devices;
 mod endpoint;
 mod engine;
 mod env;
+#[cfg(test)]
+mod explore;
 mod granted;
 mod handshake;
 mod host_map;

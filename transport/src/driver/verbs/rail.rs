@@ -57,7 +57,7 @@ pub(super) struct Ends {
 }
 
 /// The receives for a piece and its trailer that the device has accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Posted {
     None,
     Piece,

@@ -263,3 +263,98 @@ impl<M> RecvSequence<M> {
         self.messages.iter().flatten()
     }
 }
+
+#[cfg(test)]
+mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROUTE: Route = Route { rail: 0, queue: 0 };
+
+    /// Both halves, before the message of a number.
+    fn halves(first: u32) -> (SendSequence<u32>, RecvSequence<u32>) {
+        let send = SendSequence { first, unsent_from: first, ..SendSequence::new() };
+        (send, RecvSequence { expected: first, ..RecvSequence::new() })
+    }
+
+    /// Sends all messages that are not sent; returns their numbers.
+    fn transmit(send: &mut SendSequence<u32>) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        while let Some((number, _)) = send.unsent() {
+            send.sent(number, ROUTE);
+            numbers.push(number);
+        }
+        numbers
+    }
+
+    #[test]
+    fn numbers_wrap() {
+        let (mut send, mut recv) = halves(u32::MAX - 1);
+        let pushed: Vec<u32> = (0..4).map(|message| send.push(message)).collect();
+        assert_eq!(pushed, [u32::MAX - 1, u32::MAX, 0, 1]);
+        assert_eq!(transmit(&mut send), pushed);
+        for number in [0, u32::MAX, 1] {
+            assert_eq!(recv.accept(number, number), Acceptance::New);
+            assert_eq!((recv.pop(), recv.has(number)), (None, true));
+        }
+        assert_eq!((recv.expected(), recv.selective(), recv.has_gap()), (u32::MAX - 1, [0b111, 0], true));
+        assert_eq!(send.lose(recv.expected(), recv.selective()), 1);
+        assert_eq!(transmit(&mut send), [u32::MAX - 1]);
+        assert_eq!(recv.accept(u32::MAX - 1, u32::MAX - 1), Acceptance::New);
+        assert_eq!(std::iter::from_fn(|| recv.pop()).collect::<Vec<_>>(), pushed);
+        assert_eq!(recv.accept(u32::MAX, 0), Acceptance::Duplicate);
+        let mut freed = Vec::new();
+        assert!(send.acknowledge(1, |message| freed.push(message)));
+        assert!(!send.acknowledge(0, |_| panic!("an old acknowledgement")));
+        assert!(!send.acknowledge(3, |_| panic!("an acknowledgement of a message that was not sent")));
+        assert_eq!((freed, send.len()), (vec![0, 1, 2], 1));
+    }
+
+    #[test]
+    fn a_full_window_is_accepted_in_any_order_and_nothing_beyond_it() {
+        let (mut send, mut recv) = halves(u32::MAX - 5);
+        let numbers: Vec<u32> = (0..WINDOW).map(|message| send.push(message)).collect();
+        assert_eq!((send.len(), transmit(&mut send)), (WINDOW, numbers.clone()));
+        assert_eq!(recv.accept(recv.expected().wrapping_add(WINDOW), 0), Acceptance::Invalid);
+        for number in numbers.iter().rev() {
+            assert_eq!(recv.accept(*number, *number), Acceptance::New);
+            assert_eq!(recv.accept(*number, *number), Acceptance::Duplicate);
+        }
+        assert_eq!(std::iter::from_fn(|| recv.pop()).collect::<Vec<_>>(), numbers);
+        assert!(!recv.has_gap() && recv.iter().next().is_none());
+        assert_eq!(recv.accept(numbers[0], 0), Acceptance::Duplicate);
+        assert!(send.acknowledge(recv.expected(), |_| ()) && send.is_empty());
+    }
+
+    #[test]
+    fn selective_bits_reach_over_the_whole_window() {
+        let (mut send, mut recv) = halves(0);
+        (0..WINDOW).for_each(|message| _ = send.push(message));
+        transmit(&mut send);
+        for number in [1, 64, 65, 66, WINDOW - 1] {
+            recv.accept(number, number);
+        }
+        assert_eq!(recv.selective(), [1 | 1 << 63, 0b11 | 1 << 62]);
+        assert_eq!(send.lose(0, recv.selective()), 128 - 5, "the last message has arrived by the same route");
+        let repeated = transmit(&mut send);
+        assert!(repeated.len() == 123 && ![1, 64, 65, 66, 127].iter().any(|kept| repeated.contains(kept)));
+        assert_eq!(send.lose(0, recv.selective()), 0, "repeated after the last one");
+        assert_eq!(send.forget_all(), 123, "those that were received are not repeated");
+    }
+
+    #[test]
+    fn a_message_is_lost_only_if_a_later_one_of_its_route_has_arrived() {
+        let (mut send, mut recv) = halves(0);
+        for number in 0..4 {
+            send.push(number);
+            send.sent(number, Route { rail: (number % 2) as u8, queue: 0 });
+        }
+        recv.accept(3, 3);
+        assert_eq!(send.lose(0, recv.selective()), 1);
+        assert_eq!(send.unsent(), Some((1, &1)));
+        assert_eq!(send.forget_rail(0), 2);
+        assert_eq!(transmit(&mut send), [0, 1, 2]);
+    }
+}

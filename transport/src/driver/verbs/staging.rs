@@ -21,7 +21,7 @@ pub(super) fn staging(base: usize, piece_bytes: usize) -> (SendStages, RecvStage
 }
 
 /// Staging places of a sender.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct SendStages {
     free: Vec<u32>,
     base: usize,
@@ -43,7 +43,7 @@ impl SendStages {
 }
 
 /// Staging places of a receiver.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct RecvStages {
     base: usize,
     bytes: usize,

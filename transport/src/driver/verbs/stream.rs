@@ -104,7 +104,7 @@ pub(super) struct SendStream {
 }
 
 /// Path of the bytes of a bulk message, where pieces meet receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Way {
     /// Pieces by the placed queues.
     Placed,

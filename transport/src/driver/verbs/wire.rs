@@ -255,7 +255,7 @@ pub(super) struct Selective {
 }
 
 /// Payload of a [`Kind::PlacedReady`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Ready {
     pub(super) epoch: u32,

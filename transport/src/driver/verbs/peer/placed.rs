@@ -178,7 +178,9 @@ impl Peer {
         mark: Mark,
     ) -> Result<(), TransportError> {
         let Some(placed) = &self.placed else { return Err(self.protocol("a probe for no queue")) };
-        if placed.epoch.number() == mark.attempt && placed.send.is_posted(mark.piece) {
+        // Until the epoch is up, the positions are those of the epoch before.
+        let is_present = placed.epoch.is_up() && placed.epoch.number() == mark.attempt;
+        if is_present && placed.send.is_posted(mark.piece) {
             self.send_word(env, rail, Kind::Reply, bytemuck::bytes_of(&mark))?;
         }
         Ok(())

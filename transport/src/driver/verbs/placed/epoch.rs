@@ -23,7 +23,7 @@ use crate::driver::verbs::{
 const PATTERN: usize = 32;
 
 /// State of the placed queues.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct Epoch {
     number: u32,
     /// Report to the peer about this end's new queues.
@@ -147,7 +147,7 @@ impl Epoch {
 }
 
 /// The rails of pieces, in turn.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Pattern {
     rails: Vec<u8>,
 }

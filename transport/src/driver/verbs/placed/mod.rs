@@ -16,6 +16,8 @@
 //! are new; a piece counts as received only if its trailer follows it and its checksum is right.
 
 mod epoch;
+#[cfg(test)]
+mod model;
 mod owner;
 mod receive;
 mod send;

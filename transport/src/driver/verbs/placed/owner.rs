@@ -15,12 +15,12 @@
 use crate::driver::verbs::{stream::Way, wire::is_before};
 
 /// The receiver's view.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::driver::verbs) struct RecvOwner {
     state: Ownership,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 enum Ownership {
     #[default]
     Free,
@@ -89,7 +89,7 @@ impl RecvOwner {
 }
 
 /// The sender's view.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(in crate::driver::verbs) struct SendOwner {
     /// The stream that may use the queues, from this message on.
     owner: Option<(usize, u32)>,
@@ -127,6 +127,9 @@ impl SendOwner {
         self.owner = self.owner.filter(|(owner, _)| *owner != stream);
     }
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

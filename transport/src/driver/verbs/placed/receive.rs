@@ -28,7 +28,7 @@ const LOST_AFTER: u8 = 10;
 const RELAYED: u64 = 1 << 32;
 
 /// A message that is expected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Message {
     stream: usize,
     /// Number among the bulk messages of its stream.
@@ -41,7 +41,7 @@ struct Message {
 }
 
 /// A piece that is expected, or has been received and not been handed over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(in crate::driver::verbs) struct RecvPiece {
     /// Number of its message, among all that were announced.
     message: u32,
@@ -67,7 +67,7 @@ pub(in crate::driver::verbs) struct Unposted {
 }
 
 /// The incoming direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct PlacedRecv {
     /// Messages that are not handed over, and the number of the first.
     messages: VecDeque<Message>,

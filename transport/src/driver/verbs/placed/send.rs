@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const LOOK_EVERY: u32 = 1024;
 
 /// A piece that is not known to have arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(in crate::driver::verbs) struct SendPiece {
     pub(in crate::driver::verbs) at: usize,
     pub(in crate::driver::verbs) len: usize,
@@ -25,7 +25,7 @@ pub(in crate::driver::verbs) struct SendPiece {
 }
 
 /// The outgoing direction.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct PlacedSend {
     /// Pieces that have not arrived, and the number of the first.
     pieces: VecDeque<SendPiece>,
