@@ -74,7 +74,7 @@ struct World {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// An end begins an epoch of its own accord.
+    /// An end begins an epoch without a cause.
     Begin(usize),
     /// An end compares the rails of its epoch with those that are up.
     Look(usize),
