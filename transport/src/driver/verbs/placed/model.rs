@@ -74,7 +74,7 @@ struct World {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// An end begins an epoch without a cause.
+    /// An end begins an epoch, for any reason.
     Begin(usize),
     /// An end compares the rails of its epoch with those that are up.
     Look(usize),
