@@ -17,9 +17,9 @@
 //!
 //! One number is calibrated on the fabric first: the cost of a message to a rank besides the cable. It is the
 //! lower quartile of 200 half round trips of 8 bytes between ranks 0 and 1, minus the latency and bandwidth
-//! of the cable. Everything else comes from [`Costs::rdma`](collectives::simulate::Costs::rdma), or for Apple's
-//! devices from [`Costs::rdma_held`](collectives::simulate::Costs::rdma_held), and from the fabric file. Control
-//! words wait behind data, since the software device serves a cable in the order of posting.
+//! of the cable. Everything else comes from [`Costs::rdma`](collectives::simulate::Costs::rdma), or for
+//! Apple's devices from [`Costs::rdma_held`](collectives::simulate::Costs::rdma_held), and from the fabric
+//! file. Control words wait behind data, since the software device serves a cable in the order of posting.
 
 #![allow(clippy::print_stdout, reason = "an example says what it did")]
 

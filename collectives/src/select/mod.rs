@@ -43,7 +43,8 @@ pub struct Tuning {
     /// Most bytes that a rank sends or receives in total when `all_reduce`, or `reduce` on few ranks, takes
     /// one stage.
     pub mesh_bytes: u64,
-    /// Largest block for which `all_reduce` takes one stage on two ranks. Both plans send as many bytes there.
+    /// Largest block for which `all_reduce` takes one stage on two ranks. Both plans send as many bytes
+    /// there.
     pub pair_bytes: u64,
     /// Most ranks for which data goes over direct links; more ranks use a ring.
     pub direct_ranks: u32,

@@ -58,8 +58,8 @@ pub struct Costs {
     /// Size of the pieces of a message above `eager_bytes`. A piece is forwarded while the next one is in
     /// flight.
     pub piece_bytes: u64,
-    /// Maximum number of pieces or fragments of a message: the resolution of the simulation, whose running time is
-    /// proportional to it.
+    /// Maximum number of pieces or fragments of a message: the resolution of the simulation, whose running
+    /// time is proportional to it.
     pub most_pieces: u32,
     /// Credits: pieces of one peer and lane that may be in flight, or wait at the receiver, at a time.
     pub credits: u32,

@@ -203,8 +203,8 @@ pub(crate) fn a_short_message_does_not_wait_for_its_receiver(mut pair: Pair) {
     }
 }
 
-/// A call that has ended leaves nothing behind that its rank would have to send later: a program that computes
-/// next would keep its peer waiting.
+/// A call that has ended leaves nothing behind that its rank would have to send later: a program that
+/// computes next would keep its peer waiting.
 pub(crate) fn what_is_complete_needs_its_sender_no_more(mut pair: Pair) {
     for (len, size) in [(8, SizeClass::Small), (65_536, SizeClass::Bulk), (1 << 20, SizeClass::Bulk)] {
         let bytes = noise(len, 3);

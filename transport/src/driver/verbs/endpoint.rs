@@ -1,4 +1,4 @@
-//! From a library's name to connected queue pairs.
+//! Endpoint of a rank: set-up from the library's name to connected queue pairs, links, and the end.
 //!
 //! ```text
 //! open        devices, memory        ->  "devices"  ->  everyone's
@@ -7,12 +7,12 @@
 //! exchange    connects them, posts receives  ->  "ready"  ->  everyone's: from now on anyone may send
 //! ```
 //!
-//! The words travel over the job's rendezvous; how is the runtime's business. What they on_wait is in
-//! `conversation`. Every failure names the rank, the device and the remedy.
+//! The messages travel over the job's rendezvous, which is the runtime's business. `descriptions` has their
+//! contents, `setup` the work of each round. Every error names the rank, the device and the remedy.
 //!
 //! # Safety
-//! The only unsafe function takes note of memory that is lent; its caller keeps the promise of
-//! [`Endpoint::lend`], by which [`super::memory`] goes.
+//! The only unsafe function records memory that the caller registers. The caller keeps the promise of
+//! [`Endpoint::register`], which [`super::memory`] relies on.
 
 use super::{
     VerbsConfig,
@@ -42,7 +42,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What has been said so far.
+/// Progress of the set-up.
 #[derive(Debug)]
 enum Stage {
     Opened(Vec<OpenDevice>),
@@ -64,13 +64,13 @@ pub struct VerbsEndpoint {
     pub(super) engine: Arc<Mutex<Engine>>,
     pub(super) slab: Slab,
     keep_alive: Option<KeepAliveThread>,
-    /// Which ranks reach each other, by rank and peer; known once all have said.
+    /// Whether two ranks reach each other, by rank and peer; known after the second round.
     pub(super) connected: Vec<Vec<bool>>,
     /// Slots and staging places, which live as long as the endpoint.
     pub(super) places: Vec<Registered>,
 }
 
-/// The engine, for those who wait for something else.
+/// Handle that drives the engine for callers that wait for something else.
 #[derive(Debug)]
 struct Driven(Arc<Mutex<Engine>>);
 
@@ -81,10 +81,12 @@ impl ProgressHandle for Driven {
 }
 
 impl VerbsEndpoint {
-    /// Opens the devices and gets the memory. Calls `on_wait` with a message when it waits for a device.
+    /// Opens the devices and allocates the memory. Calls `on_wait` with a message while it waits for a
+    /// device.
     ///
     /// # Errors
-    /// No library, no device that can be used, or no memory; with the remedy.
+    /// [`TransportError::Verbs`] or [`TransportError::Wiring`] without a library or a usable device, and the
+    /// errors of allocation.
     pub fn open(
         config: &VerbsConfig,
         rank: u32,
@@ -99,8 +101,9 @@ impl VerbsEndpoint {
         VerbsEndpoint::open_with(config, rank, (0..size).collect(), memory, on_wait)
     }
 
-    /// The same for a rank that reaches those of its own host by shared memory: it makes no rails to them,
-    /// and the memory that devices know lies where they have it mapped.
+    /// Opens an endpoint of a rank that reaches the ranks of its own host by shared memory.
+    ///
+    /// It makes no rails to them. The memory that devices know lies where those ranks have it mapped.
     ///
     /// # Errors
     /// As for [`VerbsEndpoint::open`].
@@ -158,24 +161,24 @@ impl VerbsEndpoint {
         })
     }
 
-    /// Are pieces written into peers' memory? Otherwise they are sent into receives.
+    /// Whether pieces are written into peers' memory; they are sent into receives otherwise.
     #[must_use]
     pub fn is_one_sided(&self) -> bool {
         lock(&self.engine).rules.one_sided
     }
 
-    /// Whose endpoint it is.
+    /// Number of this rank.
     #[must_use]
     pub fn rank(&self) -> u32 {
         self.rank
     }
 
-    /// Goes on until something is so, a connection fails, or the time is over.
-    fn progress_until(&self, until: Instant, is_so: impl Fn(&Engine) -> bool) -> bool {
+    /// Drives the engine until `is_done` holds or a connection fails. Returns false at the deadline.
+    fn progress_until(&self, until: Instant, is_done: impl Fn(&Engine) -> bool) -> bool {
         while Instant::now() < until {
             let mut engine = lock(&self.engine);
             let failed = engine.progress().is_err() || engine.tick().is_err();
-            if failed || is_so(&engine) {
+            if failed || is_done(&engine) {
                 return true;
             }
             drop(engine);
@@ -297,7 +300,7 @@ impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
         drop(self.keep_alive.take());
         signals::forget(&self.engine);
-        // Links hold the engine too: what they could still do must not reach memory that is going.
+        // Links hold the engine too. Their later calls must not reach memory that is about to be unmapped.
         let mut engine = lock(&self.engine);
         for rank in 0..engine.peers.len() {
             engine.abort(rank);

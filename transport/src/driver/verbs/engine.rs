@@ -1,8 +1,7 @@
 //! All peers of a rank, and the completions that drive them.
 //!
-//! Polling any link takes the completions of all devices and hands each to the peer that it belongs to. Now
-//! and then it also looks at the clock, at ports, and at what is overdue. No thread of the driver lies on the
-//! path of a message.
+//! Polling any link polls the completions of all devices, and hands each to its peer. Every few polls it also
+//! checks the clock, the ports and the deadlines. No thread of the driver lies on the path of a message.
 //!
 //! Invariant: completions of an earlier life of a queue pair are dropped.
 
@@ -26,18 +25,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Polls between looks at the clock.
+/// Polls between checks of the clock.
 const CLOCK_EVERY: u32 = 8;
-/// Polls after which completions of sends are taken even if there is always something to receive; a power of
-/// two.
+/// Polls after which completions of sends are taken even if receives complete all the time; a power of two.
 const SENDS_EVERY: u64 = 8;
-/// Time between looks at what is overdue.
+/// Time between checks of deadlines.
 const TICK: Duration = Duration::from_micros(200);
 
-/// The resources of one rank.
+/// Resources of one rank.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// By rank; none for this rank. Before the ports, since queue pairs end before their devices.
+    /// Peers by rank; none for this rank. They come before the ports, since queue pairs are destroyed before
+    /// their devices.
     pub(super) peers: Vec<Option<Peer>>,
     pub(super) ports: Vec<Port>,
     pub(super) memory: Memory,
@@ -48,11 +47,11 @@ pub(super) struct Engine {
     last_tick: Instant,
     /// Completions polled at a time.
     batch: usize,
-    /// Completions since a poll last found none.
+    /// Completions since a poll last returned none.
     in_a_row: u64,
     /// Completions in a row above which the rank does not sleep.
     pub(super) awake_above: u64,
-    /// Time at which anything last came, or was kept alive.
+    /// Time at which a message last came, or connections were kept alive.
     last_sign: Instant,
     notify: Notify,
 }
@@ -90,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// A peer, and the resources that its methods work with.
+    /// Returns a peer, and the resources that its methods work with.
     #[inline]
     pub(super) fn peer(&mut self, rank: usize) -> (&mut Peer, Env<'_>) {
         let peer = self.peers[rank].as_mut().expect("links are made to peers only");
@@ -99,7 +98,7 @@ impl Engine {
         (peer, Env { rules: self.rules, memory, registration_cache, ports, notify: &self.notify.0 })
     }
 
-    /// Takes the completions that have come; returns whether there were any.
+    /// Polls all completion queues; returns whether there were completions.
     #[inline]
     pub(super) fn progress(&mut self) -> Result<bool, TransportError> {
         let mut any = false;
@@ -129,7 +128,8 @@ impl Engine {
                 self.take_sends(port)?;
             }
         }
-        // Busy or not: a rank that sleeps between polls may find something every time, if only questions.
+        // The check must not depend on idleness: a rank that sleeps between polls may find a completion every
+        // time, if only of a peer's questions.
         self.polls_made = self.polls_made.wrapping_add(1);
         if self.polls_made.is_multiple_of(CLOCK_EVERY) {
             self.tick()?;
@@ -150,7 +150,7 @@ impl Engine {
         self.take_all(came).map(|()| true)
     }
 
-    /// A completion queue has failed: its device is lost, with all of its rails.
+    /// Gives up a device whose completion queue has failed, with all of its rails.
     #[cold]
     fn lose_port(&mut self, port: usize, error: &TransportError) -> Result<(), TransportError> {
         if self.ports[port].failure.is_none() {
@@ -181,7 +181,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Checks ports, rails and deadlines, at most once in [`TICK`].
     #[cold]
     pub(super) fn tick(&mut self) -> Result<(), TransportError> {
         let now = Instant::now();
@@ -220,7 +220,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Statistics of all completion queues together.
+    /// Returns the statistics of all completion queues together.
     pub(super) fn poll_counters(&self) -> PollCounters {
         let depths = self.ports.iter().map(|port| port.depth_high_water);
         PollCounters {
@@ -237,7 +237,8 @@ impl Engine {
         }
     }
 
-    /// Prepares to sleep until a device has something; false when there is something already, or too much.
+    /// Prepares to sleep until a device has an event. Returns false if there are completions already, or were
+    /// many in a row.
     pub(super) fn may_sleep(&mut self) -> bool {
         if self.in_a_row > self.awake_above {
             return false;
@@ -247,7 +248,7 @@ impl Engine {
         is_armed && matches!(self.progress(), Ok(false))
     }
 
-    /// Ends a sleep; `is_woken` tells whether a device has ended it.
+    /// Ends a sleep; `is_woken` tells whether an event of a device has ended it.
     pub(super) fn has_slept(&mut self, is_woken: bool) {
         self.polls.wake_ups += u64::from(is_woken);
         for port in &self.ports {
@@ -257,8 +258,9 @@ impl Engine {
         }
     }
 
-    /// Looks after all connections between calls; returns whether something is to be done soon. Failures are
-    /// found again by the next call.
+    /// Serves all connections between calls; returns whether it must be called again soon.
+    ///
+    /// The next call finds failures again.
     #[cold]
     pub(super) fn serve_idle(&mut self, keep_alive: Duration) -> bool {
         let came = self.progress().unwrap_or(false);
@@ -284,7 +286,7 @@ impl Engine {
         is_busy
     }
 
-    /// Ends all connections, and then the devices. Nothing works afterwards.
+    /// Destroys all connections, and then the devices. Nothing works afterwards.
     pub(super) fn end(&mut self) {
         self.peers.iter_mut().for_each(|peer| *peer = None);
         self.ports.clear();
@@ -301,8 +303,8 @@ impl Engine {
         }
     }
 
-    /// After the goodbyes: whether devices have sent all that they were given. On reliable connections it has
-    /// arrived then.
+    /// Whether devices have sent all requests, after the goodbyes. On reliable connections they have arrived
+    /// then.
     pub(super) fn has_sent_all(&self) -> bool {
         self.peers.iter().flatten().all(|peer| {
             let mut up = peer.rails().iter().filter(|rail| rail.is_up());
@@ -310,7 +312,7 @@ impl Engine {
         })
     }
 
-    /// Whether all that was sent is known to have arrived, or nothing more can be learned.
+    /// Whether all messages are known to have arrived, or cannot be known to.
     pub(super) fn is_drained(&self) -> bool {
         self.peers.iter().flatten().all(|peer| {
             let is_sent = peer.are_pieces_sent() && (self.rules.reliable || peer.is_acknowledged());

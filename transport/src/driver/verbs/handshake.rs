@@ -1,12 +1,12 @@
-//! The life of a rail: when both ends have new queue pairs, and know it.
+//! Handshake of a rail, by which both ends learn that both have new queue pairs.
 //!
-//! Queue pairs of a rail that has failed are reset and connected again, at both ends. Each time begins a new
-//! *life* of that end, which is a number. Every message with a header carries the life of its sender's end, and
-//! the life of the receiver's end as the sender knows it; messages of other lives are ignored. An end whose
-//! queue pairs are new sends a `Hello` by the rail itself, again and again, until it knows that the peer's
-//! queue pairs are new too. So a rail comes back without the help of another one.
+//! Queue pairs of a rail that has failed are reset and connected again, at both ends. Each reset begins a new
+//! *life* of that end, which has a number. Every message with a header carries the life of its sender's end,
+//! and the life of the receiver's end as the sender knows it. Messages of other lives are ignored. An end
+//! whose queue pairs are new repeats a `Hello` by the rail itself until it knows that the peer's queue pairs
+//! are new too. A rail thus comes back without the help of another one.
 //!
-//! Lives only grow, so news that overtakes other news is never taken for later than it is.
+//! Lives only grow, so an old message that arrives late has no effect.
 //!
 //! This module is pure.
 
@@ -15,9 +15,9 @@
 enum Phase {
     /// The queue pairs are dead.
     Down,
-    /// The queue pairs of this end are new.
+    /// The queue pairs of this end are new; those of the peer's end may not be.
     Opening,
-    /// Those of both ends are.
+    /// The queue pairs of both ends are new, and both know it.
     Up,
 }
 
@@ -32,16 +32,16 @@ pub(super) struct Handshake {
 /// Consequence of a message that has arrived by the rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// The message is of another life, or says nothing new.
+    /// The message is of another life, or brings nothing new.
     Ignore,
     /// The message is of the present lives.
     Accept,
     /// The rail is up as of this message.
     Opened,
-    /// The peer's end is new and does not know that it is up: a message must answer, which is a `Hello`
-    /// unless this end is up.
+    /// The peer's end is new and does not know that this end is. The answer is a `Hello`, or any message if
+    /// this end is up.
     Answer,
-    /// The peer's end is new, but ours is not: it must be made new.
+    /// The peer's end is new, and this end must be reset.
     Restart,
 }
 
@@ -79,12 +79,12 @@ impl Handshake {
         self.phase == Phase::Opening
     }
 
-    /// The queue pairs of this end are dead.
+    /// Notes that the queue pairs of this end are dead.
     pub(super) fn fall(&mut self) {
         self.phase = Phase::Down;
     }
 
-    /// The queue pairs of this end are new; begins a life.
+    /// Notes that the queue pairs of this end are new, which begins a life.
     pub(super) fn renew(&mut self) {
         self.phase = Phase::Opening;
         self.ours = self.ours.wrapping_add(1);
@@ -116,7 +116,7 @@ impl Handshake {
         }
     }
 
-    /// Whether news that the peer's end is dead in its life `theirs` ends a life in which this end is up.
+    /// Whether the death of the peer's end in its life `theirs` ends a life in which this end is up.
     pub(super) fn is_ended_by(&self, theirs: u8) -> bool {
         self.phase == Phase::Up && !is_later(self.theirs, theirs)
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use std::collections::{HashSet, VecDeque};
 
-    /// Both ends of a rail, and the messages under way to each: hello or not, and the two lives.
+    /// Both ends of a rail, and the messages in flight to each: whether a hello, and the two lives.
     #[derive(Clone, PartialEq, Eq, Hash)]
     struct World {
         ends: [Handshake; 2],
@@ -149,7 +149,7 @@ mod tests {
             }
         }
 
-        /// What an end makes of a message. A message never meets an end that is down.
+        /// Delivers the first message to an end. A message never reaches an end that is down.
         fn deliver(&mut self, to: usize) {
             let (is_hello, theirs, ours) = self.in_flight[to].remove(0);
             if !self.ends[to].is_alive() {
@@ -194,8 +194,8 @@ mod tests {
             steps
         }
 
-        /// Lets nothing fail any more: ends renew themselves, repeat their hellos, and all messages arrive.
-        /// The end of a rail in use pings, which an end of other lives ignores.
+        /// Repeats hellos and delivers all messages without further failures. The end of a rail in use pings,
+        /// which an end of other lives ignores.
         fn settle(mut self) -> World {
             for _ in 0..40 {
                 for end in 0..2 {

@@ -11,7 +11,7 @@
 //! | `engine` | completion queues, and the peers that they drive |
 //! | `peer` | one peer: joins the parts below |
 //! | `env`, `rules` | resources and rules that the methods of a peer work with |
-//! | `sequence`, `slots`, `stream`, `notice` | numbered messages, their slots, their order, control messages |
+//! | `sequence`, `slots`, `stream`, `notice` | numbered messages, slots, order, control messages |
 //! | `placed`, `granted`, `staging` | bulk messages in pieces, without and with remote writes |
 //! | `rail`, `handshake`, `pulse`, `attempts` | cables: queue pairs, failure, silence and return |
 //! | `bandwidth`, `preference` | choice between cables, by bandwidth and by the user |

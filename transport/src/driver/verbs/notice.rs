@@ -1,11 +1,10 @@
 //! Control messages that wait for room.
 //!
-//! They are sequenced: each arrives once, after those before it. A notice about a rail's piece goes by that
-//! rail.
+//! They are sequenced: each arrives once, and in order. A notice about a piece goes by the rail of the piece.
 
 use super::wire::{ANY_RAIL, Header, Kind, Mark, Ready};
 
-/// Bytes of a cause that are told, at most.
+/// Maximum bytes of a cause on the wire.
 const CAUSE_BYTES: usize = 200;
 
 /// A control message.

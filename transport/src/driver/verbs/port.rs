@@ -1,4 +1,4 @@
-//! One device of this rank: its completion queues, its keys to the slab, and whether its port is up.
+//! One device of this rank: its completion queues, its keys to memory, and the state of its port.
 
 use super::memory::DeviceKeys;
 use crate::{
@@ -7,18 +7,18 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// Time between looks at a port.
+/// Time between queries of a port.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A device that is in use, and its port.
+/// Device in use, and its port.
 #[derive(Debug)]
 pub(super) struct Port {
-    /// Before the queue's, since it is dropped first.
+    /// Keys to memory. They come before the domain, since regions are dropped first.
     pub(super) keys: DeviceKeys,
-    /// Completions of sends; apart from those of receives, so that neither waits behind the other.
+    /// Completion queue of sends, apart from that of receives, so that neither delays the other.
     pub(super) sends: CompletionQueue,
     pub(super) receives: CompletionQueue,
-    /// Announces completions, if that is wanted.
+    /// Channel of completion events, if they are used.
     pub(super) channel: Option<Channel>,
     pub(super) domain: Domain,
     pub(super) context: Context,
@@ -27,13 +27,13 @@ pub(super) struct Port {
     pub(super) is_active: bool,
     /// Reason why the device can't be used any more.
     pub(super) failure: Option<String>,
-    /// Time of the next look at the port.
+    /// Time of the next query.
     next_look: Instant,
     /// Number of asynchronous events.
     pub(super) events: u64,
-    /// Completions polled since a poll last found less than a full batch.
+    /// Completions polled since a poll last returned less than a full batch.
     due: u64,
-    /// The highest number of these.
+    /// Maximum of `due`.
     pub(super) depth_high_water: u64,
 }
 
@@ -75,8 +75,8 @@ impl Port {
         }
     }
 
-    /// Looks at the port if it is time to; returns whether its state has changed. Devices without events are
-    /// asked as well.
+    /// Queries the port if it is time to; returns whether its state has changed. Devices without events are
+    /// queried as well.
     pub(super) fn look(&mut self, now: Instant) -> Result<bool, TransportError> {
         if now < self.next_look {
             return Ok(false);

@@ -1,14 +1,14 @@
 //! The rails to a peer, and the user's preference of one of them.
 //!
-//! A preference serves to measure a single cable. Both ends must be told, since the receiver chooses the rail
-//! of a granted piece. Messages in flight stay where they are.
+//! A preference serves to measure a single cable. It must be set at both ends, since the receiver chooses the
+//! rail of a granted piece. Messages in flight stay on their rail.
 //!
-//! Invariant: a preference never keeps a message back: while no preferred rail is up, the others are used.
+//! Invariant: a preference never delays a message. While no preferred rail is up, the others are used.
 
 use super::{engine::Engine, rail::Rail};
 use crate::{driver::RailInfo, verbs::gigabits};
 
-/// Returns the rails to a peer. A port that does not answer has no speed.
+/// Returns the rails to a peer. A port that does not answer has no bandwidth.
 pub(super) fn rails(engine: &Engine, peer: u32) -> Vec<RailInfo> {
     let Some(peer) = engine.peers.get(peer as usize).and_then(Option::as_ref) else { return Vec::new() };
     let info = |rail: &Rail| {
@@ -30,6 +30,6 @@ pub(super) fn prefer(engine: &mut Engine, peer: u32, rail: Option<usize>) {
         return;
     }
     let (peer, mut env) = engine.peer(peer as usize);
-    // A failure is found again by the next call.
+    // The next call finds a failure again.
     let _ = peer.prefer(&mut env, rail);
 }

@@ -1,11 +1,11 @@
-//! Whether a rail answers.
+//! Detection of rails that do not answer.
 //!
-//! A rail may stop working without a word: no completion fails, and nothing arrives. Apple's device does so
-//! after a long idle time. So a rail of which nothing has been received for a while, although something is
-//! expected, is pinged; the peer answers a ping by the same rail. A rail that leaves a ping unanswered is
+//! A rail may stop working without notice: no completion fails, and nothing arrives. Apple's device does so
+//! after a long idle time. So a rail from which nothing has been received for a while, although something is
+//! expected, is pinged, and the peer answers by the same rail. A rail that leaves a ping unanswered is
 //! silent, and is given up, if the peer has answered a ping by another rail that was sent no earlier. Without
-//! another rail a silent rail and a peer that is busy look the same, so its ping is waited for longer, and
-//! each time longer than before.
+//! another rail, a silent rail and a busy peer look the same. The answer is waited for longer then, and each
+//! time longer than before.
 //!
 //! This module is pure: time is passed in.
 
@@ -19,7 +19,7 @@ const ANSWER: Duration = Duration::from_millis(70);
 const LONE_ANSWER: Duration = Duration::from_millis(1000);
 const LONGEST_ANSWER: Duration = Duration::from_secs(8);
 
-/// The last signs of life of one rail.
+/// Latest signs that one rail answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pulse {
     /// Messages received so far, and their number at the last look.
@@ -45,7 +45,7 @@ impl Pulse {
         if self.received != self.received_at_look || self.last.is_none() {
             self.received_at_look = self.received;
             self.last = Some(now);
-            // Any message is as good as an answer.
+            // Any message counts as an answer.
             if let Some(pinged) = self.pinged.take() {
                 self.answered = Some(pinged);
             }
@@ -54,7 +54,7 @@ impl Pulse {
         quiet && self.pinged.is_none()
     }
 
-    /// Nothing is expected of the rail: its silence begins now.
+    /// Begins a silence now, since nothing is expected of the rail.
     pub(super) fn rest(&mut self, now: Instant) {
         self.last = Some(now);
         self.received_at_look = self.received;

@@ -1,16 +1,16 @@
-//! One queue pair, and how full its send queue is.
+//! One queue pair, and the fill level of its send queue.
 //!
-//! Requests are posted with numbers that grow. Completions come in the same order, so the latest one tells
-//! how many entries are free again. Only some requests ask for a completion.
+//! Requests are posted with growing numbers. Completions come in the same order, so the latest one tells how
+//! many entries are free again. Only some requests ask for a completion.
 //!
 //! Devices may accept less than they report. A device that refuses a request although the queue should have
-//! room is given no more than it has taken so far.
+//! room is given no more at a time than it has taken.
 //!
 //! # Safety
-//! The device reads and writes memory by address after a post has returned. All of it lies in the slab of
-//! [`Memory`](super::memory::Memory), which is mapped as long as the endpoint exists, and queue pairs are
-//! dropped before it; or in registered user memory, which stays until its registration ends. That two parties
-//! do not use the same bytes at the same time is the protocol's duty; they are bytes, of which any value is
+//! The device reads and writes memory by address after a post has returned. All of that memory lies in the
+//! slab of [`Memory`](super::memory::Memory), which is mapped as long as the endpoint exists, and queue pairs
+//! are dropped before it; or in registered user memory, which stays until its registration ends. The protocol
+//! ensures that two parties do not use the same bytes at the same time. They are bytes, of which any value is
 //! valid.
 
 use super::memory::Run;
@@ -19,7 +19,7 @@ use crate::verbs::{
 };
 use std::collections::VecDeque;
 
-/// Identifier of a request, which its completion returns: packed into 64 bits.
+/// Identifier of a request, which its completion returns, packed into 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) kind: RequestKind,
@@ -30,7 +30,7 @@ pub(super) struct Id {
     pub(super) life: u8,
     /// Number of the queue pair within the rail.
     pub(super) queue: u8,
-    /// A slot, a piece, or the number of a request.
+    /// Slot, piece, or number of the request, depending on the kind.
     pub(super) value: u32,
 }
 
@@ -71,7 +71,7 @@ impl Id {
     }
 }
 
-/// A queue pair with its accounts.
+/// Queue pair, and counts of its requests.
 #[derive(Debug)]
 pub(super) struct Queue {
     pair: QueuePair,
@@ -170,7 +170,7 @@ impl Queue {
         self.pair.connect(ours, theirs)
     }
 
-    /// Makes the queue pair dead: the device does nothing with memory on its behalf any more.
+    /// Makes the queue pair dead: the device does not access memory for it any more.
     pub(super) fn fail(&self) -> Result<(), VerbsError> {
         self.pair.fail()
     }
@@ -181,7 +181,7 @@ impl Queue {
         self.has_entries(self.entries_of(len))
     }
 
-    /// Whether there is room for a piece and kind follows it.
+    /// Whether there is room for a piece and its trailer.
     #[inline]
     pub(super) fn has_room_for_piece(&self, len: usize) -> bool {
         self.has_entries(self.entries_of(len) + 1)
@@ -279,7 +279,8 @@ impl Queue {
         }
     }
 
-    /// Whether a request must ask for its completion: several do in a full queue, however shallow it is.
+    /// Whether a request must ask for its completion, so that several in a full queue do, however short it
+    /// is.
     #[inline]
     fn is_signal_due(&self, entries: u64) -> bool {
         let requests = self.posted.wrapping_sub(self.signaled) + 1;
@@ -288,8 +289,8 @@ impl Queue {
         requests >= SIGNAL_EVERY || self.frame_bytes.is_some() && unsignaled >= most
     }
 
-    /// The device has refused a request for which there should be room: lowers the depth, but never below a
-    /// piece and its trailer. False when no completion is due that would make room.
+    /// Lowers the depth after the device has refused a request for which there should be room, but never
+    /// below a piece and its trailer. Returns false when no completion is due that would make room.
     #[cold]
     fn learns_depth(&mut self) -> bool {
         self.refusals += 1;

@@ -1,8 +1,8 @@
-//! One cable to a peer: its queue pairs, the slots of its messages, and the life it is in.
+//! One rail: its queue pairs at this end of a cable, the slots of its messages, and its state.
 //!
 //! A rail has a device at each end. Its first queue pair takes messages with headers. On devices that count
 //! in frames a second one may take long messages, and a third one the bare pieces of bulk messages
-//! (`placed`). Module `rails` makes rails fall and come back.
+//! (`placed`). `peer` takes rails down and opens them again.
 //!
 //! Invariant: a completion of an earlier life of a queue pair has no effect.
 
@@ -49,7 +49,7 @@ struct Far {
 pub(super) struct Ends {
     /// Index of this rank's device.
     pub(super) port: usize,
-    /// For people: `rdma_en2 of rank 0 to rdma_en3 of rank 1`.
+    /// Description for people, like `rdma_en2 of rank 0 to rdma_en3 of rank 1`.
     pub(super) name: String,
     /// The peer's device, as its rank calls it.
     pub(super) theirs: String,
@@ -85,10 +85,10 @@ pub(super) struct Rail {
     /// Nanoseconds for a MiB in the peer's direction, as the peer has measured it.
     incoming_cost: Option<u64>,
     pub(super) bandwidth: Bandwidth,
-    /// Whether it is answering.
+    /// Signs that the rail answers.
     pub(super) pulse: Pulse,
     pub(super) attempts: Attempts,
-    /// Why it is down.
+    /// Reason why the rail is down.
     pub(super) cause: String,
     aux_base: usize,
     trailer_base: usize,
@@ -269,7 +269,7 @@ impl Rail {
         let at = self.aux_base + index as usize * AUX_BYTES;
         let run = self.write_message(env, at, &header, payload)?;
         let request = self.control().next();
-        // If the queue pair has failed, its completions say so.
+        // A failed queue pair has completions that report it.
         let sent = self.control().send(run, header.kind == Kind::Goodbye as u8).unwrap_or(false);
         if sent {
             self.aux_requests[index as usize] = request;
@@ -374,7 +374,7 @@ impl Rail {
         Ok(Ok(0))
     }
 
-    /// Makes all queue pairs dead: the device does nothing with memory on their behalf any more.
+    /// Makes all queue pairs dead: the device does not access memory for them any more.
     pub(super) fn fence(&mut self) {
         // A queue pair that can't be made dead belongs to a device that is gone.
         for (queue, _) in &self.slot_queues {

@@ -174,14 +174,14 @@ impl<M> SendSequence<M> {
     }
 }
 
-/// What became of a message that has arrived.
+/// Classification of a message that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Acceptance {
-    /// It is new, and kept until it is handed out.
+    /// The message is new, and kept until it is handed out.
     New,
-    /// It has arrived before.
+    /// The message has arrived before.
     Duplicate,
-    /// No sender that keeps to the window sends it.
+    /// The number is beyond the window that every sender keeps to.
     Invalid,
 }
 
@@ -190,9 +190,9 @@ pub(super) enum Acceptance {
 pub(super) struct RecvSequence<M> {
     /// Number of the next message to be handed out.
     expected: u32,
-    /// Messages from `expected` on.
+    /// Messages from `expected` on, as far as they have arrived.
     messages: VecDeque<Option<M>>,
-    /// Number of messages that are here.
+    /// Number of messages that have arrived and are not handed out.
     count: usize,
 }
 
@@ -229,7 +229,7 @@ impl<M> RecvSequence<M> {
         Acceptance::New
     }
 
-    /// Hands out the next message, if it is here.
+    /// Hands out the next message, if it has arrived.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<M> {
         let message = self.messages.front_mut()?.take()?;
@@ -245,20 +245,20 @@ impl<M> RecvSequence<M> {
         is_before(number, self.expected) || self.messages.get(index).is_some_and(Option::is_some)
     }
 
-    /// Whether messages are here behind a missing one.
+    /// Whether messages have arrived behind a missing one.
     #[inline]
     pub(super) fn has_gap(&self) -> bool {
         self.count > 0
     }
 
-    /// Selective acknowledgements: bit `i` is set if the message `expected + 1 + i` is here.
+    /// Selective acknowledgements: bit `i` is set if the message `expected + 1 + i` has arrived.
     pub(super) fn selective(&self) -> [u64; 2] {
         let bits = self.messages.iter().skip(1).take(128).enumerate();
         let bits = bits.fold(0u128, |bits, (i, message)| bits | u128::from(message.is_some()) << i);
         [bits as u64, (bits >> 64) as u64]
     }
 
-    /// Returns the messages that are here, in order.
+    /// Returns the messages that have arrived, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &M> {
         self.messages.iter().flatten()
     }

@@ -1,8 +1,8 @@
-//! Set-up rounds of an endpoint: what a rank contributes to each, and what it makes of the others' messages.
+//! Set-up rounds of an endpoint: the messages of a rank, and the use of the other ranks' messages.
 //!
-//! `endpoint` runs the rounds. Devices become ports, rules follow from the least capable device, reach
-//! follows from trying, and rails are made for the pairs of devices that reach each other. Every failure
-//! names the rank, the device and the remedy.
+//! `endpoint` runs the rounds. Devices become ports. The rules follow from the least capable device. Trying
+//! all pairs of devices shows which reach each other, and each such pair becomes a rail. Every error names
+//! the rank, the device and the remedy.
 
 use super::{
     descriptions::{Device, Devices, End, Rails, Reach, parse_gid},
@@ -29,18 +29,19 @@ use crate::{
     },
 };
 
-/// Send queue depth of a queue pair of messages with headers; in frames on devices that count so.
+/// Send queue depth of a queue pair of messages with headers, in frames on devices that count in frames.
 const SEND_DEPTH: u32 = 256;
 /// Completions of a rail that may wait to be polled, in each direction.
 const SENDS_PER_RAIL: u32 = 2 * SEND_DEPTH + 128;
 const RECEIVES_PER_RAIL: u32 = 320;
-/// Bytes that are copied when a request is posted, where the device can; for more, reading them is faster.
+/// Bytes up to which devices copy a request when it is posted. For more, reading them later is faster.
 const INLINE_BYTES: u32 = 256;
-/// Queue pairs of a rail on devices that count in frames: as many of these as all devices have.
+/// Possible numbers of queue pairs per rail on devices that count in frames. The largest that all devices
+/// have room for is used.
 const FRAMED_LEVELS: [u32; 3] = [3, 2, 1];
 
 impl VerbsEndpoint {
-    /// Our devices, with everything that belongs to them.
+    /// Makes ports of the opened devices; returns their descriptions for the other ranks.
     pub(super) fn introduce(&self, opened: Vec<OpenDevice>) -> Result<Devices, TransportError> {
         let mut engine = lock(&self.engine);
         let memory = engine.memory.clone();
@@ -73,7 +74,7 @@ impl VerbsEndpoint {
         Ok(Devices { host, devices: descriptions })
     }
 
-    /// A channel for announcements of completions, if they are wanted and the device has them.
+    /// Creates a channel for completion events, if they are wanted and the device supports them.
     fn channel(&self, context: &Context, has_events: bool) -> Result<Option<Channel>, TransportError> {
         match self.config.events {
             Some(false) => Ok(None),
@@ -93,7 +94,7 @@ impl VerbsEndpoint {
         Ok(context.completion_queue(wanted.min(most), channel)?)
     }
 
-    /// Sets the rules for all: what the least capable device can do.
+    /// Derives the rules from the least capable device of all ranks.
     pub(super) fn agree(&self, devices: &[Devices]) {
         let all = || devices.iter().flat_map(|devices| &devices.devices);
         let rules = &mut lock(&self.engine).rules;
@@ -102,7 +103,7 @@ impl VerbsEndpoint {
         rules.checksum = self.config.checksum.unwrap_or(!rules.reliable);
         let most = all().map(|device| device.max_message_bytes).min().unwrap_or(u64::MAX);
         rules.piece_bytes = rules.piece_bytes.min(usize::try_from(most).unwrap_or(usize::MAX));
-        // A piece takes its frames, and its trailer one.
+        // A piece takes its frames, and its trailer takes one.
         let frames = rules.piece_bytes.div_ceil(FRAME_BYTES) as u64 + 1;
         let depth = all().filter_map(|device| device.frame_depth).min();
         let fitting = depth.map_or(usize::MAX, |depth| (u64::from(depth) / frames) as usize);
@@ -113,7 +114,8 @@ impl VerbsEndpoint {
         if lock(&self.engine).rules.reliable { QpType::RC } else { QpType::UC }
     }
 
-    /// Tries which of our devices reach which of the others'. With a matrix there is nothing to try.
+    /// Tries which devices of this rank reach which devices of other ranks. With a matrix there is nothing to
+    /// try.
     pub(super) fn probe(&self, devices: &[Devices]) -> Result<Reach, TransportError> {
         let mut reach = Reach::default();
         if let Some(matrix) = &self.config.matrix {
@@ -151,7 +153,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Notes which ranks reach each other. Not all need to; but a host that reaches no other can't take part.
+    /// Records which ranks reach each other. Not all pairs need to, but every host must reach another one.
     fn note_reach(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
         check_matrices(reach)?;
         let matrix = self.config.matrix.as_ref();
@@ -160,7 +162,7 @@ impl VerbsEndpoint {
         self.hosts.check_hosts(&self.connected, devices)
     }
 
-    /// Makes the queue pairs of all rails, and the places for their messages.
+    /// Creates the queue pairs of all rails, and the places of their messages.
     pub(super) fn make_rails(
         &mut self,
         devices: &[Devices],
@@ -186,7 +188,7 @@ impl VerbsEndpoint {
         Ok(message)
     }
 
-    /// Makes a peer, with the places for what is sent to it and for the bulk messages of both directions.
+    /// Creates a peer, with places for the messages to it and for the bulk messages of both directions.
     fn make_peer(&mut self, peer: u32, rails: Vec<Rail>, rules: &Rules) -> Result<Peer, TransportError> {
         let store = SendStore::new(rules.queues, self.place(rules.queues.send_bytes())?);
         let mut placed = None;
@@ -202,8 +204,10 @@ impl VerbsEndpoint {
         Ok(Peer::new((peer, self.rank < peer), rails, store, placed, granted))
     }
 
-    /// Chooses the queue pairs of a rail: as many as every device of every rank has for all of its rails. All
-    /// ranks choose the same, from the same messages.
+    /// Chooses the queue pairs of a rail: as many as every device of every rank has room for on all of its
+    /// rails.
+    ///
+    /// All ranks choose the same, from the same messages.
     fn choose_queues(&self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
         let mut fits = u32::MAX;
         for rank in 0..self.size {
@@ -238,7 +242,8 @@ impl VerbsEndpoint {
         self.hosts.check_queue_pairs(&rails, level, &devices.collect::<Vec<_>>())
     }
 
-    /// The rails of all ranks of a rank's host: by device, the ranks that have one each.
+    /// Returns the rails of all ranks of a rank's host: by device, the ranks that have a rail on it, once for
+    /// each.
     fn rails_of_host(
         &self,
         rank: u32,
@@ -317,7 +322,7 @@ impl VerbsEndpoint {
         Ok((Rail::new(ends, far, rules.queues, pairs, placed, base), end))
     }
 
-    /// Takes bytes of the slab, which stay in use as long as the endpoint exists; returns their offset.
+    /// Allocates bytes of the slab for the life of the endpoint; returns their offset.
     fn place(&mut self, bytes: usize) -> Result<usize, TransportError> {
         let place = self.slab.allocate(bytes)?;
         let offset = lock(&self.engine).memory.locate(place.as_ptr(), bytes).expect("a part of the slab");

@@ -169,7 +169,7 @@ impl SlotPool {
         self.free.push(slot);
     }
 
-    /// Whether messages take up so many slots that they must be copied elsewhere.
+    /// Whether messages fill more than half of the slots, so that they must be copied elsewhere.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
         self.kept > self.count / 2

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 pub(super) const CREDITS: u32 = 32;
 /// Bytes from which a message of a bulk operation travels in pieces.
 const BULK_BYTES: usize = 64 << 10;
-/// Bytes from which a message of any other operation does.
+/// Bytes from which a message of any other operation travels in pieces.
 const LARGE_BYTES: usize = 256 << 10;
 
 /// Whether a message travels in pieces, if its stream may use them. Both ends compute the same.
@@ -30,9 +30,9 @@ pub(super) fn is_bulk(size: SizeClass, len: usize) -> bool {
 /// Place of a fragment's bytes at the receiver.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// A slot of a queue pair of a rail, and the offset of the bytes in the slab.
+    /// In a slot of a queue pair of a rail, with the offset of the bytes in the slab.
     Slot { rail: u8, queue: u8, slot: u32, at: usize },
-    /// A copy.
+    /// On the heap, as a copy.
     Heap(Box<[u8]>),
 }
 
@@ -99,16 +99,16 @@ pub(super) struct SendStream {
     bulk: u32,
     /// Whether the head of the present message has been sent.
     has_head: bool,
-    /// How the bytes of the present bulk message are sent, once that is known.
+    /// Path of the bytes of the present bulk message, once that is known.
     pub(super) way: Option<Way>,
 }
 
-/// How the bytes of a bulk message are sent, where pieces meet receives.
+/// Path of the bytes of a bulk message, where pieces meet receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Way {
-    /// In pieces.
+    /// Pieces by the placed queues.
     Placed,
-    /// In slots.
+    /// Slots.
     Relayed,
 }
 

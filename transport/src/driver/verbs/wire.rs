@@ -59,7 +59,7 @@ pub(super) enum Kind {
     Revoke = 11,
     /// `*` Bulk messages of the stream from number `value` on wait for a new [`Kind::Placed`].
     Revoked = 12,
-    /// Carries nothing but what every header carries, and selective acknowledgements.
+    /// Acknowledges, with the counters of every header and selective acknowledgements.
     Ack = 16,
     /// The queue pairs of a rail are new at the sender's end.
     Hello = 17,
@@ -159,7 +159,7 @@ pub(super) struct Header {
     pub(super) limit: u32,
     /// Pieces received in all: of the stream where pieces are granted, of all streams where they are placed.
     pub(super) done: u32,
-    /// Bandwidth of one of the sender's rails; see `pace`.
+    /// Bandwidth of one of the sender's rails, as `bandwidth` encodes it.
     pub(super) bandwidth: u32,
 }
 
@@ -263,7 +263,7 @@ pub(super) struct Ready {
     pub(super) first: u32,
     /// Bit `i`: rail `i` has a new placed queue.
     pub(super) rails: u32,
-    /// The rail that this message is sent by, behind all that was sent before; [`ANY_RAIL`] if there is none.
+    /// Rail by which this message is sent, behind all earlier messages; [`ANY_RAIL`] if there is none.
     pub(super) via: u32,
     /// Nanoseconds for a MiB by each rail in the sender's direction; 0 where that is unknown.
     pub(super) costs: [u32; MAX_RAILS],

@@ -42,9 +42,9 @@ pub(in crate::driver::verbs) struct RecvPiece {
     /// The rail that it is granted on, and the life of that rail.
     pub(in crate::driver::verbs) rail: u8,
     pub(in crate::driver::verbs) life: u8,
-    /// Whether its bytes are here, as its queue pair tells.
+    /// Whether its bytes have come, as its queue pair tells.
     pub(in crate::driver::verbs) is_here: bool,
-    /// Its checksum, as the sender tells.
+    /// Its checksum, as the sender has told it.
     crc: Option<u32>,
     has_arrived: bool,
     /// Whether it waits for a rail to be granted on.
@@ -247,8 +247,8 @@ impl GrantedRecv {
         Some(piece.len)
     }
 
-    /// Takes in the word, by a rail, that the sender has sent a piece: it is behind the piece if that came by
-    /// the same rail.
+    /// Takes in the message, which came by a rail, that a piece has been sent. It is behind the piece if both
+    /// came by the same rail.
     pub(in crate::driver::verbs) fn was_sent(&mut self, mark: &Mark, rail: usize) -> Came {
         let Some(piece) = self.piece_mut(mark.piece) else { return Came::Stale };
         if u32::from(piece.attempt) != mark.attempt || piece.is_held {
@@ -318,10 +318,10 @@ impl GrantedRecv {
     }
 }
 
-/// Consequence of the word that a piece has been sent.
+/// Consequence of the message that a piece has been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::driver::verbs) enum Came {
-    /// The word is of an earlier attempt, or of a piece that has been handed over.
+    /// The message is of an earlier attempt, or of a piece that has been handed over.
     Stale,
     /// The piece is lost.
     Lost,

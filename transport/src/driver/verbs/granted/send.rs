@@ -3,13 +3,12 @@
 //! A piece is written to the place of its grant, from registered memory or from a staging place. It is kept
 //! until it is known to have arrived: by the completion of a reliable queue pair, or by the peer's counter.
 //!
-//! A completion may know more than the peer: a piece that has arrived by a rail that fell before the peer
-//! looked is granted again. Its sender, whose memory may be in other use by then, answers that it has
-//! arrived.
+//! The sender may know of an arrival earlier than the peer: a piece that has arrived by a rail that failed
+//! before the peer polled its completion is granted again. Its sender, whose memory may be in other use by
+//! then, answers that it has arrived.
 //!
 //! Invariants: pieces are numbered without gaps; a piece is kept until it has arrived, so that it can be sent
 //! again.
-
 //!
 //! This module is pure.
 
@@ -81,7 +80,7 @@ impl GrantedSend {
         true
     }
 
-    /// The peer has received all pieces before this one.
+    /// Takes in the peer's counter: it has received all pieces before this one.
     #[inline]
     pub(in crate::driver::verbs) fn arrived_before(&mut self, done: u32) {
         while is_before(self.first, done) && !self.pieces.is_empty() {
@@ -89,8 +88,8 @@ impl GrantedSend {
         }
     }
 
-    /// A piece has arrived, as a completion of a rail tells. If it was sent again by another rail, its memory
-    /// is in use until that one completes.
+    /// Notes that a completion of a rail confirms a piece. If the piece was sent again by another rail, its
+    /// memory is in use until that one completes.
     pub(in crate::driver::verbs) fn arrived(&mut self, number: u32, rail: usize) {
         let index = number.wrapping_sub(self.first) as usize;
         if let Some(piece) = self.pieces.get_mut(index)

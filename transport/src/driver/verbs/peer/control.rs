@@ -15,8 +15,8 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
-/// Time for which a message counts as expected after a call waited for it: longer than a call that waits
-/// sleeps.
+/// Time for which a message counts as expected after a call waited for it. A call that waits may sleep
+/// between polls, but not as long.
 const AWAITED_FOR: Duration = Duration::from_millis(200);
 /// Received messages that need not be acknowledged at once.
 const UNACKNOWLEDGED: u32 = 12;
@@ -56,7 +56,7 @@ impl Peer {
         }
     }
 
-    /// Sends an unsequenced message by a rail, if it can be done at once.
+    /// Sends an unsequenced message by a rail, if there is room for it at once.
     pub(super) fn send_word(
         &mut self,
         env: &mut Env<'_>,
@@ -86,7 +86,7 @@ impl Peer {
     pub(in crate::driver::verbs) fn send_goodbye(&mut self, env: &mut Env<'_>) {
         for rail in 0..self.rails.len() {
             if self.rails[rail].is_up() && !self.is_gone {
-                // A peer that misses it finds out by other means.
+                // A peer that misses the message finds out by other means.
                 let _ = self.send_word(env, rail, Kind::Goodbye, &[]);
             }
         }
@@ -115,7 +115,7 @@ impl Peer {
         owes_done || self.streams[stream].recv.owes_limit()
     }
 
-    /// Sends what waits to be sent: messages, notices, grants, and counters that the peer needs.
+    /// Sends pending messages, notices and grants, and the counters that the peer needs.
     #[inline]
     pub(in crate::driver::verbs) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         if self.broken.is_some() {
@@ -160,7 +160,7 @@ impl Peer {
 
     fn flush_grants(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         if self.grants.len() > 1 {
-            // Those that are granted again belong before later ones that wait here.
+            // Pieces that are granted again go before later ones that wait here.
             let done: [u32; STREAMS] = std::array::from_fn(|stream| self.done(stream));
             self.grants.sort_by_key(|grant| grant.piece.wrapping_sub(done[usize::from(grant.stream)]));
         }
@@ -177,7 +177,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Repeats what was not acknowledged in time, and asks for counters that may have been lost.
+    /// Repeats messages that were not acknowledged in time, and asks for counters that may have been lost.
     pub(in crate::driver::verbs) fn retry(
         &mut self,
         env: &mut Env<'_>,
@@ -192,7 +192,7 @@ impl Peer {
             self.streams[0].counters.retransmissions += self.sequence.forget_all() as u64;
             self.post_unsent(env)?;
         }
-        // Calls do not wait for staged pieces, but their places and the end of the connection do.
+        // Calls do not wait for staged pieces, but their staging places and the end of the connection do.
         if !std::mem::take(&mut self.wants_word) && self.are_pieces_sent() {
             self.word = Retry::NEW;
         } else if self.word.is_due(now) {
@@ -223,8 +223,8 @@ impl Peer {
         is_awaited || !self.sequence.is_empty() || !self.are_pieces_sent()
     }
 
-    /// Between calls: tells what has not been told, and, after a long silence, gives every queue pair
-    /// something to do.
+    /// Serves the peer between calls: sends counters that it does not know, and, if `is_silent`, a message by
+    /// every queue pair.
     pub(in crate::driver::verbs) fn look_after(
         &mut self,
         env: &mut Env<'_>,

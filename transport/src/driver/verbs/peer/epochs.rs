@@ -1,4 +1,4 @@
-//! Renewal of the placed queues: their epochs begin, and pieces go on in them.
+//! Epochs of the placed queues: their renewal, and continuation of pieces after it.
 
 use super::Peer;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Peer {
-    /// Begins the next epoch: the placed queues match wrongly, or their rails have changed.
+    /// Begins the next epoch, because the placed queues match wrongly or their rails have changed.
     #[cold]
     pub(super) fn begin_epoch(&mut self, env: &mut Env<'_>, cause: &str) -> Result<(), TransportError> {
         let Some(placed) = &mut self.placed else { return Ok(()) };
@@ -25,7 +25,7 @@ impl Peer {
         self.renew_placed(env)
     }
 
-    /// Makes the placed queues of this end new in the present epoch, and tells the peer.
+    /// Resets the placed queues of this end in the present epoch, and reports that to the peer.
     fn renew_placed(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         let Some(placed) = &mut self.placed else { return Ok(()) };
         placed.send.stop();
@@ -50,7 +50,7 @@ impl Peer {
         self.resume_placed(env)
     }
 
-    /// The peer has begun an epoch.
+    /// Takes in that the peer has begun an epoch.
     pub(super) fn peer_began_epoch(&mut self, env: &mut Env<'_>, epoch: u32) -> Result<(), TransportError> {
         let Some(placed) = &mut self.placed else {
             return Err(self.protocol("news of a queue that does not exist"));
@@ -58,7 +58,7 @@ impl Peer {
         if placed.epoch.peer_began(epoch) { self.renew_placed(env) } else { Ok(()) }
     }
 
-    /// The peer's placed queues are new, as it tells by a rail.
+    /// Takes in the peer's report, which came by a rail, that its placed queues are new.
     pub(super) fn peer_renewed_placed(
         &mut self,
         env: &mut Env<'_>,
@@ -90,7 +90,8 @@ impl Peer {
         self.post_pieces(env)
     }
 
-    /// Brings the rails of the placed queues up to date: all rails that are up, and no other one.
+    /// Begins an epoch if the rails of the placed queues are not all rails that are up, or their bandwidth
+    /// has changed much.
     pub(super) fn check_epoch(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         let Some(placed) = &self.placed else { return Ok(()) };
         let any_chosen = self.rails.iter().any(|rail| rail.is_chosen && rail.is_up());

@@ -58,7 +58,7 @@ impl Peer {
         Ok(SendProgress::Posted)
     }
 
-    /// Checks that a grant is for the present place of this very message.
+    /// Checks that a grant is for the next part of this message.
     fn check_grant(&self, grant: &Grant, state: &SendState, total: usize) -> Result<(), TransportError> {
         if grant.digest != state.digest {
             return Err(TransportError::Mismatch { expected: state.digest, found: grant.digest });
@@ -73,8 +73,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether the rail of a grant is in the life that it was granted in. If not, the peer grants the piece
-    /// again.
+    /// Whether the rail of a grant is in the life that it was granted in. The peer grants the piece again if
+    /// not.
     fn is_in_force(&self, grant: &Grant) -> bool {
         grant.life == self.rails[usize::from(grant.rail)].handshake.their_life()
     }
@@ -121,8 +121,7 @@ impl Peer {
         Ok(posted)
     }
 
-    /// Writes a piece to the place of its grant; false when the queue pair has less room than it seemed to
-    /// have.
+    /// Writes a piece to the place of its grant; false when the queue pair refuses it for lack of room.
     fn post_piece(
         &mut self,
         env: &mut Env<'_>,
@@ -131,7 +130,7 @@ impl Peer {
         piece: &SendPiece,
     ) -> Result<bool, TransportError> {
         let index = usize::from(grant.rail);
-        // The speed of rails follows from their completions, where there is a choice.
+        // The bandwidth of rails follows from their completions. It counts only where there is a choice.
         let several = self.rails.len() > 1;
         let rail = &mut self.rails[index];
         let run = env.ports[rail.port()].keys.run(piece.at, piece.len)?;
@@ -239,7 +238,7 @@ impl Peer {
         Ok(true)
     }
 
-    /// A piece has been written.
+    /// Takes in that a piece has been written by a rail.
     pub(super) fn written(
         &mut self,
         env: &mut Env<'_>,
@@ -257,7 +256,7 @@ impl Peer {
         self.settle(env, stream, number)
     }
 
-    /// The sender has sent a piece, before this word of it if that came by the same rail.
+    /// Takes in the message that a piece has been sent. It is behind the piece if both came by the same rail.
     pub(super) fn piece_sent(
         &mut self,
         env: &mut Env<'_>,
@@ -275,7 +274,7 @@ impl Peer {
         }
     }
 
-    /// Completes a piece if its bytes are here and, where that counts, have the right checksum.
+    /// Completes a piece if its bytes have come and, with checksums, are right.
     fn settle(&mut self, env: &mut Env<'_>, stream: usize, number: u32) -> Result<(), TransportError> {
         let recv = &mut self.granted[stream].recv;
         let Some((piece, crc)) = recv.unsettled(number) else { return Ok(()) };
@@ -289,8 +288,8 @@ impl Peer {
         self.grant_more(env, stream)
     }
 
-    /// The peer knows that a piece had arrived which was granted again: the completion came by a rail that
-    /// had fallen, and was ignored.
+    /// Takes in that a piece which was granted again had arrived before. Its completion came by a rail that
+    /// had failed, and was ignored.
     pub(super) fn had_arrived(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
         let stream = mark.stream as usize;
         if stream >= self.granted.len() || !env.rules.completions_confirm() {
@@ -337,7 +336,7 @@ impl Peer {
     }
 }
 
-/// The answer to a grant of a piece that had arrived before.
+/// Returns the answer to a grant of a piece that had arrived before.
 fn arrived(grant: &Grant) -> Notice {
     let (stream, attempt) = (grant.stream.into(), grant.attempt.into());
     Notice::Arrived(Mark { piece: grant.piece, crc: 0, stream, attempt })

@@ -1,7 +1,7 @@
-//! Grants: which pieces may be written where, and by which rail.
+//! Grants: the places of pieces, and the choice of their rails.
 //!
 //! Pieces of announced messages are granted in order, each on the rail by which it is expected to arrive
-//! first, as many as may be in flight. Pieces that are lost, or were to come by a rail that has fallen, are
+//! first, as many as may be in flight. Pieces that are lost, or were expected by a rail that has failed, are
 //! granted again.
 
 use super::Peer;
@@ -30,7 +30,8 @@ impl Peer {
         Ok(())
     }
 
-    /// The rail by which a piece is expected to arrive first; a chosen one if there is one.
+    /// Selects the rail by which a piece is expected to arrive first, of the preferred ones if any of them is
+    /// up.
     fn best_rail(&self, bytes: usize) -> Option<usize> {
         let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.is_up());
         let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
@@ -83,7 +84,7 @@ impl Peer {
         match self.best_rail(piece.len) {
             Some(rail) => self.grant_piece(env, stream, number, rail),
             None => {
-                // It is granted again when a rail comes back.
+                // The piece is granted again when a rail comes back.
                 self.granted[stream].recv.hold(number);
                 Ok(())
             }

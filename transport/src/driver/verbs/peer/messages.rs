@@ -58,7 +58,7 @@ impl Peer {
         }
     }
 
-    /// Whether what a send waits for has happened.
+    /// Whether the event that a send waits for has happened.
     #[inline]
     fn is_over(&self, stream: usize, awaits: u64, is_in_pieces: bool) -> bool {
         let number = awaits as u32;
@@ -94,7 +94,7 @@ impl Peer {
         Ok(true)
     }
 
-    /// Sends what is valid of a message in slots.
+    /// Sends the valid bytes of a message in slots.
     #[inline]
     fn send_fragments(
         &mut self,
@@ -137,7 +137,7 @@ impl Peer {
                 state.awaits = Some(MATCH | u64::from(fragment));
                 return Ok(SendProgress::Posted);
             }
-            // A call must not end with its message still here: nobody might look after it for a while.
+            // A call must not end while its message is not posted: no call might post it for a while.
             let last = self.sequence.last();
             if self.sequence.is_sent(last) {
                 return Ok(SendProgress::Complete);

@@ -56,14 +56,14 @@ pub(super) struct Peer {
     sequence: SendSequence<Outbound>,
     store: SendStore,
     received: RecvSequence<Inbound>,
-    /// Bulk messages: one of the two, or none.
+    /// State of bulk messages: one of the two, or none.
     placed: Option<Placed>,
     granted: Vec<Granted>,
-    /// Number of the next sequenced message expected, as the peer was last told.
+    /// Number of the next sequenced message expected, as it was last reported to the peer.
     told_ack: u32,
-    /// Whether the peer must be told at once.
+    /// Whether the peer must be sent an acknowledgement at once.
     ack_now: bool,
-    /// Whether the peer must be told the counters of all streams.
+    /// Whether the peer must be sent the counters of all streams.
     tell_all: bool,
     /// Whether messages are missing.
     is_missing: bool,
@@ -71,30 +71,31 @@ pub(super) struct Peer {
     /// Whether a send waits for a counter of the peer.
     wants_word: bool,
     word: Retry,
-    /// The rail whose pace was told last.
+    /// Rail whose bandwidth was reported last.
     report_next: usize,
-    /// Messages and grants so far, for turns between rails.
+    /// Number of messages so far whose bandwidth counts, for turns between rails.
     turns: u64,
     grants_made: u64,
     notices: VecDeque<Notice>,
     grants: Vec<Grant>,
-    /// Whether a call has waited for a message since the last look, and when one was last seen to.
+    /// Whether a call has waited for a message since the last check, and the time of the last check that
+    /// found one.
     is_awaited: bool,
     last_awaited: Option<Instant>,
-    /// Since when no rail has been up.
+    /// Time since which no rail has been up.
     no_rail_since: Option<Instant>,
     /// Whether the user has been told that a rail is waited for.
     has_told_wait: bool,
-    /// Whether this is the end of the lower rank.
+    /// Whether this rank is lower than the peer's.
     is_lower_end: bool,
-    /// Reason why nothing works any more.
+    /// Reason why the peer cannot be reached any more.
     broken: Option<String>,
-    /// Whether the peer has said goodbye.
+    /// Whether the peer has closed its end.
     is_gone: bool,
 }
 
 impl Peer {
-    /// A peer whose rails are connected. `store` holds what is sent.
+    /// Creates a peer whose rails are not connected yet. `store` holds messages until they are acknowledged.
     pub(super) fn new(
         (rank, is_lower_end): (u32, bool),
         rails: Vec<Rail>,
@@ -133,13 +134,15 @@ impl Peer {
         }
     }
 
-    /// The first rail that is up, of the preferred ones if any of these is.
+    /// Returns the first rail that is up, of the preferred ones if any of them is up.
     #[inline]
     fn active(&self) -> Option<usize> {
         let chosen = self.rails.iter().position(|rail| rail.is_chosen && rail.is_up());
         chosen.or_else(|| self.rails.iter().position(Rail::is_up))
     }
 
+    /// Checks that the peer can still be reached.
+    ///
     /// # Errors
     /// [`TransportError::NoRail`] once no rail has been up for too long.
     #[inline]
@@ -154,7 +157,7 @@ impl Peer {
         TransportError::Protocol { peer: self.rank, what }
     }
 
-    /// Counters of a stream. What is counted once for all streams stands with the first.
+    /// Counters of a stream. Those of all streams together are in the first stream's.
     pub(super) fn counters(&self, stream: usize) -> Counters {
         let mut counters = self.streams[stream].counters;
         if stream == 0 {
@@ -177,7 +180,7 @@ impl Peer {
         self.active().is_some()
     }
 
-    /// Whether nothing works any more.
+    /// Whether the peer cannot be reached any more.
     #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some()
@@ -198,7 +201,7 @@ impl Peer {
         self.streams[stream].recv.peek_digest()
     }
 
-    /// Makes all queue pairs dead: devices do nothing with memory on their behalf any more.
+    /// Makes all queue pairs dead: devices do not access memory for them any more.
     pub(super) fn abort(&mut self) {
         self.broken.get_or_insert_with(|| "this communicator has failed".to_owned());
         for queue in self.rails.iter().flat_map(Rail::queues) {

@@ -17,7 +17,7 @@ use crate::{
 use std::time::Instant;
 
 impl Peer {
-    /// How the present bulk message of a stream is sent; `None` while the receiver has not told.
+    /// Returns the path of the present bulk message of a stream; `None` until the receiver has chosen it.
     pub(super) fn placed_way(&mut self, stream: usize) -> Option<Way> {
         let placed = self.placed.as_ref()?;
         let send = &mut self.streams[stream].send;
@@ -25,21 +25,21 @@ impl Peer {
         send.way
     }
 
-    /// Receives are posted for the bulk messages of a stream.
+    /// Takes in that receives are posted for the bulk messages of a stream.
     pub(super) fn give_placed(&mut self, stream: usize, from: u32) {
         if let Some(placed) = &mut self.placed {
             placed.send_owner.give(stream, from);
         }
     }
 
-    /// A bulk message must travel in slots.
+    /// Takes in that a bulk message must travel in slots.
     pub(super) fn relay(&mut self, stream: usize, number: u32) {
         if let Some(placed) = &mut self.placed {
             placed.send_owner.relay(stream, number);
         }
     }
 
-    /// A relayed bulk message has been sent.
+    /// Notes that a relayed bulk message has been sent.
     pub(super) fn relay_sent(&mut self, stream: usize) {
         let number = self.streams[stream].send.bulk();
         if let Some(placed) = &mut self.placed {
@@ -47,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// The peer wants the queues that a stream owns.
+    /// Answers a peer that wants the queues which a stream owns.
     pub(super) fn take_placed(&mut self, stream: usize) {
         let send = &self.streams[stream].send;
         let until = send.bulk().wrapping_add((send.way == Some(Way::Placed)).into());
@@ -226,7 +226,7 @@ impl Peer {
         Ok(true)
     }
 
-    /// The sender has not begun the messages of a stream from `until` on.
+    /// Takes in that the sender has not begun the messages of a stream from `until` on.
     pub(super) fn placed_revoked(&mut self, stream: usize, until: u32) {
         if let Some(placed) = &mut self.placed {
             placed.recv_owner.revoked(stream, until);
@@ -271,7 +271,7 @@ impl Peer {
         }
     }
 
-    /// Something has arrived where a piece was expected.
+    /// Takes in that a message has arrived where a piece was expected.
     pub(super) fn piece_came(
         &mut self,
         env: &mut Env<'_>,
@@ -281,7 +281,7 @@ impl Peer {
         if placed.recv.came(number, bytes) { Ok(()) } else { self.begin_epoch(env, "a message was lost") }
     }
 
-    /// Something has arrived where a trailer was expected.
+    /// Takes in that a message has arrived where a trailer was expected.
     pub(super) fn trailer_came(
         &mut self,
         env: &mut Env<'_>,
@@ -303,7 +303,7 @@ impl Peer {
         self.post_receives(env)
     }
 
-    /// The mark of a trailer, if it is whole and of that piece.
+    /// Returns the mark of a trailer, if it is whole and of that piece.
     fn trailer(&self, env: &Env<'_>, rail: usize, piece: u32, bytes: usize) -> Option<Mark> {
         if bytes != size_of::<Header>() + size_of::<Mark>() {
             return None;
@@ -318,7 +318,8 @@ impl Peer {
         (is_whole && is_ours).then_some(mark)
     }
 
-    /// The peer has sent a piece that has not arrived. It went by another queue than this word.
+    /// Takes in the reply that the peer has sent a piece, which has not arrived yet. The reply went by
+    /// another queue.
     pub(super) fn was_sent(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
         let Some(placed) = &mut self.placed else { return Err(self.protocol("a reply for no queue")) };
         let is_current = placed.epoch.number() == mark.attempt;

@@ -1,12 +1,12 @@
-//! The cables to one peer: what happens when one falls, and how it comes back.
+//! Rails to one peer: failure and return of cables.
 //!
-//! When something is wrong with a rail, an end makes its queue pairs dead first, so that nothing can arrive
-//! through them any more. It then tells the peer by another rail, and sends again what was not acknowledged.
-//! Once its port is active, its queue pairs are made new, and a handshake by the rail itself opens it again
-//! (`handshake`). A rail that does not answer falls too (`pulse`).
+//! An end that finds a problem with a rail makes its queue pairs dead first, so that nothing arrives through
+//! them any more. It then tells the peer by another rail, and sends unacknowledged messages again. Once the
+//! port is active, the queue pairs are reset, and a handshake by the rail itself opens it again
+//! (`handshake`). A rail that does not answer is given up too (`pulse`).
 //!
-//! A peer without a rail is waited for: a cable that was pulled may be plugged in again. Only after
-//! `Rules::cable_wait` is the peer unreachable.
+//! A peer without a rail is waited for, since a cable that was pulled may be plugged in again. It is
+//! unreachable only after `Rules::cable_wait`.
 
 use super::Peer;
 use crate::{
@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 const TELL_AFTER: Duration = Duration::from_millis(250);
 
 impl Peer {
-    /// Connects a rail for the first time; the peer does the same, and both know by the exchange that
-    /// follows.
+    /// Connects a rail for the first time. The peer does the same, and the exchange that follows tells both.
     pub(in crate::driver::verbs) fn start_rail(
         &mut self,
         env: &mut Env<'_>,
@@ -49,7 +48,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Something is wrong with a rail: ends its use at this end and tells the peer.
+    /// Ends the use of a rail at this end, because of a problem, and tells the peer.
     #[cold]
     pub(super) fn take_down(
         &mut self,
@@ -76,7 +75,7 @@ impl Peer {
         rail.fence();
         self.sequence.forget_rail(index as u8);
         self.granted.iter_mut().for_each(|granted| granted.send.forget_rail(index));
-        // They are granted again, and not twice.
+        // These pieces are granted again by `regrant_rail`, and must not be granted twice.
         self.grants.retain(|grant| usize::from(grant.rail) != index);
     }
 
@@ -87,7 +86,7 @@ impl Peer {
         self.flush(env)
     }
 
-    /// The peer's end of a rail is dead, in a life of that end.
+    /// Takes in that the peer's end of a rail is dead, in a life of that end.
     pub(super) fn peer_took_down(
         &mut self,
         env: &mut Env<'_>,
@@ -105,14 +104,14 @@ impl Peer {
         Ok(())
     }
 
-    /// The peer's end is in a new life: this end must follow.
+    /// Resets this end of a rail, since the peer's end is in a new life.
     pub(super) fn restart_rail(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         self.fence(index, "the other end has made it new");
         self.go_on_without(env, index)?;
         if env.ports[self.rails[index].port()].is_active { self.open_rail(env, index) } else { Ok(()) }
     }
 
-    /// Makes this end of a rail new, and greets the peer by it.
+    /// Resets and connects this end of a rail, and sends the peer a `Hello` by it.
     fn open_rail(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         let kept: Vec<(u8, u32)> = self.kept_slots(index as u8);
         let rail = &mut self.rails[index];
@@ -138,14 +137,14 @@ impl Peer {
         early.chain(self.streams.iter().flat_map(|stream| stream.recv.slots(rail))).collect()
     }
 
-    /// Both ends of a rail are new.
+    /// Goes on with all messages by a rail both of whose ends are new.
     pub(super) fn rail_opened(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         let rail = &mut self.rails[index];
         rail.attempts.restart();
         self.no_rail_since = None;
         self.has_told_wait = false;
         self.tell_all = true;
-        // The peer learns from it that this end knows.
+        // The message shows the peer that this end knows the peer's life.
         self.send_word(env, index, Kind::Ack, &[])?;
         self.regrant_rail(env, index)?;
         self.check_epoch(env)?;
@@ -165,8 +164,8 @@ impl Peer {
         self.flush(env)
     }
 
-    /// Gives the queue pairs of all rails something to do. Placed queues have nothing that could be sent
-    /// without a piece: they are made new, by one end, while no piece is in flight.
+    /// Sends a message by the queue pairs of all rails, which devices may close when idle. Placed queues have
+    /// nothing that could be sent without a piece, so one end resets them while no piece is in flight.
     pub(super) fn keep_alive(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         for index in 0..self.rails.len() {
             if self.rails[index].is_up() {
@@ -180,7 +179,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Compares rails with their ports: takes down those whose port is down, and opens those whose port is
+    /// Compares rails with their ports: takes down rails whose port is down, and opens rails whose port is
     /// back.
     pub(in crate::driver::verbs) fn look_at_rails(
         &mut self,
@@ -238,7 +237,7 @@ impl Peer {
         Ok(())
     }
 
-    /// What happened to each rail, and the state of this rank's ports.
+    /// Describes the failure of each rail, and the state of this rank's port.
     fn rail_failures(&self, env: &Env<'_>) -> String {
         let one = |rail: &Rail| {
             let port = env.ports[rail.port()].context.port();

@@ -66,7 +66,7 @@ impl Peer {
         Some(Route { rail: rail as u8, queue })
     }
 
-    /// The rail by which a message leaves first.
+    /// Selects the rail by which a message leaves first.
     fn fastest(&self, bytes: usize) -> Option<usize> {
         let up = self.rails.iter().enumerate().filter(|(_, rail)| rail.is_up());
         let any_chosen = up.clone().any(|(_, rail)| rail.is_chosen);
@@ -75,7 +75,7 @@ impl Peer {
         bandwidth::select_rail(used.map(candidate), bytes as u64, self.turns)
     }
 
-    /// Posts the messages that are not sent, in order, as far as queue pairs have room.
+    /// Posts unsent messages in order, as far as queue pairs have room.
     #[inline]
     pub(super) fn post_unsent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         while let Some((number, outbound)) = self.sequence.unsent() {
@@ -94,7 +94,7 @@ impl Peer {
             env.write_header(kept.at, &header, kept.bytes);
             let rail = &mut self.rails[index];
             let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
-            // The speed of rails follows from completions, where there is a choice.
+            // The bandwidth of rails follows from completions. It counts only where there is a choice.
             let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
             let rail = &mut self.rails[index];
             match rail.slot_queues[queue].0.send(run, is_measured) {

@@ -1,12 +1,13 @@
-//! The epoch of the placed queues: when those of both ends are new, and know it.
+//! The epoch of the placed queues, by which both ends know that the queues of both are new.
 //!
 //! A message that is lost between sends and receives that match by their order makes all later ones match
-//! wrongly. So do rails that fall or come back, since both ends derive a piece's rail from its number. The
-//! remedy is the same: both ends make all placed queues new, which begins an *epoch*, and tell each other so
-//! by sequenced messages. The receiver names the first piece that it lacks; pieces are sent again from there.
+//! wrongly. So does a rail that fails or comes back, since both ends derive a piece's rail from its number.
+//! The remedy is the same: both ends reset all placed queues, which begins an *epoch*, and tell each other by
+//! sequenced messages. The receiver names the first piece that it lacks, and pieces are sent again from
+//! there.
 //!
 //! A piece of an earlier epoch may still be in flight on a slow cable. So an end tells the peer by each rail
-//! that its queue there is new: cables keep their order, and that message arrives behind all earlier pieces.
+//! that its queue there is new. Cables keep their order, so that message arrives behind all earlier pieces.
 //! No receive is posted before.
 //!
 //! An end that notices a problem begins the next epoch. Ends that do so at the same time begin the same one.
@@ -25,9 +26,9 @@ const PATTERN: usize = 32;
 #[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct Epoch {
     number: u32,
-    /// What the peer was told about this end's new queues.
+    /// Report to the peer about this end's new queues.
     ours: Option<Ready>,
-    /// What the peer told about its new queues, and the rails by which it has.
+    /// Report of the peer about its new queues, and the rails by which it has come.
     theirs: Option<Ready>,
     reported: u32,
     incoming: Pattern,
@@ -35,7 +36,7 @@ pub(in crate::driver::verbs) struct Epoch {
 }
 
 impl Epoch {
-    /// The first epoch: all queues of that many rails are new at both ends.
+    /// Begins the first epoch, in which all queues of that many rails are new at both ends.
     pub(in crate::driver::verbs) fn new(rails: usize) -> Epoch {
         let all = Ready { rails: (1 << rails) - 1, ..Ready::default() };
         let pattern = Pattern::new(all.rails, &all.costs);
@@ -53,7 +54,7 @@ impl Epoch {
         self.ours.is_some() && self.has_all_reported() && !self.incoming.rails.is_empty()
     }
 
-    /// Whether the peer has told about all of its new queues.
+    /// Whether the report of the peer has come by each of its rails.
     fn has_all_reported(&self) -> bool {
         self.theirs.as_ref().is_some_and(|ready| ready.rails & !self.reported == 0)
     }
@@ -75,7 +76,7 @@ impl Epoch {
         self.reported = 0;
     }
 
-    /// The peer has begun an epoch; returns whether that ends the present one.
+    /// Notes that the peer has begun an epoch; returns whether that ends the present one.
     pub(in crate::driver::verbs) fn peer_began(&mut self, number: u32) -> bool {
         let is_later = (number.wrapping_sub(self.number) as i32) > 0;
         if is_later {
@@ -84,14 +85,14 @@ impl Epoch {
         is_later
     }
 
-    /// This end's queues are new.
+    /// Notes that this end's queues are new.
     pub(in crate::driver::verbs) fn renewed(&mut self, ready: Ready) {
         self.ours = Some(ready);
         self.derive();
     }
 
-    /// The peer's queues are new, as it tells by a rail; returns whether that ends an earlier epoch at this
-    /// end.
+    /// Takes in the peer's report, which came by a rail, that its queues are new; returns whether that ends
+    /// an earlier epoch at this end.
     pub(in crate::driver::verbs) fn peer_renewed(&mut self, ready: Ready, by_rail: usize) -> bool {
         let began = self.peer_began(ready.epoch);
         if ready.epoch == self.number {
@@ -104,7 +105,7 @@ impl Epoch {
         began
     }
 
-    /// The first piece that the peer lacks, as of the beginning of this epoch.
+    /// The first piece that the peer lacked when this epoch began.
     pub(in crate::driver::verbs) fn first_outgoing(&self) -> Option<u32> {
         self.theirs.as_ref().map(|ready| ready.first)
     }
@@ -134,7 +135,7 @@ impl Epoch {
         self.ours.as_ref().is_some_and(|ready| ready.rails >> rail & 1 == 1)
     }
 
-    /// Whether these costs would share pieces out quite differently from the costs of this epoch.
+    /// Whether these costs would distribute pieces quite differently from the costs of this epoch.
     pub(in crate::driver::verbs) fn is_outdated(&self, costs: &[u32; MAX_RAILS]) -> bool {
         let (Some(ours), Some(theirs)) = (&self.ours, &self.theirs) else { return false };
         let next = Pattern::new(ours.rails & theirs.rails, costs);
@@ -152,8 +153,8 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// Shares pieces out over the rails of a mask, in proportion to their speed: each rail takes its next
-    /// piece when it would be done with it first. Costs count where all are known.
+    /// Distributes pieces over the rails of a mask, in proportion to their bandwidth: each piece goes to the
+    /// rail that would be done with it first. Costs count if all are known.
     fn new(mask: u32, costs: &[u32; MAX_RAILS]) -> Pattern {
         let rails: Vec<usize> = (0..MAX_RAILS).filter(|rail| mask >> rail & 1 == 1).collect();
         let all_known = rails.iter().all(|rail| costs[*rail] != UNKNOWN_COST);
@@ -161,7 +162,7 @@ impl Pattern {
         if rails.len() < 2 {
             return Pattern { rails: rails.iter().map(|rail| *rail as u8).collect() };
         }
-        // Every rail gets a piece, so that its speed stays known.
+        // Every rail gets a piece, so that its bandwidth stays known.
         let mut pattern: Vec<u8> = rails.iter().map(|rail| *rail as u8).collect();
         let mut load: Vec<u64> = rails.iter().map(|rail| cost(*rail)).collect();
         while pattern.len() < PATTERN {
@@ -202,7 +203,7 @@ mod tests {
         Ready { epoch, first, rails, ..Ready::default() }
     }
 
-    /// The peer tells by every rail that it offers.
+    /// Delivers the peer's report by every rail that it offers.
     fn peer_renewed(end: &mut Epoch, ready: Ready) -> bool {
         let mut began = false;
         for via in 0..2 {

@@ -242,9 +242,8 @@ impl Model for World {
             let announced = self.announced[stream].get(number as usize);
             assert!(way.is_none() || announced.is_none_or(|announced| way == Some(*announced)));
         }
-        for (first, _) in self.pieces.iter().zip(&self.expected).filter(|(sent, expected)| sent != expected) {
-            panic!("pieces of {first:?} meet receives of another message");
-        }
+        let wrong = self.pieces.iter().zip(&self.expected).find(|(sent, expected)| sent != expected);
+        assert!(wrong.is_none(), "pieces of {wrong:?} meet receives of another message");
         let mut all = self.clone();
         all.settle(|_| true);
         assert_eq!(all.received, [MESSAGES; 2], "deadlock");
