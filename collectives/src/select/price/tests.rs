@@ -181,14 +181,15 @@ fn a_model_is_a_cluster_with_costs() {
 
 #[test]
 fn fabrics_of_apples_devices_hold_sends() {
-    let costs = |fabric: &str| {
-        let path = format!("{}/../configs/fabrics/{fabric}.toml", env!("CARGO_MANIFEST_DIR"));
-        let text = std::fs::read_to_string(path).expect("a fabric of this repository");
-        Model::from_toml(&text).expect("a model").costs
-    };
-    assert_eq!(costs("apple-tb5-mesh4"), Costs::rdma_held());
-    assert_eq!(costs("ib-mesh4"), Costs::rdma());
-    assert_eq!(costs("usb4-mesh4"), Costs::rdma());
+    let costs = |fabric: &str| Model::from_toml(fabric).expect("a model").costs;
+    let apple = include_str!("../../../../configs/fabrics/apple-tb5-mesh4.toml");
+    assert_eq!(costs(apple), Costs::rdma_held());
+    for other in [
+        include_str!("../../../../configs/fabrics/ib-mesh4.toml"),
+        include_str!("../../../../configs/fabrics/usb4-mesh4.toml"),
+    ] {
+        assert_eq!(costs(other), Costs::rdma());
+    }
 }
 
 #[test]
