@@ -5,6 +5,18 @@
 //!
 //! This module copies nothing: it deals in offsets.
 
+/// A piece that has arrived, for the runtime to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ArrivedPiece {
+    /// Offset in its message.
+    pub(super) offset: usize,
+    pub(super) len: usize,
+    /// Offset of its bytes in the slab.
+    pub(super) at: usize,
+    /// Whether it lies in a staging place, and not in its destination.
+    pub(super) is_staged: bool,
+}
+
 /// Staging places in each direction.
 const STAGES: u32 = 8;
 

@@ -8,7 +8,7 @@
 //! This module is pure.
 
 use crate::driver::verbs::{
-    staging::RecvStages,
+    staging::{ArrivedPiece, RecvStages},
     wire::{Mark, is_before},
 };
 use std::collections::VecDeque;
@@ -291,14 +291,15 @@ impl GrantedRecv {
 
     /// Takes out the next piece of the first message, if it has arrived. `announced` is the number of the
     /// message that the caller receives.
-    pub(in crate::driver::verbs) fn pop(&mut self, announced: Option<u64>) -> Option<RecvPiece> {
+    pub(in crate::driver::verbs) fn pop(&mut self, announced: Option<u64>) -> Option<ArrivedPiece> {
         let first = self.first_message;
         if announced != Some(first.into()) {
             return None;
         }
         let piece = self.pieces.pop_front_if(|piece| piece.has_arrived && piece.message == first)?;
         self.first_piece = self.first_piece.wrapping_add(1);
-        Some(piece)
+        let RecvPiece { offset, len, at, is_staged, .. } = piece;
+        Some(ArrivedPiece { offset, len, at, is_staged })
     }
 
     /// Takes out the first message, all of whose pieces have been handed over.

@@ -2,7 +2,7 @@
 
 use super::Peer;
 use crate::{
-    RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    RecvState, SendProgress, SendState, TransportError,
     driver::verbs::{
         env::Env,
         granted::{Came, SendPiece},
@@ -298,41 +298,6 @@ impl Peer {
         let Some((rail, len)) = self.granted[stream].recv.had_arrived(mark.piece) else { return Ok(()) };
         self.rails[rail].forget_incoming(len);
         self.settle(env, stream, mark.piece)
-    }
-
-    /// Hands over the pieces that have arrived of the message that is first in line.
-    pub(super) fn hand_over_granted(
-        &mut self,
-        env: &mut Env<'_>,
-        stream: usize,
-        state: &mut RecvState,
-        sink: &mut dyn Sink,
-    ) -> Result<RecvProgress, TransportError> {
-        let (recv, counters) = (&mut self.granted[stream].recv, &mut self.streams[stream].counters);
-        let before = state.received;
-        while let Some(piece) = recv.pop(state.announced) {
-            if piece.is_staged {
-                if sink.destination().is_some() {
-                    counters.copied_bytes += piece.len as u64;
-                }
-                sink.write(piece.offset, env.memory.span(piece.at, piece.len));
-            }
-            state.received += piece.len;
-        }
-        if state.received == before {
-            self.check()?;
-            return Ok(RecvProgress::Idle);
-        }
-        counters.moved_bytes += (state.received - before) as u64;
-        let is_complete = state.received == state.len;
-        if is_complete {
-            recv.end_message();
-            counters.received_messages += 1;
-            self.streams[stream].recv.end_message();
-        }
-        self.grant_more(env, stream)?;
-        self.flush(env)?;
-        Ok(if is_complete { RecvProgress::Complete } else { RecvProgress::Advanced })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{
     driver::verbs::{
         env::Env,
         placed::is_relayed,
+        staging::ArrivedPiece,
         stream::{Bytes, Stream, Way, is_bulk},
         wire::{CONFIRM, Header},
     },
@@ -203,10 +204,7 @@ impl Peer {
             has_advanced = true;
         }
         if is_in_pieces && self.streams[stream].recv.has_head() {
-            let progress = match self.granted.is_empty() {
-                true => self.hand_over_placed(env, stream, state, sink)?,
-                false => self.hand_over_granted(env, stream, state, sink)?,
-            };
+            let progress = self.hand_over(env, stream, state, sink)?;
             let is_idle = progress == RecvProgress::Idle && !has_advanced;
             if is_idle {
                 self.await_message();
@@ -223,6 +221,63 @@ impl Peer {
         self.check()?;
         self.await_message();
         Ok(RecvProgress::Idle)
+    }
+
+    /// Takes the next piece of a bulk message that has arrived.
+    fn pop_piece(&mut self, stream: usize, state: &RecvState) -> Option<ArrivedPiece> {
+        match &mut self.placed {
+            Some(placed) if placed.recv.is_first(stream, state) => placed.recv.pop(),
+            Some(_) => None,
+            None => self.granted[stream].recv.pop(state.announced),
+        }
+    }
+
+    /// Hands over the pieces of a bulk message that have arrived.
+    fn hand_over(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: usize,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        let before = state.received;
+        while let Some(piece) = self.pop_piece(stream, state) {
+            if piece.is_staged {
+                if sink.destination().is_some() {
+                    self.streams[stream].counters.copied_bytes += piece.len as u64;
+                }
+                sink.write(piece.offset, env.memory.span(piece.at, piece.len));
+            }
+            state.received += piece.len;
+        }
+        if state.received == before {
+            self.check()?;
+            return Ok(RecvProgress::Idle);
+        }
+        let Stream { recv, counters, .. } = &mut self.streams[stream];
+        counters.moved_bytes += (state.received - before) as u64;
+        let is_complete = state.received == state.len;
+        if is_complete {
+            counters.received_messages += 1;
+            recv.end_message();
+        }
+        match &mut self.placed {
+            Some(placed) => {
+                if is_complete {
+                    placed.recv.end_message();
+                    self.end_owner();
+                }
+                self.post_receives(env)?;
+            }
+            None => {
+                if is_complete {
+                    self.granted[stream].recv.end_message();
+                }
+                self.grant_more(env, stream)?;
+            }
+        }
+        self.flush(env)?;
+        Ok(if is_complete { RecvProgress::Complete } else { RecvProgress::Advanced })
     }
 
     /// Hands over the first fragment of a stream; returns whether the message is complete.

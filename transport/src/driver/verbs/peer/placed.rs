@@ -2,7 +2,7 @@
 
 use super::{Peer, TAKEN};
 use crate::{
-    RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    RecvState, SendProgress, SendState, TransportError,
     driver::verbs::{
         env::Env,
         notice::Notice,
@@ -234,7 +234,7 @@ impl Peer {
         self.end_owner();
     }
 
-    fn end_owner(&mut self) {
+    pub(super) fn end_owner(&mut self) {
         if let Some(placed) = &mut self.placed
             && placed.recv.is_idle()
         {
@@ -343,43 +343,5 @@ impl Peer {
             self.send_word(env, rail, Kind::Probe, bytemuck::bytes_of(&mark))?;
         }
         Ok(())
-    }
-
-    /// Hands over the pieces that have arrived of the message that is first in line.
-    pub(super) fn hand_over_placed(
-        &mut self,
-        env: &mut Env<'_>,
-        stream: usize,
-        state: &mut RecvState,
-        sink: &mut dyn Sink,
-    ) -> Result<RecvProgress, TransportError> {
-        let Some(placed) = &mut self.placed else { return Ok(RecvProgress::Idle) };
-        let (recv, counters) = (&mut placed.recv, &mut self.streams[stream].counters);
-        let is_first = recv.is_first(stream, state);
-        let before = state.received;
-        while is_first && let Some(piece) = recv.pop() {
-            if piece.is_staged {
-                if sink.destination().is_some() {
-                    counters.copied_bytes += piece.len as u64;
-                }
-                sink.write(piece.offset, env.memory.span(piece.at, piece.len));
-            }
-            state.received += piece.len;
-        }
-        if state.received == before {
-            self.check()?;
-            return Ok(RecvProgress::Idle);
-        }
-        counters.moved_bytes += (state.received - before) as u64;
-        let is_complete = state.received == state.len;
-        if is_complete {
-            recv.end_message();
-            counters.received_messages += 1;
-            self.streams[stream].recv.end_message();
-            self.end_owner();
-        }
-        self.post_receives(env)?;
-        self.flush(env)?;
-        Ok(if is_complete { RecvProgress::Complete } else { RecvProgress::Advanced })
     }
 }

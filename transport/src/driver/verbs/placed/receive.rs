@@ -11,7 +11,10 @@
 
 use crate::{
     RecvState,
-    driver::verbs::{rail::Posted, staging::RecvStages},
+    driver::verbs::{
+        rail::Posted,
+        staging::{ArrivedPiece, RecvStages},
+    },
 };
 use std::{
     collections::VecDeque,
@@ -303,11 +306,12 @@ impl PlacedRecv {
     }
 
     /// Takes out the next piece of the first message, if it has arrived.
-    pub(in crate::driver::verbs) fn pop(&mut self) -> Option<RecvPiece> {
+    pub(in crate::driver::verbs) fn pop(&mut self) -> Option<ArrivedPiece> {
         let first = self.first_message;
         let piece = self.pieces.pop_front_if(|piece| piece.has_arrived && piece.message == first)?;
         self.first_piece = self.first_piece.wrapping_add(1);
-        Some(piece)
+        let RecvPiece { offset, len, at, is_staged, .. } = piece;
+        Some(ArrivedPiece { offset, len, at, is_staged })
     }
 
     /// Takes out the first message, all of whose pieces have been handed over.
