@@ -27,5 +27,5 @@ pub mod verbs;
 
 pub use endpoint::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
 pub use fallback::{Fallback, OnChoice};
-pub use host_memory::HostMemory;
+pub use host_memory::{HostMemory, SlabSource};
 pub use peer_timeout::{PEER_TIMEOUT, PEER_TIMEOUT_MAX, unanswered_for};

@@ -233,6 +233,17 @@ impl QueuePair {
         self.modify(&attr, mask, Action::Send)
     }
 
+    /// Changes the rights of the peer, on a connected queue pair.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the device rejects the change.
+    pub fn permit(&self, access: Access) -> Result<(), VerbsError> {
+        let mut attr = QpAttr::zeroed();
+        attr.qp_state = QpState::RTS;
+        attr.qp_access_flags = access.of_queue_pair().0;
+        self.modify(&attr, Mask::ACCESS_FLAGS, Action::Send)
+    }
+
     /// Moves the queue pair to RESET: posted work is discarded without completions.
     ///
     /// # Errors

@@ -9,6 +9,8 @@ mod mixed;
 mod mixed_verbs;
 mod prefix;
 mod processes;
+#[cfg(target_os = "linux")]
+mod shared;
 mod tcp;
 mod traffic;
 #[cfg(target_os = "linux")]
@@ -135,6 +137,38 @@ on_every_device! {
     verbs::registered_memory_is_never_copied,
     verbs::a_short_message_does_not_wait_for_its_receiver,
     verbs::pieces_of_another_operation_are_an_error,
+}
+
+/// Runs cases with several communicators on devices of several kinds.
+#[cfg(target_os = "linux")]
+macro_rules! on_devices_by_name {
+    ($($topic:ident::$case:ident),* $(,)?) => {
+        on_devices_by_name! { @ shared_ib "lo_ib" $($topic::$case),* }
+        on_devices_by_name! { @ shared_uc "lo_ib uc" $($topic::$case),* }
+        on_devices_by_name! { @ shared_usb4 "lo_usb4" $($topic::$case),* }
+        on_devices_by_name! { @ shared_apple "lo_apple" $($topic::$case),* }
+        on_devices_by_name! { @ shared_apple_rails "left_apple+right_apple" $($topic::$case),* }
+        on_devices_by_name! { @ shared_bad_uc "bad_ib uc" $($topic::$case),* }
+        on_devices_by_name! { @ shared_bad_apple "bad_apple" $($topic::$case),* }
+    };
+    (@ $module:ident $device:literal $($topic:ident::$case:ident),*) => {
+        mod $module {
+            $(#[test]
+            fn $case() {
+                let name = concat!(stringify!($module), "::", stringify!($case));
+                crate::fabric::on(name, crate::verbs::FABRIC, |_| crate::$topic::$case($device));
+            })*
+        }
+    };
+}
+
+#[cfg(target_os = "linux")]
+on_devices_by_name! {
+    shared::a_later_communicator_uses_the_same_connections_and_messages_do_not_mix,
+    shared::an_operation_that_is_given_up_leaves_other_communicators_and_memory_alone,
+    shared::nothing_is_written_by_grants_of_an_operation_that_was_given_up,
+    shared::a_communicator_that_is_closed_leaves_the_network_to_others,
+    shared::ranks_may_have_other_numbers,
 }
 
 #[cfg(target_os = "linux")]

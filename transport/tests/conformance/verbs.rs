@@ -37,6 +37,10 @@ pub(crate) const FABRIC: &str = "
         { name = 'left_ib_2', profile = 'ib' },
         { name = 'right_ib', profile = 'ib' },
         { name = 'right_ib_2', profile = 'ib' },
+        { name = 'left_apple', profile = 'apple-tb5' },
+        { name = 'left_apple_2', profile = 'apple-tb5' },
+        { name = 'right_apple', profile = 'apple-tb5' },
+        { name = 'right_apple_2', profile = 'apple-tb5' },
         { name = 'far_ib', profile = 'ib' },
         { name = 'far_ib_2', profile = 'ib' },
         { name = 'far_usb4', profile = 'usb4' },
@@ -58,6 +62,10 @@ pub(crate) const FABRIC: &str = "
     ends = ['a/left_ib', 'a/left_ib_2']
     [[cable]]
     ends = ['a/right_ib', 'a/right_ib_2']
+    [[cable]]
+    ends = ['a/left_apple', 'a/left_apple_2']
+    [[cable]]
+    ends = ['a/right_apple', 'a/right_apple_2']
     [[cable]]
     ends = ['a/far_ib', 'a/far_ib_2']
     [[cable]]
@@ -90,20 +98,31 @@ pub(crate) const FABRIC: &str = "
 ///
 /// A trailing `uc` in the name requests unreliable connections.
 pub(crate) fn endpoints(device: &str, config: &VerbsConfig) -> [VerbsEndpoint; 2] {
+    connect(endpoints_with(device, &[config.clone(), config.clone()]))
+}
+
+/// As [`endpoints`], not connected, with the options of each rank.
+pub(crate) fn endpoints_with(device: &str, configs: &[VerbsConfig; 2]) -> [VerbsEndpoint; 2] {
     let (device, unreliable) = device.split_once(' ').map_or((device, false), |(name, _)| (name, true));
     let is_pair =
         |device: &&str| ["bad", "slow", "left", "right"].iter().any(|pair| device.starts_with(pair));
     let ours: Vec<String> = device.split('+').map(str::to_owned).collect();
     let theirs = |one: &str| if is_pair(&one) { format!("{one}_2") } else { one.to_owned() };
     let theirs = device.split('+').map(theirs).collect();
-    let config = VerbsConfig {
-        library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
-        matrix: Some(vec![vec![vec![], ours], vec![theirs, vec![]]]),
-        reliable: unreliable.then_some(false),
-        ..config.clone()
-    };
-    let open = |rank| VerbsEndpoint::open(&config, rank, 2, &mut |_| ()).expect("an endpoint");
-    let mut ends = [open(0), open(1)];
+    let matrix: transport::driver::verbs::Matrix = vec![vec![vec![], ours], vec![theirs, vec![]]];
+    [0, 1].map(|rank: u32| {
+        let config = VerbsConfig {
+            library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
+            matrix: Some(matrix.clone()),
+            reliable: unreliable.then_some(false),
+            ..configs[rank as usize].clone()
+        };
+        VerbsEndpoint::new(&config, rank, 2, Box::new(|_| ()))
+    })
+}
+
+/// Connects two endpoints.
+pub(crate) fn connect(mut ends: [VerbsEndpoint; 2]) -> [VerbsEndpoint; 2] {
     let mut messages = Vec::new();
     loop {
         let next: Vec<Option<Vec<u8>>> =

@@ -22,8 +22,8 @@ pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) ->
     let between = match config.transport {
         Transport::MixedVerbs => {
             let (rank, options) = (identity.rank(), verbs::options(identity, config)?);
-            let mut say = verbs::say(rank);
-            Box::new(move |host_memory: &mut HostMemory| over_verbs(&options, rank, host_memory, &mut say))
+            let say = Box::new(verbs::say(rank));
+            Box::new(move |host_memory: &mut HostMemory| Ok(over_verbs(&options, rank, host_memory, say)))
                 as OpenInterHost
         }
         Transport::MixedAuto => over_either(identity, config)?,
@@ -41,10 +41,10 @@ pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) ->
 fn over_verbs(
     options: &VerbsConfig,
     rank: u32,
-    host_memory: &mut HostMemory,
-    say: &mut dyn FnMut(&str),
-) -> std::result::Result<Box<dyn Endpoint>, TransportError> {
-    Ok(Box::new(VerbsEndpoint::open_at(options, rank, host_memory, say)?))
+    host_memory: &HostMemory,
+    say: Box<dyn FnMut(&str) + Send>,
+) -> Box<dyn Endpoint> {
+    Box::new(VerbsEndpoint::new_at(options, rank, host_memory, say))
 }
 
 /// Selects RDMA if it connects all hosts, TCP if not. A failure of RDMA is not an error.
@@ -56,7 +56,7 @@ fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
     let says = rank == 0 && !identity.has_parent();
     let second = tcp::open_between(identity, config)?;
     Ok(Box::new(move |host_memory: &mut HostMemory| {
-        let first = options.and_then(|options| over_verbs(&options, rank, host_memory, &mut |_| ()));
+        let first = options.map(|options| over_verbs(&options, rank, host_memory, Box::new(|_| ())));
         let hosts = host_memory.hosts().to_vec();
         Ok(Box::new(Fallback::new(rank, hosts, first, second, print_choice(says))))
     }))

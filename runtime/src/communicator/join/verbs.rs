@@ -1,6 +1,5 @@
 //! The verbs transport of a rank: from options to an endpoint.
 
-use super::failure::not_started;
 use crate::{
     Config, Transport,
     error::{Error, Result},
@@ -9,17 +8,14 @@ use bootstrap::Identity;
 use topology::{DeviceMatrix, Rank};
 use transport::driver::{
     Endpoint,
-    verbs::{Notify, VerbsConfig, VerbsEndpoint},
+    verbs::{Networks, Notify, VerbsConfig, VerbsEndpoint},
 };
 
-/// Opens the devices of a rank.
+/// Creates the endpoint of a rank.
 pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpoint>> {
     debug_assert!(config.transport == Transport::Verbs);
     let (rank, size) = (identity.rank(), identity.size());
-    match VerbsEndpoint::open(&options(identity, config)?, rank, size, &mut say(rank)) {
-        Ok(endpoint) => Ok(Box::new(endpoint)),
-        Err(error) => Err(not_started(rank, error)),
-    }
+    Ok(Box::new(VerbsEndpoint::new(&options(identity, config)?, rank, size, Box::new(say(rank)))))
 }
 
 /// Returns a function that prints progress messages of a rank.
@@ -65,5 +61,6 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         keep_alive: config.verbs.keep_alive,
         cable_wait: config.verbs.cable_wait,
         notify: Notify(|what| eprintln!("tbccl: {what}")),
+        networks: Networks::default(),
     })
 }

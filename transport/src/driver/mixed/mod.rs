@@ -163,7 +163,7 @@ impl Mixed {
         self.finish(host_memory)
     }
 
-    fn finish(&mut self, mut host_memory: HostMemory) -> Result<Option<Vec<u8>>, TransportError> {
+    fn finish(&mut self, host_memory: HostMemory) -> Result<Option<Vec<u8>>, TransportError> {
         self.slab = Some(host_memory.choose_slab(self.inter_host.as_deref().map(Endpoint::slab))?);
         Ok(None)
     }

@@ -1,11 +1,13 @@
 //! Handshake messages: exchanged before queue pairs are connected, over the connections of the job's
 //! rendezvous.
 //!
-//! The handshake has three rounds. In each round every rank sends a message to all ranks:
+//! In each round every rank sends a message to all ranks:
 //!
-//! 1. [`Devices`]: the devices of the rank.
-//! 2. [`Reach`]: the pairs of its own and other ranks' devices that reach each other.
-//! 3. [`Rails`]: the numbers of the queue pairs that the rank has created.
+//! 1. [`Offers`]: the networks that the rank's process has. If all ranks have one in common, they use that,
+//!    and the other rounds are left out.
+//! 2. [`Devices`]: the devices of the rank.
+//! 3. [`Reach`]: the pairs of its own and other ranks' devices that reach each other.
+//! 4. [`Rails`]: the numbers of the queue pairs that the rank has created.
 //!
 //! Messages are JSON, because they are few, and people read them when something is wrong.
 //!
@@ -19,6 +21,28 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 const VERSION: u32 = super::wire::VERSION as u32;
 /// Maximum bytes of a message.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
+
+/// Message of the first round: the networks that the process of the rank has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Offers {
+    /// Random number. That of rank 0 names a new network.
+    pub(super) name: u64,
+    pub(super) networks: Vec<Offer>,
+}
+
+/// A network that a process has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Offer {
+    pub(super) name: u64,
+    /// Number of this process in the network.
+    pub(super) member: u32,
+    /// Number that no communicator of the network has in which this process is rank 0.
+    pub(super) serial: u32,
+    /// Members that this one can't reach any more.
+    pub(super) unreachable: Vec<u32>,
+}
 
 /// Usable device of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +65,7 @@ pub(super) struct Device {
     pub(super) queue_pairs: u32,
 }
 
-/// Message of the first round: the host name of the rank and its devices.
+/// Message of the second round: the host name of the rank and its devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Devices {
@@ -49,7 +73,7 @@ pub(super) struct Devices {
     pub(super) devices: Vec<Device>,
 }
 
-/// Message of the second round: the pairs of devices that reach each other, or the digest of the device
+/// Message of the third round: the pairs of devices that reach each other, or the digest of the device
 /// matrix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,7 +84,7 @@ pub(super) struct Reach {
     pub(super) matrix: Option<u32>,
 }
 
-/// Message of the third round: the sender's ends of all rails.
+/// Message of the fourth round: the sender's ends of all rails.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Rails {

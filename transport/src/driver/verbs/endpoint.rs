@@ -1,14 +1,19 @@
-//! Endpoint of a rank: set-up from the library's name to connected queue pairs, links, and the end.
+//! Endpoint of a rank: a network of its process, streams to its peers, and links over them.
 //!
 //! ```text
-//! open        devices, memory        ->  "devices"  ->  everyone's
-//! exchange    who reaches whom       ->  "reach"    ->  everyone's     (not tried where a matrix says it)
-//! exchange    queue pairs            ->  "rails"    ->  everyone's
-//! exchange    connects them, posts receives  ->  "ready"  ->  everyone's: from now on anyone may send
+//! exchange    networks of the process   ->  "networks"  ->  everyone's
+//!   all have one in common:             they open streams
+//!   otherwise:
+//!     open        devices, memory        ->  "devices"  ->  everyone's
+//!     exchange    who reaches whom       ->  "reach"    ->  everyone's     (not tried where a matrix says it)
+//!     exchange    queue pairs            ->  "rails"    ->  everyone's
+//!     exchange    connects them, posts receives
+//! exchange                               ->  "ready"  ->  everyone's: from now on anyone may send
 //! ```
 //!
 //! The messages travel over the job's rendezvous, which is the runtime's business. `descriptions` has their
-//! contents, `setup` the work of each round. Every error names the rank, the device and the remedy.
+//! contents, `setup` the work of the rounds that make a network. Every error names the rank, the device and
+//! the remedy.
 //!
 //! # Safety
 //! The only unsafe function records memory that the caller registers. The caller keeps the promise of
@@ -16,155 +21,123 @@
 
 use super::{
     VerbsConfig,
-    descriptions::{Devices, decode_all, encode},
-    devices::{OpenDevice, open_devices},
-    engine::{Engine, lock},
+    descriptions::{Devices, Offer, Offers, Rails, decode_all, encode},
+    engine::SharedEngine,
+    granted::Granted,
     host_map::HostMap,
-    keep_alive::KeepAliveThread,
-    link::VerbsLink,
-    memory::{LINE, Memory},
+    link::{Members, VerbsLink},
+    memory::LINE,
+    network::{Network, stream_number},
     preference,
     registration_guard::VerbsRegistrationGuard,
-    rules::Rules,
-    signals,
     sleeper::DeviceSleeper,
-    slots::Queues,
-    wire::{LONG_BYTES, STREAMS},
+    wire::{LANES, MAX_STREAMS},
 };
 use crate::{
     Link, Sleeper, TransportError,
-    driver::{Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard},
+    driver::{Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard, SlabSource},
     memory::{Mapping, Registered, Slab, Span},
-    verbs::Library,
 };
 use std::{
-    sync::{Arc, Mutex},
+    fmt,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+/// Calls a function with a message while it waits for a device.
+type OnWait = Box<dyn FnMut(&str) + Send>;
 
 /// Progress of the set-up.
 #[derive(Debug)]
 enum Stage {
-    Opened(Vec<OpenDevice>),
-    Introduced,
-    Probed(Vec<Devices>),
-    Connecting,
-    Waiting,
+    New,
+    /// This rank has offered these networks.
+    Offered(Vec<Arc<Network>>),
+    Introduced(Network),
+    Probed(Network, Vec<Devices>),
+    Connecting(Network),
+    Waiting(Arc<Network>),
     Ready,
 }
 
 /// One rank's end of the verbs transport.
-#[derive(Debug)]
 pub struct VerbsEndpoint {
-    pub(super) rank: u32,
-    pub(super) size: u32,
-    pub(super) hosts: HostMap,
-    pub(super) config: VerbsConfig,
+    rank: u32,
+    hosts: HostMap,
+    config: VerbsConfig,
+    /// Memory that local ranks map, if they do.
+    home: Option<SlabSource>,
+    on_wait: OnWait,
     stage: Stage,
-    pub(super) engine: Arc<Mutex<Engine>>,
-    pub(super) slab: Slab,
-    keep_alive: Option<KeepAliveThread>,
-    /// Whether two ranks reach each other, by rank and peer; known after the second round.
-    pub(super) connected: Vec<Vec<bool>>,
-    /// Slots and staging places, which live as long as the endpoint.
-    pub(super) places: Vec<Registered>,
+    joined: Option<Joined>,
+}
+
+impl fmt::Debug for VerbsEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VerbsEndpoint")
+            .field("rank", &self.rank)
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Use of a network by one communicator.
+#[derive(Debug)]
+struct Joined {
+    members: Arc<Members>,
+    /// Streams by rank and lane, with their indices; none for ranks without a rail.
+    streams: Vec<Option<[usize; LANES]>>,
+    /// Staging places of the streams.
+    _places: Vec<Registered>,
+    network: Arc<Network>,
 }
 
 /// Handle that drives the engine for callers that wait for something else.
 #[derive(Debug)]
-struct Driven(Arc<Mutex<Engine>>);
+struct Driven(Arc<SharedEngine>, Arc<Members>);
 
 impl ProgressHandle for Driven {
     fn progress(&self) -> Result<(), TransportError> {
-        lock(&self.0).progress().map(drop)
+        let mut engine = self.0.lock();
+        engine.progress();
+        self.1.check(&engine)
     }
 }
 
 impl VerbsEndpoint {
-    /// Opens the devices and allocates the memory. Calls `on_wait` with a message while it waits for a
-    /// device.
-    ///
-    /// # Errors
-    /// [`TransportError::Verbs`] or [`TransportError::Wiring`] without a library or a usable device, and the
-    /// errors of allocation.
-    pub fn open(
-        config: &VerbsConfig,
-        rank: u32,
-        size: u32,
-        on_wait: &mut dyn FnMut(&str),
-    ) -> Result<VerbsEndpoint, TransportError> {
-        let memory = |bytes: u64| {
-            let mapping = Arc::new(Mapping::private_for_device(bytes as usize, LINE as u64)?);
-            let len = mapping.len();
-            Ok(Slab::over(mapping, 0..len, Some(LINE as u64)))
-        };
-        VerbsEndpoint::open_with(config, rank, (0..size).collect(), memory, on_wait)
+    /// Creates the endpoint of a rank that shares no memory with others. Its devices are opened in set-up;
+    /// `on_wait` is called with a message while that waits for one.
+    #[must_use]
+    pub fn new(config: &VerbsConfig, rank: u32, size: u32, on_wait: OnWait) -> VerbsEndpoint {
+        VerbsEndpoint::with(config, HostMap::new((0..size).collect(), rank), None, on_wait)
     }
 
-    /// Opens an endpoint of a rank that reaches the ranks of its own host by shared memory.
+    /// Creates the endpoint of a rank that reaches the ranks of its own host by shared memory.
     ///
     /// It makes no rails to them. The memory that devices know lies where those ranks have it mapped.
-    ///
-    /// # Errors
-    /// As for [`VerbsEndpoint::open`].
-    pub fn open_at(
-        config: &VerbsConfig,
-        rank: u32,
-        home: &mut HostMemory,
-        on_wait: &mut dyn FnMut(&str),
-    ) -> Result<VerbsEndpoint, TransportError> {
-        let hosts = home.hosts().to_vec();
-        VerbsEndpoint::open_with(config, rank, hosts, |bytes| home.slab(bytes, LINE as u64), on_wait)
+    #[must_use]
+    pub fn new_at(config: &VerbsConfig, rank: u32, home: &HostMemory, on_wait: OnWait) -> VerbsEndpoint {
+        let hosts = HostMap::new(home.hosts().to_vec(), rank);
+        VerbsEndpoint::with(config, hosts, Some(home.slab_source()), on_wait)
     }
 
-    fn open_with(
+    fn with(
         config: &VerbsConfig,
-        rank: u32,
-        hosts: Vec<u32>,
-        memory: impl FnOnce(u64) -> Result<Slab, TransportError>,
-        on_wait: &mut dyn FnMut(&str),
-    ) -> Result<VerbsEndpoint, TransportError> {
-        let size = hosts.len() as u32;
-        let hosts = HostMap::new(hosts, rank);
-        let library = Library::load(config.library.as_deref())?;
-        let opened = open_devices(&library, config, &hosts, on_wait)?;
-        let late = opened.iter().all(|device| device.capabilities.late_registration);
-        let slab_bytes =
-            config.slab_bytes.unwrap_or(if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY });
-        let slab = memory(slab_bytes)?;
-        let memory =
-            Memory::new(&slab, config.segment_bytes as usize, (config.piece_bytes as usize).max(LONG_BYTES));
-        let rules = Rules {
-            piece_bytes: config.piece_bytes as usize,
-            window: config.window as usize,
-            checksum: false,
-            reliable: false,
-            one_sided: false,
-            has_placed: false,
-            queues: Queues::Short,
-            cable_wait: config.cable_wait,
-        };
-        let engine = Engine::new((0..size).map(|_| None).collect(), Vec::new(), memory, rules, config);
-        let engine = Arc::new(Mutex::new(engine));
-        signals::watch(&engine);
-        Ok(VerbsEndpoint {
-            rank,
-            size,
-            hosts,
-            config: config.clone(),
-            stage: Stage::Opened(opened),
-            engine,
-            slab,
-            keep_alive: None,
-            connected: Vec::new(),
-            places: Vec::new(),
-        })
+        hosts: HostMap,
+        home: Option<SlabSource>,
+        on_wait: OnWait,
+    ) -> VerbsEndpoint {
+        let (rank, config, stage) = (hosts.rank(), config.clone(), Stage::New);
+        VerbsEndpoint { rank, hosts, config, home, on_wait, stage, joined: None }
     }
 
     /// Whether pieces are written into peers' memory; they are sent into receives otherwise.
+    ///
+    /// # Panics
+    /// Before set-up has ended.
     #[must_use]
     pub fn is_one_sided(&self) -> bool {
-        lock(&self.engine).rules.one_sided
+        self.joined().network.engine.lock().rules.one_sided
     }
 
     /// Number of this rank.
@@ -173,18 +146,163 @@ impl VerbsEndpoint {
         self.rank
     }
 
-    /// Drives the engine until `is_done` holds or a connection fails. Returns false at the deadline.
-    fn progress_until(&self, until: Instant, is_done: impl Fn(&Engine) -> bool) -> bool {
-        while Instant::now() < until {
-            let mut engine = lock(&self.engine);
-            let failed = engine.progress().is_err() || engine.tick().is_err();
-            if failed || is_done(&engine) {
-                return true;
+    /// Whether the endpoint uses the same connections as another one of this process.
+    ///
+    /// # Panics
+    /// Before set-up of both has ended.
+    #[must_use]
+    pub fn shares_network_with(&self, other: &VerbsEndpoint) -> bool {
+        Arc::ptr_eq(&self.joined().network, &other.joined().network)
+    }
+
+    fn joined(&self) -> &Joined {
+        self.joined.as_ref().expect("set-up has ended")
+    }
+
+    /// Offers the networks of this process.
+    fn offer(&self) -> Result<(Offers, Vec<Arc<Network>>), TransportError> {
+        let mut name = [0; 8];
+        getrandom::fill(&mut name).map_err(|error| TransportError::Wiring {
+            rank: self.rank,
+            what: format!("the system gives no random number: {error}"),
+        })?;
+        let usable = self.config.networks.usable(&self.config);
+        let networks = usable.iter().filter_map(|network| network.offer()).collect();
+        Ok((Offers { name: u64::from_le_bytes(name), networks }, usable))
+    }
+
+    /// Selects a network that all ranks have offered, with the offers in rank order.
+    ///
+    /// All ranks select the same, from the same messages.
+    fn common<'o>(
+        &self,
+        offers: &'o [Offers],
+        ours: &[Arc<Network>],
+    ) -> Option<(Arc<Network>, Vec<&'o Offer>)> {
+        offers[0].networks.iter().find_map(|first| {
+            let of_rank = |offers: &'o Offers| offers.networks.iter().find(|offer| offer.name == first.name);
+            let found: Vec<&Offer> = offers.iter().map(of_rank).collect::<Option<_>>()?;
+            let members: Vec<u32> = found.iter().map(|offer| offer.member).collect();
+            let is_once = |member: &u32| members.iter().filter(|other| *other == member).count() == 1;
+            let reaches = |offer: &&Offer| !offer.unreachable.iter().any(|rank| members.contains(rank));
+            if !members.iter().all(is_once) || !found.iter().all(reaches) {
+                return None;
             }
-            drop(engine);
-            std::thread::yield_now();
+            let network = ours.iter().find(|network| network.name == first.name)?;
+            network.has_hosts(&members, &self.hosts).then(|| (Arc::clone(network), found))
+        })
+    }
+
+    /// Opens the devices of a new network.
+    fn open_network(&mut self, name: u64) -> Result<(Network, Devices), TransportError> {
+        let home = self.home.as_ref();
+        let slab = |bytes: u64| match home {
+            Some(home) => home.slab(bytes, LINE as u64),
+            None => {
+                let mapping = Arc::new(Mapping::private_for_device(bytes as usize, LINE as u64)?);
+                let len = mapping.len();
+                Ok(Slab::over(mapping, 0..len, Some(LINE as u64)))
+            }
+        };
+        let (network, opened) =
+            Network::open(name, &self.config, self.hosts.clone(), slab, &mut *self.on_wait)?;
+        let devices = network.introduce(opened)?;
+        Ok((network, devices))
+    }
+
+    /// Opens a stream on each lane to each rank that the network connects with this one. `members` are the
+    /// ranks, and `serial` is what rank 0 has given.
+    fn join(
+        &mut self,
+        network: &Arc<Network>,
+        members: Vec<u32>,
+        serial: u32,
+    ) -> Result<(), TransportError> {
+        let mut joined = Joined {
+            members: Arc::new(Members::new(self.rank, members.clone())),
+            streams: vec![None; members.len()],
+            _places: Vec::new(),
+            network: Arc::clone(network),
+        };
+        for (rank, member) in members.iter().enumerate() {
+            if network.connects(network.rank, *member) {
+                joined.streams[rank] = Some([0; LANES]);
+                for lane in 0..LANES {
+                    let number = stream_number(members[0], serial, lane);
+                    let index = joined.open_stream(*member as usize, number)?;
+                    if let Some(streams) = &mut joined.streams[rank] {
+                        streams[lane] = index;
+                    }
+                }
+            }
         }
-        false
+        self.joined = Some(joined);
+        Ok(())
+    }
+
+    /// Answers the offers of all ranks: joins a network that exists, or begins a new one.
+    fn choose(&mut self, ours: &[Arc<Network>], offers: &[Offers]) -> Result<Vec<u8>, TransportError> {
+        if let Some((network, found)) = self.common(offers, ours) {
+            let members = found.iter().map(|offer| offer.member).collect();
+            self.join(&network, members, found[0].serial)?;
+            self.stage = Stage::Waiting(network);
+            return Ok(encode("ready", ()));
+        }
+        let (network, devices) = self.open_network(offers[0].name)?;
+        self.stage = Stage::Introduced(network);
+        Ok(encode("devices", devices))
+    }
+
+    /// Connects the queue pairs of a new network, and joins it as its first communicator.
+    fn connect(&mut self, mut network: Network, rails: &[Rails]) -> Result<Vec<u8>, TransportError> {
+        network.connect(rails)?;
+        network.keep_alive();
+        let network = Arc::new(network);
+        self.join(&network, (0..network.size).collect(), 0)?;
+        self.stage = Stage::Waiting(network);
+        Ok(encode("ready", ()))
+    }
+
+    fn streams(&self) -> Vec<(u32, usize)> {
+        self.joined.as_ref().map_or_else(Vec::new, Joined::streams)
+    }
+}
+
+impl Joined {
+    /// Opens a stream to a member; returns its index.
+    fn open_stream(&mut self, member: usize, number: u32) -> Result<usize, TransportError> {
+        let network = &self.network;
+        let rules = network.engine.lock().rules;
+        let granted = if rules.one_sided {
+            let place = network.slab.allocate(Granted::staging_bytes(&rules))?;
+            let at = network.engine.lock().memory.locate(place.as_ptr(), place.len());
+            self._places.push(place);
+            Granted::new(at.expect("a part of the slab"), &rules)
+        } else {
+            Granted::unused()
+        };
+        let mut engine = network.engine.lock();
+        let index = engine.peer(member).0.open_stream(number, granted)?;
+        if index < MAX_STREAMS {
+            return Ok(index);
+        }
+        let what = format!("rank {member} of the first communicator has {MAX_STREAMS} streams to it already");
+        Err(TransportError::Wiring { rank: network.rank, what })
+    }
+
+    /// All streams, by member and index.
+    fn streams(&self) -> Vec<(u32, usize)> {
+        let by_rank = self.streams.iter().zip(self.members.all());
+        by_rank.flat_map(|(streams, member)| streams.iter().flatten().map(|stream| (*member, *stream))).collect()
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        let mut engine = self.network.engine.lock();
+        for (member, stream) in self.streams() {
+            engine.drive(member as usize, |peer, env| peer.close_stream(env, stream));
+        }
     }
 }
 
@@ -195,33 +313,31 @@ impl Endpoint for VerbsEndpoint {
 
     fn exchange(&mut self, received: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
         match std::mem::replace(&mut self.stage, Stage::Ready) {
-            Stage::Opened(opened) => {
-                let word = self.introduce(opened)?;
-                self.stage = Stage::Introduced;
-                Ok(Some(encode("devices", word)))
+            Stage::New => {
+                let (offers, ours) = self.offer()?;
+                self.stage = Stage::Offered(ours);
+                Ok(Some(encode("networks", offers)))
             }
-            Stage::Introduced => {
+            Stage::Offered(ours) => self.choose(&ours, &decode_all("networks", received)?).map(Some),
+            Stage::Introduced(network) => {
                 let devices: Vec<Devices> = decode_all("devices", received)?;
-                self.agree(&devices);
-                let word = self.probe(&devices)?;
-                self.stage = Stage::Probed(devices);
-                Ok(Some(encode("reach", word)))
+                network.agree(&devices);
+                let reach = network.probe(&devices)?;
+                self.stage = Stage::Probed(network, devices);
+                Ok(Some(encode("reach", reach)))
             }
-            Stage::Probed(devices) => {
+            Stage::Probed(mut network, devices) => {
                 let reach = decode_all("reach", received)?;
-                let word = self.make_rails(&devices, &reach)?;
-                self.stage = Stage::Connecting;
-                Ok(Some(encode("rails", word)))
+                let rails = network.make_rails(&devices, &reach)?;
+                self.stage = Stage::Connecting(network);
+                Ok(Some(encode("rails", rails)))
             }
-            Stage::Connecting => {
-                let rails = decode_all("rails", received)?;
-                self.connect(&rails)?;
-                self.stage = Stage::Waiting;
-                Ok(Some(encode("ready", ())))
+            Stage::Connecting(network) => {
+                self.connect(network, &decode_all("rails", received)?).map(Some)
             }
-            Stage::Waiting => {
+            Stage::Waiting(network) => {
                 decode_all::<()>("ready", received)?;
-                self.keep_alive = Some(KeepAliveThread::start(&self.engine, self.config.keep_alive));
+                self.config.networks.add(&network);
                 Ok(None)
             }
             Stage::Ready => Ok(None),
@@ -229,16 +345,19 @@ impl Endpoint for VerbsEndpoint {
     }
 
     fn connects(&self, a: u32, b: u32) -> bool {
-        self.connected[a as usize][b as usize]
+        let Joined { members, network, .. } = self.joined();
+        network.connects(members.all()[a as usize], members.all()[b as usize])
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
-        assert!(self.connects(self.rank, peer) && usize::from(lane) < STREAMS, "a link to a peer on a lane");
-        Box::new(VerbsLink::new(Arc::clone(&self.engine), peer, lane))
+        let Joined { members, network, streams, .. } = self.joined();
+        let stream = streams[peer as usize].expect("a link to a rank that is connected")[usize::from(lane)];
+        let is_first = lane == 0 && streams.iter().position(Option::is_some) == Some(peer as usize);
+        Box::new(VerbsLink::new(&network.engine, members, (peer, stream), (lane == 0, is_first)))
     }
 
     fn slab(&self) -> &Slab {
-        &self.slab
+        &self.joined().network.slab
     }
 
     unsafe fn register(
@@ -246,64 +365,61 @@ impl Endpoint for VerbsEndpoint {
         start: *mut u8,
         len: usize,
     ) -> Result<Option<Box<dyn RegistrationGuard>>, TransportError> {
-        let mut engine = lock(&self.engine);
+        let Joined { members, network, .. } = self.joined();
+        let mut engine = network.engine.lock();
         if !engine.ports.iter().all(|port| port.capabilities.late_registration) {
             return Ok(None);
         }
-        if !engine.registration_cache.add(start as usize, len) {
+        let owner = Arc::as_ptr(members) as usize;
+        let Some(range) = engine.registration_cache.add(owner, start as usize, len) else {
             return Err(TransportError::AlreadyRegistered { rank: self.rank });
-        }
-        Ok(Some(Box::new(VerbsRegistrationGuard {
-            engine: Arc::downgrade(&self.engine),
-            start: start as usize,
-        })))
+        };
+        Ok(Some(Box::new(VerbsRegistrationGuard { engine: Arc::downgrade(&network.engine), range })))
     }
 
     fn begin_use(&mut self, memory: Span<'_>) {
-        let engine = &mut *lock(&self.engine);
+        let engine = &mut *self.joined().network.engine.lock();
         engine.registration_cache.begin_use(memory.as_ptr() as usize, memory.len(), &mut engine.ports);
     }
 
     fn end_use(&mut self, memory: Span<'_>) {
-        lock(&self.engine).registration_cache.end_use(memory.as_ptr() as usize, memory.len());
+        let mut engine = self.joined().network.engine.lock();
+        engine.registration_cache.end_use(memory.as_ptr() as usize, memory.len());
     }
 
     fn progress_handle(&self) -> Option<Arc<dyn ProgressHandle>> {
-        Some(Arc::new(Driven(Arc::clone(&self.engine))))
+        let Joined { members, network, .. } = self.joined();
+        Some(Arc::new(Driven(Arc::clone(&network.engine), Arc::clone(members))))
     }
 
     fn sleeper(&self) -> Option<Arc<dyn Sleeper>> {
-        Some(Arc::new(DeviceSleeper::new(&self.engine)?))
+        Some(Arc::new(DeviceSleeper::new(&self.joined().network.engine)?))
     }
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
-        preference::rails(&lock(&self.engine), peer)
+        let Joined { members, network, .. } = self.joined();
+        preference::rails(&network.engine.lock(), members.all()[peer as usize])
     }
 
     fn prefer_rail(&mut self, peer: u32, rail: Option<usize>) {
-        preference::prefer(&mut lock(&self.engine), peer, rail);
+        let Joined { members, network, .. } = self.joined();
+        preference::prefer(&mut network.engine.lock(), members.all()[peer as usize], rail);
     }
 
     fn flush(&mut self, within: Duration, _: &dyn Fn(u32) -> bool) -> bool {
-        self.progress_until(Instant::now() + within, Engine::is_drained)
+        let streams = self.streams();
+        let Some(Joined { network, .. }) = &self.joined else { return true };
+        let latest = network.engine.lock().latest();
+        network.progress_until(Instant::now() + within, |engine| engine.is_drained(&streams, &latest))
     }
 
     fn close(&mut self, timeout: Duration) {
         let until = Instant::now() + timeout;
-        self.progress_until(until, Engine::is_drained);
-        lock(&self.engine).send_goodbye();
-        self.progress_until(until, Engine::has_sent_all);
-    }
-}
-
-impl Drop for VerbsEndpoint {
-    fn drop(&mut self) {
-        drop(self.keep_alive.take());
-        signals::forget(&self.engine);
-        // Links hold the engine too. Their later calls must not reach memory that is about to be unmapped.
-        let mut engine = lock(&self.engine);
-        for rank in 0..engine.peers.len() {
-            engine.abort(rank);
+        self.flush(timeout, &|_| false);
+        if let Some(Joined { network, .. }) = &self.joined
+            && Arc::strong_count(network) == 1
+        {
+            network.say_goodbye(until);
         }
     }
 }

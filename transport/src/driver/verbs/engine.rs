@@ -3,7 +3,8 @@
 //! Polling any link polls the completions of all devices, and hands each to its peer. Every few polls it also
 //! checks the clock, the ports and the deadlines. No thread of the driver lies on the path of a message.
 //!
-//! Invariant: completions of an earlier life of a queue pair are dropped.
+//! Invariants: completions of an earlier life of a queue pair are dropped; the error of one peer does not
+//! concern the others.
 
 use super::{
     Notify, VerbsConfig,
@@ -21,7 +22,11 @@ use crate::{
     verbs::{Completion, POLL_BATCH},
 };
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError, TryLockError,
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -51,15 +56,62 @@ pub(super) struct Engine {
     in_a_row: u64,
     /// Completions in a row above which the rank does not sleep.
     pub(super) awake_above: u64,
+    /// Batches of completions taken in.
+    arrivals: u64,
+    /// Threads that sleep until a device has an event.
+    sleepers: u32,
+    /// Whether a peer can't be reached any more.
+    has_broken_peer: bool,
     /// Time at which a message last came, or connections were kept alive.
     last_sign: Instant,
     notify: Notify,
 }
 
-/// Locks an engine. A panic of another thread in a call leaves it usable.
-#[inline]
-pub(super) fn lock(engine: &Mutex<Engine>) -> MutexGuard<'_, Engine> {
-    engine.lock().unwrap_or_else(PoisonError::into_inner)
+/// An engine, and the threads that use it: several communicators of a process may be in calls.
+#[derive(Debug)]
+pub(super) struct SharedEngine {
+    engine: Mutex<Engine>,
+    /// Threads that wait for the lock.
+    waiting: AtomicU32,
+}
+
+impl SharedEngine {
+    pub(super) fn new(engine: Engine) -> SharedEngine {
+        SharedEngine { engine: Mutex::new(engine), waiting: AtomicU32::new(0) }
+    }
+
+    /// Locks the engine. A panic of another thread in a call leaves it usable.
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {
+        self.try_lock().unwrap_or_else(|| self.lock_contended())
+    }
+
+    #[cold]
+    fn lock_contended(&self) -> MutexGuard<'_, Engine> {
+        self.waiting.fetch_add(1, Relaxed);
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Relaxed);
+        engine
+    }
+
+    /// Locks the engine, unless another thread has.
+    #[inline]
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Lets waiting threads have the lock, if there are any. A thread that polls in vain calls this, since it
+    /// would lock again at once.
+    #[inline]
+    pub(super) fn yield_to_waiting(&self) {
+        if self.waiting.load(Relaxed) > 0 {
+            thread::yield_now();
+        }
+    }
 }
 
 impl Engine {
@@ -84,6 +136,9 @@ impl Engine {
             batch: config.poll_batch.clamp(1, POLL_BATCH),
             in_a_row: 0,
             awake_above: u64::MAX,
+            arrivals: 0,
+            sleepers: 0,
+            has_broken_peer: false,
             last_sign: now,
             notify: config.notify,
         }
@@ -100,7 +155,7 @@ impl Engine {
 
     /// Polls all completion queues; returns whether there were completions.
     #[inline]
-    pub(super) fn progress(&mut self) -> Result<bool, TransportError> {
+    pub(super) fn progress(&mut self) -> bool {
         let mut any = false;
         for port in 0..self.ports.len() {
             if self.ports[port].failure.is_some() {
@@ -110,7 +165,7 @@ impl Engine {
             let came = match self.ports[port].receives.poll_up_to(self.batch, &mut batch) {
                 Ok(came) => came,
                 Err(error) => {
-                    self.lose_port(port, &error.into())?;
+                    self.lose_port(port, &error.into());
                     continue;
                 }
             };
@@ -118,75 +173,95 @@ impl Engine {
             self.ports[port].found(came.len());
             if came.is_empty() {
                 self.in_a_row = 0;
-                any |= self.take_sends(port)?;
+                any |= self.take_sends(port);
                 continue;
             }
             self.in_a_row += came.len() as u64;
-            self.take_all(came)?;
+            self.take_all(came);
             any = true;
             if self.polls.polls.is_multiple_of(SENDS_EVERY) {
-                self.take_sends(port)?;
+                self.take_sends(port);
             }
         }
         // The check must not depend on idleness: a rank that sleeps between polls may find a completion every
         // time, if only of a peer's questions.
         self.polls_made = self.polls_made.wrapping_add(1);
         if self.polls_made.is_multiple_of(CLOCK_EVERY) {
-            self.tick()?;
+            self.tick();
         }
-        Ok(any)
+        any
     }
 
     #[inline]
-    fn take_sends(&mut self, port: usize) -> Result<bool, TransportError> {
+    fn take_sends(&mut self, port: usize) -> bool {
         let mut batch = [Completion::default(); POLL_BATCH];
         let came = match self.ports[port].sends.poll_up_to(self.batch, &mut batch) {
             Ok(came) => came,
-            Err(error) => return self.lose_port(port, &error.into()).map(|()| false),
+            Err(error) => {
+                self.lose_port(port, &error.into());
+                return false;
+            }
         };
-        if came.is_empty() {
-            return Ok(false);
-        }
-        self.take_all(came).map(|()| true)
+        self.take_all(came);
+        !came.is_empty()
     }
 
     /// Gives up a device whose completion queue has failed, with all of its rails.
     #[cold]
-    fn lose_port(&mut self, port: usize, error: &TransportError) -> Result<(), TransportError> {
+    fn lose_port(&mut self, port: usize, error: &TransportError) {
         if self.ports[port].failure.is_none() {
             self.ports[port].failure = Some(error.to_string());
-            self.look_at_rails(Instant::now())?;
+            self.look_at_rails(Instant::now());
         }
-        Ok(())
     }
 
     #[inline]
-    fn take_all(&mut self, came: &[Completion]) -> Result<(), TransportError> {
+    fn take_all(&mut self, came: &[Completion]) {
+        self.arrivals += u64::from(!came.is_empty());
         let mut touched = [false; 64];
         for completion in came {
             let id = Id::unpack(completion.id);
             let rank = usize::from(id.peer);
             if self.peers.get(rank).is_some_and(Option::is_some) {
-                let (peer, mut env) = self.peer(rank);
-                peer.take_completion(&mut env, id, completion)?;
+                self.drive(rank, |peer, env| peer.take_completion(env, id, completion));
                 touched[rank % 64] = true;
             }
         }
         for rank in (0..self.peers.len()).filter(|rank| touched[rank % 64]) {
             if self.peers[rank].is_some() {
-                let (peer, mut env) = self.peer(rank);
-                peer.flush(&mut env)?;
+                self.drive(rank, Peer::flush);
             }
         }
-        Ok(())
+    }
+
+    /// Makes a step of a peer. An error gives up that peer, and no other one.
+    #[inline]
+    pub(super) fn drive(
+        &mut self,
+        rank: usize,
+        step: impl FnOnce(&mut Peer, &mut Env<'_>) -> Result<(), TransportError>,
+    ) {
+        let (peer, mut env) = self.peer(rank);
+        if let Err(error) = step(peer, &mut env) {
+            self.give_up(rank, &error);
+        }
+    }
+
+    /// Gives up a peer because of an error.
+    #[cold]
+    pub(super) fn give_up(&mut self, rank: usize, error: &TransportError) {
+        self.has_broken_peer = true;
+        if let Some(peer) = &mut self.peers[rank] {
+            peer.give_up(error);
+        }
     }
 
     /// Checks ports, rails and deadlines, at most once in [`TICK`].
     #[cold]
-    pub(super) fn tick(&mut self) -> Result<(), TransportError> {
+    pub(super) fn tick(&mut self) {
         let now = Instant::now();
         if now.saturating_duration_since(self.last_tick) < TICK {
-            return Ok(());
+            return;
         }
         self.last_tick = now;
         for port in self.ports.iter_mut().filter(|port| port.failure.is_none()) {
@@ -194,30 +269,42 @@ impl Engine {
                 port.failure = Some(error.to_string());
             }
         }
-        self.look_at_rails(now)?;
+        self.look_at_rails(now);
         for rank in 0..self.peers.len() {
             if self.peers[rank].as_ref().is_none_or(Peer::is_broken) {
                 continue;
             }
-            let (peer, mut env) = self.peer(rank);
-            peer.check_pulses(&mut env, now)?;
-            peer.retry(&mut env, now)?;
-            if !env.rules.reliable {
-                peer.probe_placed(&mut env, now)?;
-            }
-            peer.flush(&mut env)?;
+            self.drive(rank, |peer, env| {
+                peer.check_pulses(env, now)?;
+                peer.retry(env, now)?;
+                if !env.rules.reliable {
+                    peer.probe_placed(env, now)?;
+                }
+                peer.flush(env)
+            });
         }
-        Ok(())
     }
 
-    fn look_at_rails(&mut self, now: Instant) -> Result<(), TransportError> {
+    fn look_at_rails(&mut self, now: Instant) {
         for rank in 0..self.peers.len() {
             if self.peers[rank].as_ref().is_some_and(|peer| !peer.is_broken()) {
-                let (peer, mut env) = self.peer(rank);
-                peer.look_at_rails(&mut env, now)?;
+                self.drive(rank, |peer, env| peer.look_at_rails(env, now));
             }
         }
-        Ok(())
+    }
+
+    /// Whether a peer can't be reached any more.
+    #[inline]
+    pub(super) fn has_broken_peer(&self) -> bool {
+        self.has_broken_peer
+    }
+
+    /// Checks that a peer can still be reached.
+    ///
+    /// # Errors
+    /// The reason why it can't.
+    pub(super) fn check(&self, rank: usize) -> Result<(), TransportError> {
+        self.peers[rank].as_ref().map_or(Ok(()), Peer::check)
     }
 
     /// Returns the statistics of all completion queues together.
@@ -230,27 +317,50 @@ impl Engine {
         }
     }
 
-    /// Makes all queue pairs of a peer dead: devices do nothing with memory on their behalf any more.
-    pub(super) fn abort(&mut self, rank: usize) {
-        if let Some(peer) = self.peers.get_mut(rank).and_then(Option::as_mut) {
-            peer.abort();
+    /// Peers that can't be reached any more.
+    pub(super) fn broken_peers(&self) -> Vec<u32> {
+        let is_broken = |rank: &u32| self.peers[*rank as usize].as_ref().is_some_and(|peer| !peer.is_open());
+        (0..self.peers.len() as u32).filter(is_broken).collect()
+    }
+
+    /// Gives up all peers: no call does anything any more.
+    pub(super) fn give_up_all(&mut self) {
+        for rank in 0..self.peers.len() {
+            let what = "this communicator is closed".to_owned();
+            self.give_up(rank, &TransportError::Lost { peer: rank as u32, what });
         }
+    }
+
+    /// Makes all queue pairs dead: devices do nothing with memory on their behalf any more.
+    pub(super) fn kill_queues(&self) {
+        self.peers.iter().flatten().for_each(Peer::kill_queues);
     }
 
     /// Prepares to sleep until a device has an event. Returns false if there are completions already, or were
     /// many in a row.
-    pub(super) fn may_sleep(&mut self) -> bool {
-        if self.in_a_row > self.awake_above {
+    ///
+    /// `seen` is the number of arrivals at the caller's last attempt. A caller sleeps only if nothing has
+    /// arrived since, because another thread may have taken in what the caller waits for.
+    pub(super) fn may_sleep(&mut self, seen: &AtomicU64) -> bool {
+        let is_new = seen.swap(self.arrivals, Relaxed) != self.arrivals;
+        if is_new || self.in_a_row > self.awake_above {
             return false;
         }
         let mut ports = self.ports.iter().filter(|port| port.failure.is_none());
         let is_armed = ports.all(|port| port.receives.arm().is_ok() && port.sends.arm().is_ok());
-        is_armed && matches!(self.progress(), Ok(false))
+        let may_sleep = is_armed && !self.progress();
+        self.sleepers += u32::from(may_sleep);
+        may_sleep
     }
 
-    /// Ends a sleep; `is_woken` tells whether an event of a device has ended it.
+    /// Ends a sleep; `is_woken` tells whether an event of a device has ended it. Events stay until all
+    /// sleepers are awake.
     pub(super) fn has_slept(&mut self, is_woken: bool) {
         self.polls.wake_ups += u64::from(is_woken);
+        self.sleepers -= 1;
+        if self.sleepers > 0 {
+            return;
+        }
         for port in &self.ports {
             if let Some(channel) = &port.channel {
                 channel.drain();
@@ -263,9 +373,9 @@ impl Engine {
     /// The next call finds failures again.
     #[cold]
     pub(super) fn serve_idle(&mut self, keep_alive: Duration) -> bool {
-        let came = self.progress().unwrap_or(false);
+        let came = self.progress();
         let now = Instant::now();
-        let _ = self.tick();
+        self.tick();
         if came {
             self.last_sign = now;
         }
@@ -278,8 +388,8 @@ impl Engine {
             if self.peers[rank].is_none() {
                 continue;
             }
-            let (peer, mut env) = self.peer(rank);
-            let _ = peer.look_after(&mut env, is_silent);
+            self.drive(rank, |peer, env| peer.look_after(env, is_silent));
+            let (peer, env) = self.peer(rank);
             let is_unacknowledged = !env.rules.reliable && !peer.is_acknowledged();
             is_busy |= peer.is_open() && (is_unacknowledged || !peer.is_reachable());
         }
@@ -312,10 +422,19 @@ impl Engine {
         })
     }
 
-    /// Whether all messages are known to have arrived, or cannot be known to.
-    pub(super) fn is_drained(&self) -> bool {
-        self.peers.iter().flatten().all(|peer| {
-            let is_sent = peer.are_pieces_sent() && (self.rules.reliable || peer.is_acknowledged());
+    /// Number of the latest sequenced message to each peer.
+    pub(super) fn latest(&self) -> Vec<u32> {
+        self.peers.iter().map(|peer| peer.as_ref().map_or(0, Peer::latest)).collect()
+    }
+
+    /// Whether all messages of some streams, and all sequenced messages up to the `latest` ones, are known to
+    /// have arrived, or cannot be known to. Streams are given by peer and index.
+    pub(super) fn is_drained(&self, streams: &[(u32, usize)], latest: &[u32]) -> bool {
+        streams.iter().all(|(rank, stream)| {
+            let rank = *rank as usize;
+            let Some(peer) = &self.peers[rank] else { return true };
+            let is_sent =
+                peer.is_stream_sent(*stream) && (self.rules.reliable || peer.is_acknowledged_to(latest[rank]));
             !peer.is_open() || is_sent
         })
     }

@@ -36,7 +36,7 @@ impl HostMap {
         self.are_apart(self.rank, peer as u32)
     }
 
-    fn size(&self) -> u32 {
+    pub(super) fn size(&self) -> u32 {
         self.hosts.len() as u32
     }
 

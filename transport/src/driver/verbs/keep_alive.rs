@@ -2,10 +2,10 @@
 //!
 //! A call drives its messages itself. Between calls this thread repeats messages that a peer has missed,
 //! acknowledges messages that a peer repeats, answers rails that come back, and keeps idle connections alive
-//! (Apple's die after half an hour). An endpoint has one such thread. The thread sleeps nearly all the time,
+//! (Apple's die after half an hour). A network has one such thread. The thread sleeps nearly all the time,
 //! and does nothing while calls are made.
 
-use super::engine::Engine;
+use super::engine::SharedEngine;
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread::{self, JoinHandle},
@@ -26,7 +26,7 @@ pub(super) struct KeepAliveThread {
 
 impl KeepAliveThread {
     /// Starts the thread. If the system refuses it, calls still do all that they need.
-    pub(super) fn start(engine: &Arc<Mutex<Engine>>, keep_alive: Duration) -> KeepAliveThread {
+    pub(super) fn start(engine: &Arc<SharedEngine>, keep_alive: Duration) -> KeepAliveThread {
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
         let (thread_stop, engine) = (Arc::clone(&stop), Arc::downgrade(engine));
         let thread = thread::Builder::new()
@@ -47,7 +47,7 @@ impl Drop for KeepAliveThread {
     }
 }
 
-fn run(stop: &(Mutex<bool>, Condvar), engine: &Weak<Mutex<Engine>>, keep_alive: Duration) {
+fn run(stop: &(Mutex<bool>, Condvar), engine: &Weak<SharedEngine>, keep_alive: Duration) {
     let mut pause = IDLE;
     let mut last_polls = 0;
     loop {
@@ -59,7 +59,7 @@ fn run(stop: &(Mutex<bool>, Condvar), engine: &Weak<Mutex<Engine>>, keep_alive: 
         let Some(engine) = engine.upgrade() else { return };
         // Calls are in progress, and drive all messages themselves. Waiting for the lock would slow them
         // down.
-        let Ok(mut engine) = engine.try_lock() else {
+        let Some(mut engine) = engine.try_lock() else {
             pause = BUSY;
             continue;
         };

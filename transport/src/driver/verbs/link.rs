@@ -1,10 +1,10 @@
 //! The verbs transport as links.
 //!
-//! A link is a stream to a peer of an [`Engine`] that all links of the rank share. Polling one drives them
+//! A link is a stream to a peer of an engine that all links of the process share. Polling one drives them
 //! all.
 
 use super::{
-    engine::{Engine, lock},
+    engine::{Engine, SharedEngine},
     wire::SHORT_PAYLOAD,
 };
 use crate::{
@@ -12,20 +12,89 @@ use crate::{
     TransportError,
     memory::{Span, SpanMut},
 };
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+/// Ranks of a communicator as members of the network.
+#[derive(Debug)]
+pub(super) struct Members {
+    rank: usize,
+    all: Vec<u32>,
+    /// Whether ranks and members have equal numbers.
+    is_first: bool,
+}
+
+impl Members {
+    /// `all` lists the members by rank; `rank` is this one.
+    pub(super) fn new(rank: u32, all: Vec<u32>) -> Members {
+        let is_first = all.iter().copied().eq(0..all.len() as u32);
+        Members { rank: rank as usize, all, is_first }
+    }
+
+    /// Members by rank.
+    pub(super) fn all(&self) -> &[u32] {
+        &self.all
+    }
+
+    /// Checks that all ranks can still be reached.
+    ///
+    /// # Errors
+    /// The error of the first one that can't.
+    #[inline]
+    pub(super) fn check(&self, engine: &Engine) -> Result<(), TransportError> {
+        if !engine.has_broken_peer() {
+            return Ok(());
+        }
+        let others = self.all.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        let checked = others.map(|(_, member)| engine.check(*member as usize)).collect::<Result<(), _>>();
+        checked.map_err(|error| self.renumber(error))
+    }
+
+    /// Names the rank in an error that names a member.
+    #[cold]
+    fn renumber(&self, error: TransportError) -> TransportError {
+        if self.is_first {
+            return error;
+        }
+        let rank_of = |member: u32| {
+            let rank = self.all.iter().position(|other| *other == member);
+            rank.map_or(member, |rank| rank as u32)
+        };
+        match error {
+            TransportError::NoRail { peer, causes } => {
+                let causes = format!("by the ranks of the first communicator: {causes}");
+                TransportError::NoRail { peer: rank_of(peer), causes }
+            }
+            TransportError::Protocol { peer, what } => TransportError::Protocol { peer: rank_of(peer), what },
+            TransportError::Lost { peer, what } => TransportError::Lost { peer: rank_of(peer), what },
+            other => other,
+        }
+    }
+}
 
 /// A lane to a peer.
 #[derive(Debug)]
 pub(super) struct VerbsLink {
-    engine: Arc<Mutex<Engine>>,
+    engine: Arc<SharedEngine>,
+    members: Arc<Members>,
+    /// The member at the other end.
     peer: usize,
-    lane: usize,
+    /// Index of the stream.
+    stream: usize,
+    /// Whether this link reports the counters of the rails, and those of the completion queues.
+    reports: (bool, bool),
     capabilities: Capabilities,
 }
 
 impl VerbsLink {
-    pub(super) fn new(engine: Arc<Mutex<Engine>>, peer: u32, lane: u8) -> VerbsLink {
-        let piece_bytes = lock(&engine).rules.piece_bytes;
+    /// `rank` is at the other end of the stream. `reports` tells whether the link reports the counters of the
+    /// rails to that rank, and those of the completion queues.
+    pub(super) fn new(
+        engine: &Arc<SharedEngine>,
+        members: &Arc<Members>,
+        (rank, stream): (u32, usize),
+        reports: (bool, bool),
+    ) -> VerbsLink {
+        let piece_bytes = engine.lock().rules.piece_bytes;
         let capabilities = Capabilities {
             driver: "verbs",
             inline_bytes: SHORT_PAYLOAD,
@@ -34,7 +103,19 @@ impl VerbsLink {
             pull: false,
             announced: true,
         };
-        VerbsLink { engine, peer: peer as usize, lane: usize::from(lane), capabilities }
+        let (engine, members) = (Arc::clone(engine), Arc::clone(members));
+        let peer = members.all[rank as usize] as usize;
+        VerbsLink { engine, members, peer, stream, reports, capabilities }
+    }
+
+    /// Takes in the error of a call. One that does not say that ranks are in different operations ends the
+    /// use of the peer.
+    #[cold]
+    fn failed(&self, engine: &mut Engine, error: TransportError) -> TransportError {
+        if !matches!(error, TransportError::Mismatch { .. } | TransportError::Length { .. }) {
+            engine.give_up(self.peer, &error);
+        }
+        self.members.renumber(error)
     }
 }
 
@@ -44,15 +125,17 @@ impl Link for VerbsLink {
     }
 
     fn counters(&self) -> Counters {
-        let engine = lock(&self.engine);
-        engine.peers[self.peer].as_ref().map_or(Counters::default(), |peer| peer.counters(self.lane))
+        let engine = self.engine.lock();
+        let Some(peer) = &engine.peers[self.peer] else { return Counters::default() };
+        let mut counters = peer.counters(self.stream);
+        if self.reports.0 {
+            counters += peer.shared_counters();
+        }
+        counters
     }
 
     fn poll_counters(&self) -> PollCounters {
-        let engine = lock(&self.engine);
-        // One link reports for all that share the queues.
-        let is_first = self.lane == 0 && engine.peers.iter().position(Option::is_some) == Some(self.peer);
-        if is_first { engine.poll_counters() } else { PollCounters::default() }
+        if self.reports.1 { self.engine.lock().poll_counters() } else { PollCounters::default() }
     }
 
     #[inline]
@@ -68,14 +151,24 @@ impl Link for VerbsLink {
         src: Span<'_>,
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
-        let mut engine = lock(&self.engine);
-        let (peer, mut env) = engine.peer(self.peer);
-        let progress = peer.poll_send(&mut env, self.lane, state, src, ready)?;
-        if !matches!(progress, SendProgress::Idle | SendProgress::Posted) || !engine.progress()? {
-            return Ok(progress);
+        let mut engine = self.engine.lock();
+        for is_last in [false, true] {
+            let (peer, mut env) = engine.peer(self.peer);
+            let progress = match peer.poll_send(&mut env, self.stream, state, src, ready) {
+                Ok(progress) => progress,
+                Err(error) => return Err(self.failed(&mut engine, error)),
+            };
+            if is_last || !matches!(progress, SendProgress::Idle | SendProgress::Posted) {
+                return Ok(progress);
+            }
+            if !engine.progress() {
+                self.members.check(&engine)?;
+                drop(engine);
+                self.engine.yield_to_waiting();
+                return Ok(progress);
+            }
         }
-        let (peer, mut env) = engine.peer(self.peer);
-        peer.poll_send(&mut env, self.lane, state, src, ready)
+        unreachable!("the second round returns")
     }
 
     #[inline]
@@ -84,18 +177,28 @@ impl Link for VerbsLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
-        let mut engine = lock(&self.engine);
-        let (peer, mut env) = engine.peer(self.peer);
-        let progress = peer.poll_recv(&mut env, self.lane, state, sink)?;
-        if progress != RecvProgress::Idle || !engine.progress()? {
-            return Ok(progress);
+        let mut engine = self.engine.lock();
+        for is_last in [false, true] {
+            let (peer, mut env) = engine.peer(self.peer);
+            let progress = match peer.poll_recv(&mut env, self.stream, state, sink) {
+                Ok(progress) => progress,
+                Err(error) => return Err(self.failed(&mut engine, error)),
+            };
+            if is_last || progress != RecvProgress::Idle {
+                return Ok(progress);
+            }
+            if !engine.progress() {
+                self.members.check(&engine)?;
+                drop(engine);
+                self.engine.yield_to_waiting();
+                return Ok(progress);
+            }
         }
-        let (peer, mut env) = engine.peer(self.peer);
-        peer.poll_recv(&mut env, self.lane, state, sink)
+        unreachable!("the second round returns")
     }
 
     fn peek_digest(&self) -> Option<u64> {
-        lock(&self.engine).peers[self.peer].as_ref().and_then(|peer| peer.peek_digest(self.lane))
+        self.engine.lock().peers[self.peer].as_ref().and_then(|peer| peer.peek_digest(self.stream))
     }
 
     fn announce(
@@ -103,12 +206,15 @@ impl Link for VerbsLink {
         state: &mut RecvState,
         destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
-        let mut engine = lock(&self.engine);
+        let mut engine = self.engine.lock();
         let (peer, mut env) = engine.peer(self.peer);
-        peer.announce(&mut env, self.lane, state, destination)
+        match peer.announce(&mut env, self.stream, state, destination) {
+            Ok(announced) => Ok(announced),
+            Err(error) => Err(self.failed(&mut engine, error)),
+        }
     }
 
     fn abort(&mut self) {
-        lock(&self.engine).abort(self.peer);
+        self.engine.lock().drive(self.peer, |peer, env| peer.end_stream(env, self.stream));
     }
 }

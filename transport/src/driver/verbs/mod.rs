@@ -1,17 +1,20 @@
 //! Ranks that reach each other by RDMA: the main transport.
 //!
-//! [`VerbsEndpoint`] opens the devices of a rank, sets up its connections and gives out links.
+//! [`VerbsEndpoint`] opens the devices of a rank, sets up its connections and gives out links. All
+//! communicators of a process use the same connections.
 //!
 //! | module | content |
 //! |---|---|
-//! | `endpoint`, `setup` | set-up rounds, from the library's name to connected queue pairs |
+//! | `endpoint` | one communicator: its streams and links |
+//! | `network`, `setup` | devices and connections of a process; the rounds in which they are made |
 //! | `descriptions`, `devices`, `wiring`, `host_map` | messages of set-up; devices, rails and hosts |
 //! | `link` | one stream to a peer as a [`crate::Link`] |
 //! | `sleeper`, `keep_alive`, `signals` | waiting without polling; idle connections; ending by a signal |
 //! | `engine` | completion queues, and the peers that they drive |
 //! | `peer` | one peer: joins the parts below |
 //! | `env`, `rules` | resources and rules that the methods of a peer work with |
-//! | `sequence`, `slots`, `stream`, `notice` | numbered messages, slots, order, control messages |
+//! | `sequence`, `slots`, `notice` | numbered messages, slots, control messages |
+//! | `stream`, `streams` | order of the messages of a lane; the streams of all communicators |
 //! | `placed`, `granted`, `staging` | bulk messages in pieces, without and with remote writes |
 //! | `rail`, `handshake`, `pulse`, `attempts` | cables: queue pairs, failure, silence and return |
 //! | `bandwidth`, `preference` | choice between cables, by bandwidth and by the user |
@@ -48,6 +51,7 @@ mod host_map;
 mod keep_alive;
 mod link;
 mod memory;
+mod network;
 mod notice;
 mod peer;
 mod placed;
@@ -66,11 +70,13 @@ mod sleeper;
 mod slots;
 mod staging;
 mod stream;
+mod streams;
 mod wire;
 mod wiring;
 
 pub use endpoint::VerbsEndpoint;
 pub(super) use memory::LINE;
+pub use network::Networks;
 pub use wiring::Matrix;
 
 use std::{path::PathBuf, time::Duration};
@@ -125,6 +131,8 @@ pub struct VerbsConfig {
     pub cable_wait: Duration,
     /// Shows the user that a cable is waited for.
     pub notify: Notify,
+    /// Networks that the endpoint can use, and to which it adds its own.
+    pub networks: Networks,
 }
 
 impl VerbsConfig {
@@ -154,6 +162,7 @@ impl Default for VerbsConfig {
             keep_alive: Duration::from_secs(60),
             cable_wait: Duration::from_secs(10),
             notify: Notify(|_| ()),
+            networks: Networks::default(),
         }
     }
 }

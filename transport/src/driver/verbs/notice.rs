@@ -21,13 +21,16 @@ pub(super) enum Notice {
     /// The placed queues are new.
     PlacedReady(Ready),
     /// Receives are posted for the bulk messages of a stream.
-    Placed { stream: usize, from: u32 },
+    Placed { stream: u32, from: u32 },
     /// A bulk message must travel in slots.
-    Relay { stream: usize, number: u32 },
-    /// The placed queues of a stream are wanted for another one.
-    Revoke { stream: usize },
+    Relay { stream: u32, number: u32 },
+    /// The placed queues of a stream are wanted for another one. `announced` is the number of the next bulk
+    /// message that the sender of this expects on the stream.
+    Revoke { stream: u32, announced: u32 },
     /// Messages of a stream from `until` on wait for the placed queues.
-    Revoked { stream: usize, until: u32 },
+    Revoked { stream: u32, until: u32 },
+    /// A stream has ended at this end, with these counters.
+    Ended { stream: u32, limit: u32, done: u32 },
 }
 
 impl Notice {
@@ -61,15 +64,18 @@ impl Notice {
             Notice::PlacedReady(ready) => (Header::new(Kind::PlacedReady), put(bytemuck::bytes_of(ready))),
             Notice::Placed { stream, from } => (about(Kind::Placed, *stream, *from), 0),
             Notice::Relay { stream, number } => (about(Kind::Relay, *stream, *number), 0),
-            Notice::Revoke { stream } => (about(Kind::Revoke, *stream, 0), 0),
+            Notice::Revoke { stream, announced } => (about(Kind::Revoke, *stream, *announced), 0),
             Notice::Revoked { stream, until } => (about(Kind::Revoked, *stream, *until), 0),
+            Notice::Ended { stream, limit, done } => {
+                (Header { limit: *limit, done: *done, ..about(Kind::Ended, *stream, 0) }, 0)
+            }
         };
         (header, payload, len)
     }
 }
 
-fn about(kind: Kind, stream: usize, value: u32) -> Header {
-    Header { stream: stream as u16, value, ..Header::new(kind) }
+fn about(kind: Kind, stream: u32, value: u32) -> Header {
+    Header { stream, value, ..Header::new(kind) }
 }
 
 #[cfg(test)]

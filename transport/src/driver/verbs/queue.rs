@@ -102,8 +102,8 @@ pub(super) struct Queue {
     marks: VecDeque<Mark>,
     /// Bytes that have left the queue.
     left: u64,
-    /// Pieces whose completion confirms their arrival, with the numbers of their requests.
-    pieces: VecDeque<(u32, u8, u32)>,
+    /// Pieces whose completion confirms their arrival: the request, the stream, and the piece, by number.
+    pieces: VecDeque<(u32, u32, u32)>,
 }
 
 /// A request that asked for its completion, with the totals up to it.
@@ -170,6 +170,11 @@ impl Queue {
         self.pair.connect(ours, theirs)
     }
 
+    /// Changes the rights of the peer.
+    pub(super) fn permit(&self, access: Access) -> Result<(), VerbsError> {
+        self.pair.permit(access)
+    }
+
     /// Makes the queue pair dead: the device does not access memory for it any more.
     pub(super) fn fail(&self) -> Result<(), VerbsError> {
         self.pair.fail()
@@ -231,13 +236,13 @@ impl Queue {
         &mut self,
         run: Run,
         operation: Operation,
-        (stream, piece): (usize, u32),
+        (stream, piece): (u32, u32),
         (confirms, signaled): (bool, bool),
     ) -> Result<bool, PostError> {
         let number = self.posted;
         let posted = self.post(run, operation, confirms || signaled)?;
         if posted && confirms {
-            self.pieces.push_back((number, stream as u8, piece));
+            self.pieces.push_back((number, stream, piece));
         }
         Ok(posted)
     }
@@ -308,7 +313,7 @@ impl Queue {
 
     /// Notes that the request of that number and all before it have left the queue. Calls `arrived` for every
     /// piece whose arrival this confirms. Returns the number of bytes that have left.
-    pub(super) fn complete(&mut self, request: u32, mut arrived: impl FnMut(usize, u32)) -> u64 {
+    pub(super) fn complete(&mut self, request: u32, mut arrived: impl FnMut(u32, u32)) -> u64 {
         self.completed = request.wrapping_add(1);
         let before = self.left;
         while let Some(&mark) = self.marks.front()
@@ -321,7 +326,7 @@ impl Queue {
             && !super::wire::is_before(request, number)
         {
             self.pieces.pop_front();
-            arrived(usize::from(stream), piece);
+            arrived(stream, piece);
         }
         self.left - before
     }

@@ -292,7 +292,7 @@ impl Rail {
         header: &Header,
         payload: &[u8],
     ) -> Result<Run, TransportError> {
-        let header = Header { len: payload.len() as u32, ..*header };
+        let header = Header { len: payload.len() as u16, ..*header };
         let bytes = env.write_message(at, &header, Span::from(payload));
         env.ports[self.ends.port].keys.run(at, bytes)
     }
@@ -392,16 +392,16 @@ impl Rail {
         self.placed_is_new = false;
     }
 
-    /// Connects the queue pairs of messages with headers, in the present life. `is_kept` names the slots that
-    /// hold messages, by queue pair and number.
+    /// Connects the queue pairs of messages with headers, in the present life, with these rights of the peer.
+    /// `is_kept` names the slots that hold messages, by queue pair and number.
     pub(super) fn connect(
         &mut self,
-        rules: &Rules,
+        access: Access,
         is_kept: impl Fn(u8, u32) -> bool,
     ) -> Result<(), VerbsError> {
         let life = self.handshake.life() & 15;
         for (index, ((queue, pool), far)) in self.slot_queues.iter_mut().zip(&self.far.slots).enumerate() {
-            queue.initialize(rules.access())?;
+            queue.initialize(access)?;
             queue.set_life(life);
             queue.connect(&self.ends.near, far)?;
             pool.reset(|slot| is_kept(index as u8, slot));
@@ -413,6 +413,14 @@ impl Rail {
         self.bandwidth = Bandwidth::default();
         self.pulse = Pulse::default();
         Ok(())
+    }
+
+    /// Permits the peer to write to memory that it has grants for.
+    ///
+    /// The peer's queue pairs must be new: requests of earlier ones could otherwise write to memory that has
+    /// another use by now.
+    pub(super) fn permit_writes(&self) -> Result<(), VerbsError> {
+        self.slot_queues.iter().try_for_each(|(queue, _)| queue.permit(Access::Remote))
     }
 
     /// Connects the placed queue, in a new life.

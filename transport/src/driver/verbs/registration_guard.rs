@@ -1,14 +1,14 @@
 //! Registration guard of user memory. Dropping the guard ends the memory's registration with all devices.
 
-use super::engine::{Engine, lock};
+use super::{engine::SharedEngine, registration_cache::RangeId};
 use crate::driver::RegistrationGuard;
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
 
-/// Registration guard, which names the registered memory by its first address.
+/// Registration guard.
 #[derive(Debug)]
 pub(super) struct VerbsRegistrationGuard {
-    pub(super) engine: Weak<Mutex<Engine>>,
-    pub(super) start: usize,
+    pub(super) engine: Weak<SharedEngine>,
+    pub(super) range: RangeId,
 }
 
 impl RegistrationGuard for VerbsRegistrationGuard {}
@@ -16,8 +16,8 @@ impl RegistrationGuard for VerbsRegistrationGuard {}
 impl Drop for VerbsRegistrationGuard {
     fn drop(&mut self) {
         if let Some(engine) = self.engine.upgrade() {
-            let engine = &mut *lock(&engine);
-            engine.registration_cache.remove(self.start, &mut engine.ports);
+            let engine = &mut *engine.lock();
+            engine.registration_cache.remove(self.range, &mut engine.ports);
         }
     }
 }

@@ -93,6 +93,11 @@ impl<M> SendSequence<M> {
         self.first.wrapping_add(self.len()).wrapping_sub(1)
     }
 
+    /// Whether all messages up to this number are acknowledged.
+    pub(super) fn is_acknowledged(&self, number: u32) -> bool {
+        is_before(number, self.first)
+    }
+
     /// Whether a message has been sent, or acknowledged.
     #[inline]
     pub(super) fn is_sent(&self, number: u32) -> bool {

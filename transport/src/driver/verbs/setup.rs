@@ -1,4 +1,4 @@
-//! Set-up rounds of an endpoint: the messages of a rank, and the use of the other ranks' messages.
+//! Set-up rounds of a network: the messages of a rank, and the use of the other ranks' messages.
 //!
 //! `endpoint` runs the rounds. Devices become ports. The rules follow from the least capable device. Trying
 //! all pairs of devices shows which reach each other, and each such pair becomes a rail. Every error names
@@ -7,10 +7,8 @@
 use super::{
     descriptions::{Device, Devices, End, Rails, Reach, parse_gid},
     devices::OpenDevice,
-    endpoint::VerbsEndpoint,
-    engine::lock,
-    granted::Granted,
     memory::DeviceKeys,
+    network::Network,
     peer::Peer,
     placed::Placed,
     port::Port,
@@ -18,12 +16,11 @@ use super::{
     rail::{self, Ends, PLACED, Rail},
     rules::Rules,
     slots::{Queues, SendStore},
-    wire::{FRAME_BYTES, STREAMS},
+    wire::FRAME_BYTES,
     wiring::{DevicePair, check_matrices, connects, detected_cables, digest, matrix_cables},
 };
 use crate::{
     TransportError,
-    driver::Endpoint,
     verbs::{
         Access, Channel, CompletionQueue, Context, LocalAddress, Mtu, QpType, QueuePairSpec, RemoteAddress,
     },
@@ -40,10 +37,10 @@ const INLINE_BYTES: u32 = 256;
 /// have room for is used.
 const FRAMED_LEVELS: [u32; 3] = [3, 2, 1];
 
-impl VerbsEndpoint {
+impl Network {
     /// Makes ports of the opened devices; returns their descriptions for the other ranks.
     pub(super) fn introduce(&self, opened: Vec<OpenDevice>) -> Result<Devices, TransportError> {
-        let mut engine = lock(&self.engine);
+        let mut engine = self.engine.lock();
         let memory = engine.memory.clone();
         let mut descriptions = Vec::new();
         for device in opened {
@@ -97,7 +94,7 @@ impl VerbsEndpoint {
     /// Derives the rules from the least capable device of all ranks.
     pub(super) fn agree(&self, devices: &[Devices]) {
         let all = || devices.iter().flat_map(|devices| &devices.devices);
-        let rules = &mut lock(&self.engine).rules;
+        let rules = &mut self.engine.lock().rules;
         rules.reliable = all().all(|device| device.reliable) && self.config.reliable != Some(false);
         rules.one_sided = all().all(|device| device.one_sided);
         rules.checksum = self.config.checksum.unwrap_or(!rules.reliable);
@@ -111,7 +108,7 @@ impl VerbsEndpoint {
     }
 
     fn service(&self) -> QpType {
-        if lock(&self.engine).rules.reliable { QpType::RC } else { QpType::UC }
+        if self.engine.lock().rules.reliable { QpType::RC } else { QpType::UC }
     }
 
     /// Tries which devices of this rank reach which devices of other ranks. With a matrix there is nothing to
@@ -123,7 +120,7 @@ impl VerbsEndpoint {
             return Ok(reach);
         }
         let service = self.service();
-        let engine = lock(&self.engine);
+        let engine = self.engine.lock();
         for (ours, port) in engine.ports.iter().enumerate() {
             self.hosts.check_probing(port.name(), port.capabilities.max_queue_pairs)?;
             let spec = QueuePairSpec { service, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
@@ -172,7 +169,7 @@ impl VerbsEndpoint {
         let rank = self.rank;
         self.note_reach(devices, reach)?;
         self.choose_queues(devices, reach)?;
-        let rules = lock(&self.engine).rules;
+        let rules = self.engine.lock().rules;
         let peers: Vec<u32> = (0..self.size).filter(|peer| self.connects(rank, *peer)).collect();
         for peer in peers {
             let cables = self.cables(peer, devices, reach)?;
@@ -183,25 +180,19 @@ impl VerbsEndpoint {
                 message.rails.push(end);
             }
             let made = self.make_peer(peer, rails, &rules)?;
-            lock(&self.engine).peers[peer as usize] = Some(made);
+            self.engine.lock().peers[peer as usize] = Some(made);
         }
         Ok(message)
     }
 
-    /// Creates a peer, with places for the messages to it and for the bulk messages of both directions.
+    /// Creates a peer, with places for the messages to it and for bulk messages that meet receives.
     fn make_peer(&mut self, peer: u32, rails: Vec<Rail>, rules: &Rules) -> Result<Peer, TransportError> {
         let store = SendStore::new(rules.queues, self.place(rules.queues.send_bytes())?);
         let mut placed = None;
-        let mut granted = Vec::new();
         if rules.has_placed {
             placed = Some(Placed::new(rails.len(), self.place(Placed::staging_bytes(rules))?, rules));
         }
-        if rules.one_sided {
-            for _ in 0..STREAMS {
-                granted.push(Granted::new(self.place(Granted::staging_bytes(rules))?, rules));
-            }
-        }
-        Ok(Peer::new((peer, self.rank < peer), rails, store, placed, granted))
+        Ok(Peer::new((peer, self.rank < peer), rails, store, placed))
     }
 
     /// Chooses the queue pairs of a rail: as many as every device of every rank has room for on all of its
@@ -226,7 +217,7 @@ impl VerbsEndpoint {
             .flat_map(|(device, ranks)| ranks.into_iter().map(move |rank| (rank, device.clone())))
             .collect();
         let rails: Vec<(u32, &str)> = rails.iter().map(|(rank, device)| (*rank, device.as_str())).collect();
-        let mut engine = lock(&self.engine);
+        let mut engine = self.engine.lock();
         let level = match engine.rules.one_sided {
             true => 1,
             false => FRAMED_LEVELS.into_iter().find(|level| *level <= fits).unwrap_or(1),
@@ -274,10 +265,10 @@ impl VerbsEndpoint {
         cable: DevicePair,
         devices: &[Devices],
     ) -> Result<(Rail, End), TransportError> {
-        let rules = lock(&self.engine).rules;
+        let rules = self.engine.lock().rules;
         let base = self.place(rail::rail_bytes(&rules))?;
         let service = self.service();
-        let engine = lock(&self.engine);
+        let engine = self.engine.lock();
         let port = &engine.ports[cable.ours];
         let description = &devices[peer as usize].devices[cable.theirs];
         let psn = 0x00b1_0000 | (self.rank & 0xff) << 8 | index as u32;
@@ -322,17 +313,17 @@ impl VerbsEndpoint {
         Ok((Rail::new(ends, far, rules.queues, pairs, placed, base), end))
     }
 
-    /// Allocates bytes of the slab for the life of the endpoint; returns their offset.
+    /// Allocates bytes of the slab for the life of the network; returns their offset.
     fn place(&mut self, bytes: usize) -> Result<usize, TransportError> {
         let place = self.slab.allocate(bytes)?;
-        let offset = lock(&self.engine).memory.locate(place.as_ptr(), bytes).expect("a part of the slab");
+        let offset = self.engine.lock().memory.locate(place.as_ptr(), bytes).expect("a part of the slab");
         self.places.push(place);
         Ok(offset)
     }
 
     /// Connects all queue pairs and posts their receives.
     pub(super) fn connect(&self, messages: &[Rails]) -> Result<(), TransportError> {
-        let mut engine = lock(&self.engine);
+        let mut engine = self.engine.lock();
         for peer in (0..self.size).filter(|peer| *peer != self.rank) {
             let ends: Vec<&End> =
                 messages[peer as usize].rails.iter().filter(|end| end.peer == self.rank).collect();

@@ -4,14 +4,14 @@
 //! killed with work in progress. This module handles signals that end the process and for which the program
 //! has no handler: it first ends queue pairs and registrations, and then the process, by the same signal.
 //!
-//! One thread of the process waits for signals, from the first endpoint on. While there is no endpoint, and
+//! One thread of the process waits for signals, from the first network on. While there is no network, and
 //! in a child after a fork, signals have their default action.
 //!
 //! # Safety
 //! The disposition of a signal is only queried, into a buffer of the right size. The fork handler, which runs
 //! in the child, only stores to an atomic.
 
-use super::engine::Engine;
+use super::engine::SharedEngine;
 use std::{
     io::Read,
     mem::MaybeUninit,
@@ -34,21 +34,21 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 struct Watch {
     /// Whether signals have their default action.
     uses_default: Arc<AtomicBool>,
-    engines: Mutex<Vec<Weak<Mutex<Engine>>>>,
+    engines: Mutex<Vec<Weak<SharedEngine>>>,
 }
 
 static WATCH: OnceLock<Option<Watch>> = OnceLock::new();
 
 /// Disconnects the engine in order if a signal ends the process, until [`forget`] is called.
-pub(super) fn watch(engine: &Arc<Mutex<Engine>>) {
+pub(super) fn watch(engine: &Arc<SharedEngine>) {
     let Some(watch) = WATCH.get_or_init(|| install().ok()) else { return };
     let mut engines = watch.engines.lock().unwrap_or_else(PoisonError::into_inner);
     engines.push(Arc::downgrade(engine));
     watch.uses_default.store(false, SeqCst);
 }
 
-/// Removes an engine whose endpoint is dropped.
-pub(super) fn forget(engine: &Arc<Mutex<Engine>>) {
+/// Removes an engine that ends.
+pub(super) fn forget(engine: &Arc<SharedEngine>) {
     let Some(Some(watch)) = WATCH.get() else { return };
     let mut engines = watch.engines.lock().unwrap_or_else(PoisonError::into_inner);
     let removed = Arc::as_ptr(engine);
@@ -106,11 +106,11 @@ fn handle_signals(mut reader: UnixStream, received: &AtomicI32) {
 /// Ends all engines whose lock becomes free within [`END_TIMEOUT`].
 ///
 /// The locks are never released: a thread in a call waits for its lock until the process ends.
-fn end_all(engines: &[Weak<Mutex<Engine>>]) {
+fn end_all(engines: &[Weak<SharedEngine>]) {
     let deadline = Instant::now() + END_TIMEOUT;
     for engine in engines.iter().filter_map(Weak::upgrade) {
         loop {
-            if let Ok(mut engine) = engine.try_lock() {
+            if let Some(mut engine) = engine.try_lock() {
                 engine.end();
                 std::mem::forget(engine);
                 break;

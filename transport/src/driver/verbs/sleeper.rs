@@ -3,22 +3,26 @@
 //! A rank whose wait is long requests an event for the next completion, polls once more, and then sleeps on
 //! the descriptors of its devices: completion channels and asynchronous events. It does not sleep after many
 //! completions in a row: more are about to come, and polling costs less than an event.
+//!
+//! Threads of several communicators may sleep at a time. An event wakes all of them.
 
-use super::engine::{Engine, lock};
+use super::engine::SharedEngine;
 use crate::Sleeper;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::OwnedFd,
 };
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
 /// Sleeper that wakes when a device of the engine has an event.
 #[derive(Debug)]
 pub(super) struct DeviceSleeper {
-    engine: Arc<Mutex<Engine>>,
+    engine: Arc<SharedEngine>,
+    /// Arrivals at the last attempt to sleep.
+    seen: AtomicU64,
     /// Duplicated descriptors of the completion channels and of the asynchronous events.
     descriptors: Vec<OwnedFd>,
 }
@@ -27,22 +31,23 @@ impl DeviceSleeper {
     /// Creates a sleeper for all devices of the engine.
     ///
     /// Returns `None` if there is no device, or if one has no completion channel.
-    pub(super) fn new(engine: &Arc<Mutex<Engine>>) -> Option<DeviceSleeper> {
+    pub(super) fn new(engine: &Arc<SharedEngine>) -> Option<DeviceSleeper> {
         let mut descriptors = Vec::new();
-        for port in &lock(engine).ports {
+        for port in &engine.lock().ports {
             let channel = port.channel.as_ref()?;
             descriptors.push(channel.fd().try_clone_to_owned().ok()?);
             if let Some(events) = port.context.async_fd() {
                 descriptors.push(events.try_clone_to_owned().ok()?);
             }
         }
-        (!descriptors.is_empty()).then(|| DeviceSleeper { engine: Arc::clone(engine), descriptors })
+        let seen = AtomicU64::new(u64::MAX);
+        (!descriptors.is_empty()).then(|| DeviceSleeper { engine: Arc::clone(engine), seen, descriptors })
     }
 }
 
 impl Sleeper for DeviceSleeper {
     fn sleep(&self, max: Duration) {
-        if !lock(&self.engine).may_sleep() {
+        if !self.engine.lock().may_sleep(&self.seen) {
             return;
         }
         let mut waiting: Vec<PollFd<'_>> =
@@ -50,6 +55,6 @@ impl Sleeper for DeviceSleeper {
         let timeout = Timespec { tv_sec: max.as_secs() as i64, tv_nsec: max.subsec_nanos().into() };
         // The cause of the wake-up does not matter: the next poll finds it.
         let woken = poll(&mut waiting, Some(&timeout)).is_ok_and(|ready| ready > 0);
-        lock(&self.engine).has_slept(woken);
+        self.engine.lock().has_slept(woken);
     }
 }

@@ -32,6 +32,11 @@ pub(super) fn staging(base: usize, piece_bytes: usize) -> (SendStages, RecvStage
     (send, recv)
 }
 
+/// No staging places, for either direction.
+pub(super) fn no_staging() -> (SendStages, RecvStages) {
+    (SendStages { free: Vec::new(), base: 0, bytes: 0 }, RecvStages { base: 0, bytes: 0 })
+}
+
 /// Staging places of a sender.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct SendStages {

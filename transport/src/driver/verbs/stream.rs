@@ -10,7 +10,10 @@
 //!
 //! This module is pure, except that it holds counters.
 
-use super::wire::{CONFIRM, Header, Kind, OFFSET_UNIT, is_before};
+use super::{
+    granted::Granted,
+    wire::{CONFIRM, Header, Kind, OFFSET_UNIT, is_before},
+};
 use crate::{Counters, RecvState, SendState, SizeClass, TransportError};
 use std::collections::VecDeque;
 
@@ -53,7 +56,7 @@ impl Fragment {
     pub(super) fn new(header: &Header, bytes: Bytes) -> Fragment {
         Fragment {
             bytes,
-            len: header.len as usize,
+            len: usize::from(header.len),
             is_head: header.kind == Kind::Head as u8,
             digest: header.digest,
             total: header.total,
@@ -201,7 +204,7 @@ pub(super) struct RecvStream {
 
 impl RecvStream {
     fn new() -> RecvStream {
-        let fragments = VecDeque::with_capacity(CREDITS as usize);
+        let fragments = VecDeque::new();
         RecvStream { message: 0, fragments, matched: 0, told_limit: CREDITS, has_head: false, announced: 0 }
     }
 
@@ -222,6 +225,11 @@ impl RecvStream {
     pub(super) fn pop(&mut self) -> Option<Fragment> {
         self.matched = self.matched.wrapping_add(1);
         self.fragments.pop_front()
+    }
+
+    /// Takes out all fragments of an ended stream.
+    pub(super) fn drop_fragments(&mut self) -> VecDeque<Fragment> {
+        std::mem::take(&mut self.fragments)
     }
 
     /// Number of the message that is being received.
@@ -288,14 +296,69 @@ impl RecvStream {
 /// Both directions.
 #[derive(Debug)]
 pub(super) struct Stream {
+    /// Number of the stream, equal at both ends.
+    number: u32,
     pub(super) send: SendStream,
     pub(super) recv: RecvStream,
     pub(super) counters: Counters,
+    /// Pieces of bulk messages by remote writes; unused where pieces meet receives.
+    pub(super) granted: Granted,
+    /// Whether the stream has ended at one of the two ends: nothing is sent on it any more.
+    pub(super) is_ended: bool,
+    /// Whether the peer has been told that it has ended here.
+    pub(super) has_told_end: bool,
+    /// Whether a send waits for a counter of the peer.
+    pub(super) wants_word: bool,
+    /// Whether the peer waits for the counters of this stream.
+    pub(super) must_tell: bool,
+    /// Operation of the peer that differs from ours, once a grant has shown it.
+    pub(super) difference: Option<Difference>,
+}
+
+/// Difference between the operations of two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Difference {
+    /// Digests of the operations.
+    Digest { expected: u64, found: u64 },
+    /// Lengths of the message in bytes.
+    Length { expected: u64, found: u64 },
+}
+
+impl From<Difference> for TransportError {
+    fn from(difference: Difference) -> TransportError {
+        match difference {
+            Difference::Digest { expected, found } => TransportError::Mismatch { expected, found },
+            Difference::Length { expected, found } => TransportError::Length { expected, found },
+        }
+    }
 }
 
 impl Stream {
-    pub(super) fn new() -> Stream {
-        Stream { send: SendStream::new(), recv: RecvStream::new(), counters: Counters::default() }
+    pub(super) fn new(number: u32, granted: Granted) -> Stream {
+        Stream {
+            number,
+            send: SendStream::new(),
+            recv: RecvStream::new(),
+            counters: Counters::default(),
+            granted,
+            is_ended: false,
+            has_told_end: false,
+            wants_word: false,
+            must_tell: false,
+            difference: None,
+        }
+    }
+
+    /// Number of the stream, equal at both ends.
+    #[inline]
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Number of the pieces that were granted and have arrived.
+    #[inline]
+    pub(super) fn done(&self) -> u32 {
+        self.granted.recv.done()
     }
 }
 
@@ -304,7 +367,7 @@ mod tests {
     use super::*;
     use crate::Protocol;
 
-    fn fragment(state: &SendState, stream: &SendStream, total: usize, len: u32) -> Fragment {
+    fn fragment(state: &SendState, stream: &SendStream, total: usize, len: u16) -> Fragment {
         let header = Header { len, ..stream.fragment(state, total, 0) };
         Fragment::new(&header, Bytes::Heap(Box::default()))
     }

@@ -11,10 +11,12 @@ use bytemuck::{Pod, Zeroable};
 #[cfg(not(target_endian = "little"))]
 compile_error!("the verbs driver's messages are little-endian");
 
-/// Streams between two ranks: one for each lane.
-pub(super) const STREAMS: usize = 2;
+/// Lanes of a communicator between two ranks. Each is a stream.
+pub(super) const LANES: usize = 2;
+/// In [`Header::stream`]: the message belongs to no stream, and carries the counters of none.
+pub(super) const NO_STREAM: u32 = u32::MAX;
 /// Version of everything in this file; equal at both ends.
-pub(super) const VERSION: u8 = 5;
+pub(super) const VERSION: u8 = 6;
 const MAGIC: u16 = 0x7bcc;
 /// Bytes of a frame, on devices that count in frames.
 pub(super) const FRAME_BYTES: usize = 4096;
@@ -59,6 +61,8 @@ pub(super) enum Kind {
     Revoke = 11,
     /// `*` Bulk messages of the stream from number `value` on wait for a new [`Kind::Placed`].
     Revoked = 12,
+    /// `*` The stream has ended at the sender's end before all of its messages were received.
+    Ended = 13,
     /// Acknowledges, with the counters of every header and selective acknowledgements.
     Ack = 16,
     /// The queue pairs of a rail are new at the sender's end.
@@ -80,7 +84,7 @@ pub(super) enum Kind {
 impl Kind {
     fn from_number(number: u8) -> Option<Kind> {
         use Kind::{
-            Ack, Arrived, Eager, Goodbye, Grants, Head, Hello, Ping, Placed, PlacedDown, PlacedReady, Pong,
+            Ack, Arrived, Eager, Ended, Goodbye, Grants, Head, Hello, Ping, Placed, PlacedDown, PlacedReady, Pong,
             Probe, RailDown, Relay, Reply, Revoke, Revoked, Sent, Trailer,
         };
         [
@@ -96,6 +100,7 @@ impl Kind {
             Relay,
             Revoke,
             Revoked,
+            Ended,
             Ack,
             Hello,
             Ping,
@@ -133,10 +138,10 @@ pub(super) struct Header {
     pub(super) kind: u8,
     /// Number of a sequenced message.
     pub(super) seq: u32,
+    /// Number of the stream that the message and its counters belong to, or [`NO_STREAM`].
+    pub(super) stream: u32,
     /// Bytes after the header.
-    pub(super) len: u32,
-    /// Stream that the message and its counters belong to.
-    pub(super) stream: u16,
+    pub(super) len: u16,
     pub(super) flags: u8,
     pub(super) zero: u8,
     /// Life of the rail at the sender's end.
@@ -170,7 +175,7 @@ const _: () = assert!(size_of::<Header>() == 64 && SHORT_PAYLOAD.is_multiple_of(
 
 impl Header {
     pub(super) fn new(kind: Kind) -> Header {
-        Header { magic: MAGIC, version: VERSION, kind: kind as u8, ..Header::zeroed() }
+        Header { magic: MAGIC, version: VERSION, kind: kind as u8, stream: NO_STREAM, ..Header::zeroed() }
     }
 
     /// Returns the kind of a message of `bytes` bytes that begins with this header, or why it is not valid.
@@ -184,11 +189,8 @@ impl Header {
             return Err("a message of another version");
         }
         let Some(kind) = Kind::from_number(self.kind) else { return Err("a message of no known kind") };
-        if self.len as usize > bytes - size_of::<Header>() {
+        if usize::from(self.len) > bytes - size_of::<Header>() {
             return Err("a message that is shorter than its header says");
-        }
-        if usize::from(self.stream) >= STREAMS {
-            return Err("a message for a stream that does not exist");
         }
         Ok(kind)
     }
@@ -225,15 +227,19 @@ pub(super) struct Grant {
     pub(super) len: u32,
     /// Key of the memory, for the granted rail.
     pub(super) rkey: u32,
-    pub(super) stream: u8,
+    /// Number of the stream.
+    pub(super) stream: u32,
+    /// Immediate data of the write, by which the granting rank knows the piece; see [`immediate`].
+    pub(super) immediate: u32,
     pub(super) rail: u8,
     /// Number of earlier grants of the piece; wraps.
     pub(super) attempt: u8,
     /// Life of the rail at the granting end. The grant is void in any other.
     pub(super) life: u8,
+    pub(super) zero: u8,
 }
 
-const _: () = assert!(size_of::<Grant>() == 48);
+const _: () = assert!(size_of::<Grant>() == 56);
 
 /// Name of a piece, with its checksum where that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -241,6 +247,7 @@ const _: () = assert!(size_of::<Grant>() == 48);
 pub(super) struct Mark {
     pub(super) piece: u32,
     pub(super) crc: u32,
+    /// Number of the stream.
     pub(super) stream: u32,
     /// Attempt of the grant, or epoch of the placed queues.
     pub(super) attempt: u32,
@@ -272,20 +279,24 @@ pub(super) struct Ready {
 /// In [`Ready`]: no rail has a new placed queue, so any rail may carry the message.
 pub(super) const ANY_RAIL: u32 = u32::MAX;
 
-/// Returns a piece of a stream as 32 bits of immediate data: the stream, and the low bits of the number.
+/// Streams to a peer that may be open at a time where pieces are granted.
+pub(super) const MAX_STREAMS: usize = 1 << (32 - PIECE_BITS);
+/// Bits of immediate data that hold the low bits of a piece's number.
+const PIECE_BITS: u32 = 20;
+
+/// Returns a piece as 32 bits of immediate data: the granting rank's index of the stream, and the low bits of
+/// the piece's number.
 pub(super) fn immediate(stream: usize, piece: u32) -> u32 {
-    (stream as u32) << 28 | piece & 0x0fff_ffff
+    (stream as u32) << PIECE_BITS | piece & ((1 << PIECE_BITS) - 1)
 }
 
-/// Returns the stream that immediate data names, and the piece nearest to `near(stream)` with these low bits.
-pub(super) fn piece_of(immediate: u32, near: impl Fn(usize) -> u32) -> Option<(usize, u32)> {
-    let stream = (immediate >> 28) as usize;
-    if stream >= STREAMS {
-        return None;
-    }
-    let near = near(stream);
-    // The difference of the low 28 bits, with its sign.
-    let ahead = (immediate.wrapping_sub(near) << 4) as i32 >> 4;
+/// Returns the index of the stream that immediate data names, and the piece nearest to `near(stream)` with
+/// these low bits; `None` if `near` knows no such stream.
+pub(super) fn piece_of(immediate: u32, near: impl Fn(usize) -> Option<u32>) -> Option<(usize, u32)> {
+    let stream = (immediate >> PIECE_BITS) as usize;
+    let near = near(stream)?;
+    // The difference of the low bits, with its sign.
+    let ahead = (immediate.wrapping_sub(near) << (32 - PIECE_BITS)) as i32 >> (32 - PIECE_BITS);
     Some((stream, near.wrapping_add(ahead as u32)))
 }
 
@@ -306,15 +317,16 @@ mod tests {
 
     #[test]
     fn immediate_data_names_the_piece_nearest_to_the_expected_one() {
-        for near in [0, 5, 0x0fff_fffe, 0x1000_0001, u32::MAX - 1] {
+        for near in [0, 5, 0x000f_fffe, 0x1000_0001, u32::MAX - 1] {
             for ahead in [0u32, 1, 63, u32::MAX, u32::MAX - 62] {
-                for stream in 0..STREAMS {
+                for stream in [0, 1, MAX_STREAMS - 1] {
                     let piece = near.wrapping_add(ahead);
-                    assert_eq!(piece_of(immediate(stream, piece), |_| near), Some((stream, piece)));
+                    let near = |index| (index == stream).then_some(near);
+                    assert_eq!(piece_of(immediate(stream, piece), near), Some((stream, piece)));
                 }
             }
         }
-        assert_eq!(piece_of(0x7000_0000, |_| 0), None);
+        assert_eq!(piece_of(0x7000_0000, |_| None), None);
     }
 
     #[test]
@@ -338,8 +350,7 @@ mod tests {
             Header { magic: 1, ..good },
             Header { version: 9, ..good },
             Header { kind: 0, ..good },
-            Header { kind: 13, ..good },
-            Header { stream: 2, ..good },
+            Header { kind: 14, ..good },
         ] {
             broken.checked(bytes).expect_err("broken");
         }

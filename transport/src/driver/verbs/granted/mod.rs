@@ -21,7 +21,7 @@ mod send;
 
 use super::{
     rules::Rules,
-    staging::{staging, staging_bytes},
+    staging::{no_staging, staging, staging_bytes},
 };
 pub(super) use receive::{Came, GrantedRecv};
 pub(super) use send::{GrantedSend, SendPiece};
@@ -38,6 +38,23 @@ impl Granted {
     pub(super) fn new(base: usize, rules: &Rules) -> Granted {
         let (send, recv) = staging(base, rules.piece_bytes);
         Granted { send: GrantedSend::new(send), recv: GrantedRecv::new(recv) }
+    }
+
+    /// Both directions of a stream that has no granted pieces.
+    pub(super) fn unused() -> Granted {
+        let (send, recv) = no_staging();
+        Granted { send: GrantedSend::new(send), recv: GrantedRecv::new(recv) }
+    }
+
+    /// Whether devices may still access memory of this stream, at either end.
+    pub(super) fn is_in_use(&self) -> bool {
+        !self.send.is_idle() || self.recv.is_granted()
+    }
+
+    /// Drops all messages and pieces. No device may access their memory any more.
+    pub(super) fn clear(&mut self) {
+        self.send.clear();
+        self.recv.clear();
     }
 
     /// Bytes of the slab that staging needs for one stream.

@@ -74,9 +74,9 @@ pub(in crate::driver::verbs) struct GrantedRecv {
 impl GrantedRecv {
     pub(super) fn new(stages: RecvStages) -> GrantedRecv {
         GrantedRecv {
-            messages: VecDeque::with_capacity(ANNOUNCED),
+            messages: VecDeque::new(),
             first_message: 0,
-            pieces: VecDeque::with_capacity(PIECES),
+            pieces: VecDeque::new(),
             first_piece: 0,
             done: 0,
             told_done: 0,
@@ -84,6 +84,21 @@ impl GrantedRecv {
             held: 0,
             stages,
         }
+    }
+
+    /// Whether a piece is granted that has not arrived, so that the peer may write to its place.
+    pub(super) fn is_granted(&self) -> bool {
+        self.outstanding > self.held
+    }
+
+    /// Drops all messages and pieces. Later pieces have later numbers.
+    pub(super) fn clear(&mut self) {
+        self.first_message = self.first_message.wrapping_add(self.messages.len() as u32);
+        self.first_piece = self.end();
+        self.done = self.first_piece;
+        self.messages.clear();
+        self.pieces.clear();
+        (self.outstanding, self.held) = (0, 0);
     }
 
     #[inline]

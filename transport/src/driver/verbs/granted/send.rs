@@ -53,12 +53,27 @@ pub(in crate::driver::verbs) struct GrantedSend {
 impl GrantedSend {
     pub(super) fn new(stages: SendStages) -> GrantedSend {
         GrantedSend {
-            grants: VecDeque::with_capacity(PIECES),
+            grants: VecDeque::new(),
             again: VecDeque::new(),
-            pieces: VecDeque::with_capacity(PIECES),
+            pieces: VecDeque::new(),
             first: 0,
             stages,
         }
+    }
+
+    /// Drops all grants and pieces. Later pieces have later numbers.
+    pub(super) fn clear(&mut self) {
+        self.grants.clear();
+        self.again.clear();
+        while !self.pieces.is_empty() {
+            self.pop();
+        }
+    }
+
+    /// Drops all grants: the peer's end of the stream has ended.
+    pub(in crate::driver::verbs) fn drop_grants(&mut self) {
+        self.grants.clear();
+        self.again.clear();
     }
 
     /// Number of the next new piece.

@@ -9,6 +9,7 @@ use crate::{
         env::Env,
         queue::{Id, RequestKind},
         rail::PLACED,
+        stream::Stream,
         wire::piece_of,
     },
     verbs::{Completion, WcOpcode, WcStatus, explain},
@@ -45,10 +46,13 @@ impl Peer {
         }
         match id.kind {
             RequestKind::Sent => {
-                let granted = &mut self.granted;
+                let streams = &mut self.streams;
                 let Some(queue) = rail.queue_mut(id.queue) else { return Ok(()) };
-                let left =
-                    queue.complete(id.value, |stream, piece| granted[stream].send.arrived(piece, index));
+                let left = queue.complete(id.value, |number, piece| {
+                    if let Some(stream) = streams.find(number) {
+                        streams[stream].granted.send.arrived(piece, index);
+                    }
+                });
                 if several {
                     rail.bandwidth.left(left, Instant::now());
                 }
@@ -62,9 +66,11 @@ impl Peer {
                     return Ok(());
                 }
                 self.rails[index].pulse.beat();
-                let near = |stream: usize| self.granted.get(stream).map_or(0, |granted| granted.recv.done());
-                let piece = piece_of(completion.imm.unwrap_or_default(), near);
-                let piece = piece.ok_or_else(|| self.protocol("a number of no piece"))?;
+                let near = |stream: usize| self.streams.get(stream).map(Stream::done);
+                let Some(piece) = piece_of(completion.imm.unwrap_or_default(), near) else {
+                    // Its stream is closed.
+                    return Ok(());
+                };
                 self.written(env, index, piece)
             }
             RequestKind::Slot => self.receive(env, (index, id.queue, id.value), completion.bytes as usize),

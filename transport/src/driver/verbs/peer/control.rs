@@ -9,7 +9,8 @@ use crate::{
     driver::verbs::{
         attempts::Retry,
         env::Env,
-        wire::{ASK, GRANTS_PER_MESSAGE, Header, Kind, MISSING, STREAMS, Selective},
+        stream::Stream,
+        wire::{ASK, GRANTS_PER_MESSAGE, Header, Kind, MISSING, NO_STREAM, Selective},
     },
     memory::Span,
 };
@@ -22,37 +23,35 @@ const AWAITED_FOR: Duration = Duration::from_millis(200);
 const UNACKNOWLEDGED: u32 = 12;
 
 impl Peer {
-    #[inline]
-    fn done(&self, stream: usize) -> u32 {
-        match &self.placed {
-            Some(placed) => placed.recv.done(),
-            None => self.granted.get(stream).map_or(0, |granted| granted.recv.done()),
-        }
-    }
-
-    /// Writes the counters into a header.
+    /// Writes the counters into a header. Those of a stream that is closed by now stay as they were.
     #[inline]
     pub(super) fn count(&mut self, header: &mut Header) {
-        let stream = usize::from(header.stream);
         header.ack = self.received.expected();
-        header.limit = self.streams[stream].recv.limit();
-        header.done = self.done(stream);
+        if let Some(stream) = self.streams.find(header.stream) {
+            let stream = &self.streams[stream];
+            (header.limit, header.done) = (stream.recv.limit(), stream.done());
+        }
+        if let Some(placed) = &self.placed {
+            header.done = placed.recv.done();
+        }
         if self.rails.len() > 1 {
             self.report_next = (self.report_next + 1) % self.rails.len();
             header.bandwidth = self.rails[self.report_next].bandwidth.encode(self.report_next);
         }
     }
 
-    /// Notes that the counters of a stream are on their way to the peer.
+    /// Notes that the counters, with those of the stream of a number, are on their way to the peer.
     #[inline]
-    pub(super) fn counted(&mut self, stream: usize) {
+    pub(super) fn counted(&mut self, number: u32) {
         self.told_ack = self.received.expected();
         self.ack_now = false;
-        self.streams[stream].recv.limit_told();
-        match (&mut self.placed, self.granted.get_mut(stream)) {
-            (Some(placed), _) => placed.recv.done_told(),
-            (None, Some(granted)) => granted.recv.done_told(),
-            _ => {}
+        if let Some(stream) = self.streams.find(number) {
+            let stream = &mut self.streams[stream];
+            stream.recv.limit_told();
+            stream.granted.recv.done_told();
+        }
+        if let Some(placed) = &mut self.placed {
+            placed.recv.done_told();
         }
     }
 
@@ -77,7 +76,7 @@ impl Peer {
         self.count(&mut header);
         let is_sent = self.rails[rail].send_word(env, header, payload)?;
         if is_sent {
-            self.counted(usize::from(header.stream));
+            self.counted(header.stream);
         }
         Ok(is_sent)
     }
@@ -92,27 +91,49 @@ impl Peer {
         }
     }
 
-    /// Acknowledges all that has been received, with the counters of a stream.
-    fn send_ack(&mut self, env: &mut Env<'_>, stream: usize, flags: u8) -> Result<(), TransportError> {
+    /// Acknowledges all that has been received, with the counters of a stream, if one is named.
+    fn send_ack(
+        &mut self,
+        env: &mut Env<'_>,
+        stream: Option<usize>,
+        flags: u8,
+    ) -> Result<(), TransportError> {
         let Some(active) = self.active() else { return Ok(()) };
         let selective = Selective { received: self.received.selective() };
         let missing = if self.is_missing { MISSING } else { 0 };
         let payload = if self.received.has_gap() { bytemuck::bytes_of(&selective) } else { &[] };
-        let header = Header { stream: stream as u16, flags: flags | missing, ..Header::new(Kind::Ack) };
+        let stream = stream.map_or(NO_STREAM, |stream| self.streams[stream].number());
+        let header = Header { stream, flags: flags | missing, ..Header::new(Kind::Ack) };
         if self.send_word_header(env, active, header, payload)? {
             self.is_missing = false;
         }
         Ok(())
     }
 
-    /// Whether the peer must be told of the counters of a stream soon.
+    /// Sends the counters of streams that the peer needs soon.
     #[inline]
-    fn owes(&self, stream: usize, confirm: bool) -> bool {
-        let owes_done = match &self.placed {
-            Some(placed) => stream == 0 && placed.recv.owes_done(),
-            None => !confirm && self.granted.get(stream).is_some_and(|granted| granted.recv.owes_done()),
-        };
-        owes_done || self.streams[stream].recv.owes_limit()
+    fn flush_counters(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        let mut position = 0;
+        while let Some(index) = self.streams.pending(position) {
+            let stream = &mut self.streams[index];
+            let owes_done = !env.rules.completions_confirm() && stream.granted.recv.owes_done();
+            if std::mem::take(&mut stream.must_tell) || owes_done || stream.recv.owes_limit() {
+                self.send_ack(env, Some(index), 0)?;
+            }
+            // Without room for the message the peer asks again, or a later message tells.
+            self.streams.settle(position);
+            position = 0;
+        }
+        if self.placed.as_ref().is_some_and(|placed| placed.recv.owes_done()) {
+            self.send_ack(env, None, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the counters of all streams known to the peer.
+    pub(super) fn tell_all(&mut self) {
+        self.streams.iter_mut().for_each(|stream| stream.must_tell = true);
+        self.streams.touch_all();
     }
 
     /// Sends pending messages, notices and grants, and the counters that the peer needs.
@@ -124,7 +145,7 @@ impl Peer {
         self.post_unsent(env)?;
         if self.placed.is_some() {
             self.post_pieces(env)?;
-        } else {
+        } else if self.has_repetitions {
             self.repeat_pieces(env)?;
         }
         if !self.notices.is_empty() {
@@ -133,15 +154,10 @@ impl Peer {
         if !self.grants.is_empty() && self.notices.is_empty() {
             self.flush_grants(env)?;
         }
-        for stream in 0..STREAMS {
-            if self.tell_all || self.owes(stream, env.rules.completions_confirm()) {
-                self.send_ack(env, stream, 0)?;
-            }
-        }
-        self.tell_all = false;
+        self.flush_counters(env)?;
         let unacknowledged = self.received.expected().wrapping_sub(self.told_ack);
         if self.ack_now || unacknowledged >= UNACKNOWLEDGED {
-            self.send_ack(env, 0, 0)?;
+            self.send_ack(env, None, 0)?;
         }
         Ok(())
     }
@@ -161,8 +177,9 @@ impl Peer {
     fn flush_grants(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         if self.grants.len() > 1 {
             // Pieces that are granted again go before later ones that wait here.
-            let done: [u32; STREAMS] = std::array::from_fn(|stream| self.done(stream));
-            self.grants.sort_by_key(|grant| grant.piece.wrapping_sub(done[usize::from(grant.stream)]));
+            let streams = &self.streams;
+            let done = |number| streams.find(number).map_or(0, |stream| streams[stream].done());
+            self.grants.sort_by_key(|grant| grant.piece.wrapping_sub(done(grant.stream)));
         }
         while !self.grants.is_empty() {
             let mut batch = [bytemuck::Zeroable::zeroed(); GRANTS_PER_MESSAGE];
@@ -189,14 +206,35 @@ impl Peer {
         if self.sequence.is_empty() {
             self.acknowledgement = Retry::NEW;
         } else if !env.rules.reliable && self.acknowledgement.is_due(now) {
-            self.streams[0].counters.retransmissions += self.sequence.forget_all() as u64;
+            self.counters.retransmissions += self.sequence.forget_all() as u64;
             self.post_unsent(env)?;
         }
+        self.ask(env, now)
+    }
+
+    /// Asks for the counters that sends wait for, after some time.
+    fn ask(&mut self, env: &mut Env<'_>, now: Instant) -> Result<(), TransportError> {
         // Calls do not wait for staged pieces, but their staging places and the end of the connection do.
-        if !std::mem::take(&mut self.wants_word) && self.are_pieces_sent() {
+        let waits = |stream: &Stream| stream.wants_word || !stream.granted.send.is_idle();
+        let is_placed = self.placed.as_ref().is_some_and(|placed| !placed.send.is_idle());
+        if !is_placed && !self.streams.iter().any(waits) {
             self.word = Retry::NEW;
-        } else if self.word.is_due(now) {
-            self.send_ack(env, 0, ASK)?;
+            return Ok(());
+        }
+        let is_due = self.word.is_due(now);
+        let mut has_asked = false;
+        for index in self.streams.indices() {
+            if let Some(stream) = self.streams.get_mut(index) {
+                let waits = waits(stream);
+                stream.wants_word = false;
+                if waits && is_due {
+                    self.send_ack(env, Some(index), ASK)?;
+                    has_asked = true;
+                }
+            }
+        }
+        if is_due && is_placed && !has_asked {
+            self.send_ack(env, None, ASK)?;
         }
         Ok(())
     }
@@ -204,7 +242,7 @@ impl Peer {
     /// Whether all pieces that were sent have arrived.
     pub(in crate::driver::verbs) fn are_pieces_sent(&self) -> bool {
         let is_placed = self.placed.as_ref().is_none_or(|placed| placed.send.is_idle());
-        is_placed && self.granted.iter().all(|granted| granted.send.is_idle())
+        is_placed && self.streams.iter().all(|stream| stream.granted.send.is_idle())
     }
 
     /// Notes that a call waits for a message.
@@ -233,17 +271,15 @@ impl Peer {
         if self.broken.is_some() || self.is_gone {
             return Ok(());
         }
-        for stream in 0..STREAMS {
-            let has_untold_done = match &self.placed {
-                Some(placed) => stream == 0 && placed.recv.has_untold_done(),
-                None => self.granted.get(stream).is_some_and(|granted| granted.recv.has_untold_done()),
-            };
-            if has_untold_done || self.streams[stream].recv.has_untold_limit() {
-                self.send_ack(env, stream, 0)?;
+        for index in self.streams.indices() {
+            let Some(stream) = self.streams.get(index) else { continue };
+            if stream.granted.recv.has_untold_done() || stream.recv.has_untold_limit() {
+                self.send_ack(env, Some(index), 0)?;
             }
         }
-        if self.told_ack != self.received.expected() {
-            self.send_ack(env, 0, 0)?;
+        let has_untold_done = self.placed.as_ref().is_some_and(|placed| placed.recv.has_untold_done());
+        if has_untold_done || self.told_ack != self.received.expected() {
+            self.send_ack(env, None, 0)?;
         }
         if is_silent {
             self.keep_alive(env)?;

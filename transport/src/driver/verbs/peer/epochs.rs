@@ -40,7 +40,7 @@ impl Peer {
             }
         }
         placed.epoch.renewed(ready);
-        self.streams[0].counters.reconnections += 1;
+        self.counters.reconnections += 1;
         if ready.rails == 0 {
             self.notices.push_back(Notice::PlacedReady(Ready { via: ANY_RAIL, ..ready }));
         }
@@ -84,7 +84,7 @@ impl Peer {
             let Some(again) = placed.send.resume(first) else {
                 return Err(self.protocol("a piece number that it can't expect"));
             };
-            self.streams[0].counters.retransmissions += u64::from(again);
+            self.counters.retransmissions += u64::from(again);
         }
         self.post_receives(env)?;
         self.post_pieces(env)

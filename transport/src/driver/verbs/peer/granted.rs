@@ -7,7 +7,8 @@ use crate::{
         env::Env,
         granted::{Came, SendPiece},
         notice::Notice,
-        wire::{Grant, Mark, checksum, immediate, is_before},
+        stream::Difference,
+        wire::{Grant, Mark, checksum, is_before},
     },
     memory::{Span, SpanMut},
     verbs::{Operation, RemoteRun},
@@ -26,8 +27,8 @@ impl Peer {
     ) -> Result<SendProgress, TransportError> {
         let before = state.staged;
         while state.staged < ready {
-            let Some(grant) = self.granted[stream].send.next_grant() else {
-                self.wants_word = true;
+            let Some(grant) = self.streams[stream].granted.send.next_grant() else {
+                self.streams[stream].wants_word = true;
                 break;
             };
             self.check_grant(&grant, state, src.len())?;
@@ -37,7 +38,7 @@ impl Peer {
             {
                 break;
             }
-            self.granted[stream].send.end_grant(grant.piece);
+            self.streams[stream].granted.send.end_grant(grant.piece);
             state.staged += len;
         }
         if !self.notices.is_empty() {
@@ -46,7 +47,7 @@ impl Peer {
         if state.staged < src.len() {
             return Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle });
         }
-        let send = &self.granted[stream].send;
+        let send = &self.streams[stream].granted.send;
         let (end, is_copied) = (send.end(), send.is_last_copied());
         self.streams[stream].send.end_message(true);
         self.streams[stream].counters.sent_messages += 1;
@@ -88,7 +89,7 @@ impl Peer {
         src: Span<'_>,
     ) -> Result<bool, TransportError> {
         let has_room = self.is_in_force(grant) && self.rails[usize::from(grant.rail)].has_room(0, 0);
-        let send = &mut self.granted[stream].send;
+        let send = &mut self.streams[stream].granted.send;
         if !has_room || send.has_repetitions() {
             return Ok(false);
         }
@@ -113,10 +114,10 @@ impl Peer {
             attempt: grant.attempt,
             rail: grant.rail,
         };
-        self.granted[stream].send.push(piece);
-        let posted = self.post_piece(env, stream, grant, &piece)?;
+        self.streams[stream].granted.send.push(piece);
+        let posted = self.post_piece(env, grant, &piece)?;
         if !posted {
-            self.granted[stream].send.undo_push();
+            self.streams[stream].granted.send.undo_push();
         }
         Ok(posted)
     }
@@ -125,7 +126,6 @@ impl Peer {
     fn post_piece(
         &mut self,
         env: &mut Env<'_>,
-        stream: usize,
         grant: &Grant,
         piece: &SendPiece,
     ) -> Result<bool, TransportError> {
@@ -135,9 +135,9 @@ impl Peer {
         let rail = &mut self.rails[index];
         let run = env.ports[rail.port()].keys.run(piece.at, piece.len)?;
         let place = RemoteRun { address: grant.address, rkey: grant.rkey };
-        let operation = Operation::WriteImm(place, immediate(stream, grant.piece));
+        let operation = Operation::WriteImm(place, grant.immediate);
         let confirms = (env.rules.completions_confirm(), several);
-        match rail.control().send_piece(run, operation, (stream, grant.piece), confirms) {
+        match rail.control().send_piece(run, operation, (grant.stream, grant.piece), confirms) {
             Ok(false) => return Ok(false),
             Ok(true) => {}
             Err(error) => {
@@ -150,7 +150,7 @@ impl Peer {
         }
         if !env.rules.reliable || env.rules.checksum {
             let attempt = u32::from(grant.attempt);
-            let mark = Mark { piece: grant.piece, crc: piece.crc, stream: stream as u32, attempt };
+            let mark = Mark { piece: grant.piece, crc: piece.crc, stream: grant.stream, attempt };
             self.notices.push_back(Notice::Sent { mark, rail: grant.rail });
         }
         Ok(true)
@@ -159,47 +159,59 @@ impl Peer {
     /// Sends pieces again that were granted again, as far as there is room.
     #[inline]
     pub(super) fn repeat_pieces(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
-        for stream in 0..self.granted.len() {
-            while let Some(grant) = self.granted[stream].send.next_repetition() {
-                match self.granted[stream].send.piece(grant.piece) {
+        self.has_repetitions = false;
+        for stream in self.streams.indices() {
+            if self.streams.get(stream).is_none() {
+                continue;
+            }
+            while let Some(grant) = self.streams[stream].granted.send.next_repetition() {
+                match self.streams[stream].granted.send.piece(grant.piece) {
                     Some(piece)
                         if !piece.has_arrived
                             && (piece.attempt != grant.attempt || !self.is_in_force(&grant)) => {}
                     Some(piece) if !piece.has_arrived => {
                         let has_room = self.rails[usize::from(grant.rail)].has_room(0, 0);
-                        if !has_room || !self.post_piece(env, stream, &grant, &piece)? {
+                        if !has_room || !self.post_piece(env, &grant, &piece)? {
                             break;
                         }
-                        self.granted[stream].send.repeated(&grant);
+                        self.streams[stream].granted.send.repeated(&grant);
                         self.streams[stream].counters.retransmissions += 1;
                     }
                     _ if env.rules.completions_confirm() => self.notices.push_back(arrived(&grant)),
                     _ => {}
                 }
-                self.granted[stream].send.end_repetition(&grant);
+                self.streams[stream].granted.send.end_repetition(&grant);
             }
+            self.has_repetitions |= self.streams[stream].granted.send.has_repetitions();
         }
         Ok(())
     }
 
     /// Takes in a grant: of a new piece, or of one that was sent and has been lost.
     pub(super) fn take_grant(&mut self, env: &mut Env<'_>, grant: Grant) -> Result<(), TransportError> {
-        let stream = usize::from(grant.stream);
-        if stream >= self.granted.len() || usize::from(grant.rail) >= self.rails.len() {
-            return Err(self.protocol("a grant for a stream or a rail that does not exist"));
+        if usize::from(grant.rail) >= self.rails.len() {
+            return Err(self.protocol("a grant for a rail that does not exist"));
         }
-        let send = &mut self.granted[stream].send;
+        let Some(stream) = self.streams.find(grant.stream).filter(|stream| !self.streams[*stream].is_ended)
+        else {
+            return Ok(());
+        };
+        let send = &mut self.streams[stream].granted.send;
         if !is_before(grant.piece, send.end()) {
             let has_room = send.keep_grant(grant);
             return if has_room { Ok(()) } else { Err(self.protocol("more grants than pieces")) };
         }
         let piece = send.note_attempt(&grant);
         if let Some(piece) = piece {
-            if piece.digest != grant.digest {
-                return Err(TransportError::Mismatch { expected: piece.digest, found: grant.digest });
-            }
-            if piece.total != grant.total {
-                return Err(TransportError::Length { expected: grant.total, found: piece.total });
+            let difference = if piece.digest != grant.digest {
+                Some(Difference::Digest { expected: piece.digest, found: grant.digest })
+            } else {
+                let (expected, found) = (grant.total, piece.total);
+                (expected != found).then_some(Difference::Length { expected, found })
+            };
+            if difference.is_some() {
+                self.streams[stream].difference = difference;
+                return Ok(());
             }
         }
         match piece {
@@ -227,7 +239,7 @@ impl Peer {
         state: &mut RecvState,
         destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
-        let recv = &mut self.granted[stream].recv;
+        let recv = &mut self.streams[stream].granted.recv;
         if recv.is_full() {
             return Ok(false);
         }
@@ -245,13 +257,13 @@ impl Peer {
         rail: usize,
         (stream, number): (usize, u32),
     ) -> Result<(), TransportError> {
-        let Some(granted) = self.granted.get_mut(stream) else {
-            return Err(self.protocol("a piece of a stream that does not exist"));
-        };
-        if granted.recv.piece(number).is_none() {
-            return Err(self.protocol("a piece that was not granted"));
+        let recv = &mut self.streams[stream].granted.recv;
+        if recv.piece(number).is_none() {
+            // Pieces of a stream that has ended may still come.
+            let is_ended = self.streams[stream].is_ended;
+            return if is_ended { Ok(()) } else { Err(self.protocol("a piece that was not granted")) };
         }
-        let Some(len) = granted.recv.written(number, rail) else { return Ok(()) };
+        let Some(len) = recv.written(number, rail) else { return Ok(()) };
         self.rails[rail].forget_incoming(len as u64);
         self.settle(env, stream, number)
     }
@@ -263,11 +275,8 @@ impl Peer {
         rail: usize,
         mark: Mark,
     ) -> Result<(), TransportError> {
-        let stream = mark.stream as usize;
-        let Some(granted) = self.granted.get_mut(stream) else {
-            return Err(self.protocol("a checksum for a stream that does not exist"));
-        };
-        match granted.recv.was_sent(&mark, rail) {
+        let Some(stream) = self.streams.find(mark.stream) else { return Ok(()) };
+        match self.streams[stream].granted.recv.was_sent(&mark, rail) {
             Came::Stale => Ok(()),
             Came::Lost => self.grant_again(env, stream, mark.piece),
             Came::Noted => self.settle(env, stream, mark.piece),
@@ -276,7 +285,7 @@ impl Peer {
 
     /// Completes a piece if its bytes have come and, with checksums, are right.
     fn settle(&mut self, env: &mut Env<'_>, stream: usize, number: u32) -> Result<(), TransportError> {
-        let recv = &mut self.granted[stream].recv;
+        let recv = &mut self.streams[stream].granted.recv;
         let Some((piece, crc)) = recv.unsettled(number) else { return Ok(()) };
         if env.rules.checksum {
             let Some(crc) = crc else { return Ok(()) };
@@ -285,17 +294,18 @@ impl Peer {
             }
         }
         recv.complete(number);
+        self.streams.touch(stream);
         self.grant_more(env, stream)
     }
 
     /// Takes in that a piece which was granted again had arrived before. Its completion came by a rail that
     /// had failed, and was ignored.
     pub(super) fn had_arrived(&mut self, env: &mut Env<'_>, mark: Mark) -> Result<(), TransportError> {
-        let stream = mark.stream as usize;
-        if stream >= self.granted.len() || !env.rules.completions_confirm() {
+        if !env.rules.completions_confirm() {
             return Err(self.protocol("word of a piece that it need not give"));
         }
-        let Some((rail, len)) = self.granted[stream].recv.had_arrived(mark.piece) else { return Ok(()) };
+        let Some(stream) = self.streams.find(mark.stream) else { return Ok(()) };
+        let Some((rail, len)) = self.streams[stream].granted.recv.had_arrived(mark.piece) else { return Ok(()) };
         self.rails[rail].forget_incoming(len);
         self.settle(env, stream, mark.piece)
     }
@@ -303,6 +313,6 @@ impl Peer {
 
 /// Returns the answer to a grant of a piece that had arrived before.
 fn arrived(grant: &Grant) -> Notice {
-    let (stream, attempt) = (grant.stream.into(), grant.attempt.into());
-    Notice::Arrived(Mark { piece: grant.piece, crc: 0, stream, attempt })
+    let attempt = grant.attempt.into();
+    Notice::Arrived(Mark { piece: grant.piece, crc: 0, stream: grant.stream, attempt })
 }

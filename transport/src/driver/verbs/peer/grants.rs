@@ -7,24 +7,24 @@
 use super::Peer;
 use crate::{
     TransportError,
-    driver::verbs::{bandwidth, env::Env, rail::Rail, wire::Grant},
+    driver::verbs::{bandwidth, env::Env, rail::Rail, wire::{Grant, immediate}},
 };
 
 impl Peer {
     /// Grants pieces of expected messages, as many as may be in flight.
     pub(super) fn grant_more(&mut self, env: &mut Env<'_>, stream: usize) -> Result<(), TransportError> {
-        while let Some(number) = self.granted[stream].recv.first_held() {
-            let len = self.granted[stream].recv.piece(number).map_or(0, |piece| piece.len);
+        while let Some(number) = self.streams[stream].granted.recv.first_held() {
+            let len = self.streams[stream].granted.recv.piece(number).map_or(0, |piece| piece.len);
             let Some(rail) = self.best_rail(len) else { return Ok(()) };
             self.grant_piece(env, stream, number, rail)?;
         }
         let mut index = 0;
-        while let Some((next, total, granted)) = self.granted[stream].recv.ungranted(index, env.rules.window)
+        while let Some((next, total, granted)) = self.streams[stream].granted.recv.ungranted(index, env.rules.window)
         {
             index = next;
             let len = (total - granted).min(env.rules.piece_len(total));
             let Some(rail) = self.best_rail(len) else { return Ok(()) };
-            let Some(number) = self.granted[stream].recv.divide(index, len) else { return Ok(()) };
+            let Some(number) = self.streams[stream].granted.recv.divide(index, len) else { return Ok(()) };
             self.grant_piece(env, stream, number, rail)?;
         }
         Ok(())
@@ -49,7 +49,7 @@ impl Peer {
         rail: usize,
     ) -> Result<(), TransportError> {
         let life = self.rails[rail].life();
-        let granted = self.granted[stream].recv.grant(number, rail as u8, life);
+        let granted = self.streams[stream].granted.recv.grant(number, rail as u8, life);
         let Some((piece, message)) = granted else { return Ok(()) };
         self.grants_made += 1;
         self.rails[rail].expect_incoming(piece.len as u64);
@@ -62,10 +62,12 @@ impl Peer {
             piece: number,
             len: piece.len as u32,
             rkey: place.rkey,
-            stream: stream as u8,
+            stream: self.streams[stream].number(),
+            immediate: immediate(stream, number),
             rail: rail as u8,
             attempt: piece.attempt,
             life: piece.life,
+            zero: 0,
         });
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Peer {
         stream: usize,
         number: u32,
     ) -> Result<(), TransportError> {
-        let Some(piece) = self.granted[stream].recv.begin_attempt(number) else { return Ok(()) };
+        let Some(piece) = self.streams[stream].granted.recv.begin_attempt(number) else { return Ok(()) };
         if !piece.is_here && !piece.is_held {
             self.rails[usize::from(piece.rail)].forget_incoming(piece.len as u64);
         }
@@ -85,7 +87,7 @@ impl Peer {
             Some(rail) => self.grant_piece(env, stream, number, rail),
             None => {
                 // The piece is granted again when a rail comes back.
-                self.granted[stream].recv.hold(number);
+                self.streams[stream].granted.recv.hold(number);
                 Ok(())
             }
         }
@@ -93,10 +95,13 @@ impl Peer {
 
     /// Grants all pieces again that are expected by a rail in another life than its present one.
     pub(super) fn regrant_rail(&mut self, env: &mut Env<'_>, rail: usize) -> Result<(), TransportError> {
-        for stream in 0..self.granted.len() {
-            for number in self.granted[stream].recv.numbers() {
+        for stream in self.streams.indices() {
+            if self.streams.get(stream).is_none() {
+                continue;
+            }
+            for number in self.streams[stream].granted.recv.numbers() {
                 let present = (self.rails[rail].life(), self.rails[rail].is_up());
-                if self.granted[stream].recv.is_void(number, rail, present) {
+                if self.streams[stream].granted.recv.is_void(number, rail, present) {
                     self.grant_again(env, stream, number)?;
                 }
             }

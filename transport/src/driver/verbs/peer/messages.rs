@@ -34,11 +34,20 @@ impl Peer {
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
         self.check()?;
+        let state_of_stream = &self.streams[stream];
+        if let Some(difference) = state_of_stream.difference {
+            return Err(difference.into());
+        }
+        let is_ended = state_of_stream.is_ended;
         let bulk = env.rules.has_pieces() && is_bulk(state.size, src.len());
         if let Some(awaits) = state.awaits {
             let is_over = self.is_over(stream, awaits, bulk && awaits & RELAYED == 0);
-            self.wants_word |= !is_over;
+            self.streams[stream].wants_word |= !is_over;
             return Ok(if is_over { SendProgress::Complete } else { SendProgress::Posted });
+        }
+        if is_ended {
+            // The runtime hears from the other ranks why.
+            return Ok(SendProgress::Idle);
         }
         if !bulk {
             return self.send_fragments(env, stream, state, src, ready, false);
@@ -46,14 +55,14 @@ impl Peer {
         if !self.send_head(env, stream, state, src.len())? {
             return Ok(SendProgress::Idle);
         }
-        if !self.granted.is_empty() {
+        if env.rules.one_sided {
             return self.send_granted(env, stream, state, src, ready);
         }
         match self.placed_way(stream) {
             Some(Way::Placed) => self.send_placed(env, stream, state, src, ready),
             Some(Way::Relayed) => self.send_fragments(env, stream, state, src, ready, true),
             None => {
-                self.wants_word = true;
+                self.streams[stream].wants_word = true;
                 Ok(SendProgress::Idle)
             }
         }
@@ -70,7 +79,7 @@ impl Peer {
         } else if self.placed.is_some() {
             self.has_placed_arrived(number)
         } else {
-            self.granted[stream].send.has_arrived(number)
+            self.streams[stream].granted.send.has_arrived(number)
         }
     }
 
@@ -82,13 +91,13 @@ impl Peer {
         state: &SendState,
         total: usize,
     ) -> Result<bool, TransportError> {
-        let send = &self.streams[stream].send;
+        let (send, number) = (&self.streams[stream].send, self.streams[stream].number());
         if send.has_head() {
             return Ok(true);
         }
-        let header = Header { stream: stream as u16, ..send.head(state, total) };
+        let header = Header { stream: number, ..send.head(state, total) };
         if !send.has_credit() || !self.send(env, header, Span::from(&[][..]), false, None)? {
-            self.wants_word = true;
+            self.streams[stream].wants_word = true;
             return Ok(false);
         }
         self.streams[stream].send.head_sent();
@@ -109,6 +118,7 @@ impl Peer {
         let total = src.len();
         let before = state.staged;
         let queues = env.rules.queues;
+        let number = self.streams[stream].number();
         loop {
             let len = queues.payload(total - state.staged);
             let send = &self.streams[stream].send;
@@ -117,7 +127,7 @@ impl Peer {
             }
             let is_last = state.staged + len == total;
             let flags = if state.match_ack && is_last { CONFIRM } else { 0 };
-            let header = Header { stream: stream as u16, ..send.fragment(state, total, flags) };
+            let header = Header { stream: number, ..send.fragment(state, total, flags) };
             if !self.send(env, header, src.sub(state.staged, len), false, None)? {
                 break;
             }
@@ -146,7 +156,7 @@ impl Peer {
             state.awaits = Some(TAKEN | if is_relayed { RELAYED } else { 0 } | u64::from(last));
             return Ok(SendProgress::Posted);
         }
-        self.wants_word = true;
+        self.streams[stream].wants_word = true;
         Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
     }
 
@@ -159,13 +169,13 @@ impl Peer {
         destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         let bulk = env.rules.has_pieces() && is_bulk(state.size, state.len);
-        if !bulk || state.announced.is_some() {
+        if !bulk || state.announced.is_some() || self.streams[stream].is_ended {
             return Ok(true);
         }
-        if self.granted.is_empty() {
-            self.announce_placed(env, stream, state, destination)
-        } else {
+        if env.rules.one_sided {
             self.announce_granted(env, stream, state, destination)
+        } else {
+            self.announce_placed(env, stream, state, destination)
         }
     }
 
@@ -178,6 +188,9 @@ impl Peer {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
+        if let Some(difference) = self.streams[stream].difference {
+            return Err(difference.into());
+        }
         let bulk = env.rules.has_pieces() && is_bulk(state.size, state.len);
         if bulk && state.announced.is_none() {
             let destination = sink.destination();
@@ -228,7 +241,7 @@ impl Peer {
         match &mut self.placed {
             Some(placed) if placed.recv.is_first(stream, state) => placed.recv.pop(),
             Some(_) => None,
-            None => self.granted[stream].recv.pop(state.announced),
+            None => self.streams[stream].granted.recv.pop(state.announced),
         }
     }
 
@@ -271,7 +284,7 @@ impl Peer {
             }
             None => {
                 if is_complete {
-                    self.granted[stream].recv.end_message();
+                    self.streams[stream].granted.recv.end_message();
                 }
                 self.grant_more(env, stream)?;
             }
@@ -311,6 +324,9 @@ impl Peer {
             recv.end_message();
         } else if is_head {
             recv.take_head();
+        }
+        if recv.owes_limit() {
+            self.streams.touch(stream);
         }
         if let Bytes::Slot { rail, queue, slot, .. } = fragment.bytes {
             self.release(env, (rail, queue, slot))?;

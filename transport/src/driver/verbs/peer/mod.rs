@@ -10,6 +10,7 @@
 //! | `control` | counters, acknowledgements, notices and grants to the peer |
 //! | `completions` | completions of this peer's requests |
 //! | `placed`, `granted`, `grants` | bulk messages in pieces |
+//! | `ends` | streams that are opened, given up and closed |
 //! | `epochs` | renewal of the placed queues |
 //! | `rails` | cables that fail and come back |
 //!
@@ -17,6 +18,7 @@
 
 mod completions;
 mod control;
+mod ends;
 mod epochs;
 mod granted;
 mod grants;
@@ -28,15 +30,14 @@ mod sending;
 
 use super::{
     attempts::Retry,
-    granted::Granted,
     notice::Notice,
     placed::Placed,
     queue::Queue,
     rail::Rail,
     sequence::{RecvSequence, SendSequence},
     slots::SendStore,
-    stream::Stream,
-    wire::{Grant, STREAMS},
+    streams::Streams,
+    wire::Grant,
 };
 use crate::{Counters, TransportError};
 use receiving::Inbound;
@@ -47,30 +48,41 @@ use std::{collections::VecDeque, time::Instant};
 /// message of this number, or the pieces of a bulk message before the piece of this number.
 const TAKEN: u64 = 1 << 33;
 
+/// Reason why a peer is of no further use.
+#[derive(Clone, Debug)]
+enum Break {
+    /// No rail has been up for too long.
+    NoRail(String),
+    /// The peer has violated the protocol.
+    Protocol(&'static str),
+    /// Something else.
+    Other(String),
+}
+
 /// One peer.
 #[derive(Debug)]
 pub(super) struct Peer {
     rank: u32,
     rails: Vec<Rail>,
-    streams: [Stream; STREAMS],
+    streams: Streams,
     sequence: SendSequence<Outbound>,
     store: SendStore,
     received: RecvSequence<Inbound>,
-    /// State of bulk messages: one of the two, or none.
+    /// State of bulk messages of all streams, where pieces meet receives.
     placed: Option<Placed>,
-    granted: Vec<Granted>,
+    /// Counters that belong to no stream.
+    counters: Counters,
     /// Number of the next sequenced message expected, as it was last reported to the peer.
     told_ack: u32,
     /// Whether the peer must be sent an acknowledgement at once.
     ack_now: bool,
-    /// Whether the peer must be sent the counters of all streams.
-    tell_all: bool,
     /// Whether messages are missing.
     is_missing: bool,
     acknowledgement: Retry,
-    /// Whether a send waits for a counter of the peer.
-    wants_word: bool,
+    /// Questions for counters of the peer that a send waits for.
     word: Retry,
+    /// Whether pieces were granted again and are not sent again yet.
+    has_repetitions: bool,
     /// Rail whose bandwidth was reported last.
     report_next: usize,
     /// Number of messages so far whose bandwidth counts, for turns between rails.
@@ -89,7 +101,7 @@ pub(super) struct Peer {
     /// Whether this rank is lower than the peer's.
     is_lower_end: bool,
     /// Reason why the peer cannot be reached any more.
-    broken: Option<String>,
+    broken: Option<Break>,
     /// Whether the peer has closed its end.
     is_gone: bool,
 }
@@ -101,24 +113,22 @@ impl Peer {
         rails: Vec<Rail>,
         store: SendStore,
         placed: Option<Placed>,
-        granted: Vec<Granted>,
     ) -> Peer {
         Peer {
             rank,
             rails,
-            streams: std::array::from_fn(|_| Stream::new()),
+            streams: Streams::new(),
             sequence: SendSequence::new(),
             store,
             received: RecvSequence::new(),
             placed,
-            granted,
+            counters: Counters::default(),
             told_ack: 0,
             ack_now: false,
-            tell_all: false,
             is_missing: false,
             acknowledgement: Retry::NEW,
-            wants_word: false,
             word: Retry::NEW,
+            has_repetitions: false,
             report_next: 0,
             turns: 0,
             grants_made: 0,
@@ -144,26 +154,51 @@ impl Peer {
     /// Checks that the peer can still be reached.
     ///
     /// # Errors
-    /// [`TransportError::NoRail`] once no rail has been up for too long.
+    /// [`TransportError::NoRail`] once no rail has been up for too long; what else has ended the connection.
     #[inline]
-    fn check(&self) -> Result<(), TransportError> {
+    pub(super) fn check(&self) -> Result<(), TransportError> {
         match &self.broken {
             None => Ok(()),
-            Some(causes) => Err(TransportError::NoRail { peer: self.rank, causes: causes.clone() }),
+            Some(broken) => Err(self.error_of(broken)),
         }
+    }
+
+    #[cold]
+    fn error_of(&self, broken: &Break) -> TransportError {
+        let peer = self.rank;
+        match broken.clone() {
+            Break::NoRail(causes) => TransportError::NoRail { peer, causes },
+            Break::Protocol(what) => TransportError::Protocol { peer, what },
+            Break::Other(what) => TransportError::Lost { peer, what },
+        }
+    }
+
+    /// Gives the peer up because of an error: its queue pairs are made dead, so devices access no memory for
+    /// them any more.
+    #[cold]
+    pub(super) fn give_up(&mut self, error: &TransportError) {
+        let broken = match error {
+            TransportError::NoRail { causes, .. } => Break::NoRail(causes.clone()),
+            TransportError::Protocol { what, .. } => Break::Protocol(what),
+            other => Break::Other(other.to_string()),
+        };
+        self.broken.get_or_insert(broken);
+        self.kill_queues();
     }
 
     fn protocol(&self, what: &'static str) -> TransportError {
         TransportError::Protocol { peer: self.rank, what }
     }
 
-    /// Counters of a stream. Those of all streams together are in the first stream's.
+    /// Counters of a stream.
     pub(super) fn counters(&self, stream: usize) -> Counters {
-        let mut counters = self.streams[stream].counters;
-        if stream == 0 {
-            counters.refused += self.rails.iter().flat_map(Rail::queues).map(Queue::refusals).sum::<u64>();
-        }
-        counters
+        self.streams.get(stream).map_or(Counters::default(), |stream| stream.counters)
+    }
+
+    /// Counters of the rails, which all streams share.
+    pub(super) fn shared_counters(&self) -> Counters {
+        let refusals = self.rails.iter().flat_map(Rail::queues).map(Queue::refusals).sum::<u64>();
+        Counters { refused: self.counters.refused + refusals, ..self.counters }
     }
 
     /// The rails, in the order that both ends agree on.
@@ -196,14 +231,23 @@ impl Peer {
         self.sequence.is_empty()
     }
 
+    /// Number of the latest sequenced message.
+    pub(super) fn latest(&self) -> u32 {
+        self.sequence.last()
+    }
+
+    /// Whether all sequenced messages up to this number are acknowledged.
+    pub(super) fn is_acknowledged_to(&self, number: u32) -> bool {
+        self.sequence.is_acknowledged(number)
+    }
+
     /// The digest of the next message of a stream, if it has begun to arrive.
     pub(super) fn peek_digest(&self, stream: usize) -> Option<u64> {
-        self.streams[stream].recv.peek_digest()
+        self.streams.get(stream).and_then(|stream| stream.recv.peek_digest())
     }
 
     /// Makes all queue pairs dead: devices do not access memory for them any more.
-    pub(super) fn abort(&mut self) {
-        self.broken.get_or_insert_with(|| "this communicator has failed".to_owned());
+    pub(super) fn kill_queues(&self) {
         for queue in self.rails.iter().flat_map(Rail::queues) {
             // A queue pair that can't be made dead belongs to a device that is gone.
             let _ = queue.fail();

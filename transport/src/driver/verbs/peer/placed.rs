@@ -8,7 +8,7 @@ use crate::{
         notice::Notice,
         placed::{Claim, SendPiece, relayed},
         rail::{PLACED, Posted},
-        stream::Way,
+        stream::{Stream, Way},
         wire::{Header, Kind, Mark, checksum, message_checksum},
     },
     memory::{Span, SpanMut},
@@ -49,11 +49,11 @@ impl Peer {
 
     /// Answers a peer that wants the queues which a stream owns.
     pub(super) fn take_placed(&mut self, stream: usize) {
-        let send = &self.streams[stream].send;
+        let Stream { send, .. } = &self.streams[stream];
         let until = send.bulk().wrapping_add((send.way == Some(Way::Placed)).into());
         if let Some(placed) = &mut self.placed {
             placed.send_owner.take(stream);
-            self.notices.push_back(Notice::Revoked { stream, until });
+            self.notices.push_back(Notice::Revoked { stream: self.streams[stream].number(), until });
         }
     }
 
@@ -91,7 +91,7 @@ impl Peer {
             state.awaits = Some(u64::from(end) | if is_taken { TAKEN } else { 0 });
             return Ok(SendProgress::Posted);
         }
-        self.wants_word = true;
+        self.streams[stream].wants_word = true;
         Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
     }
 
@@ -115,7 +115,7 @@ impl Peer {
     ) -> Result<bool, TransportError> {
         let Some(placed) = &mut self.placed else { return Ok(false) };
         let send = &mut placed.send;
-        if send.len() >= env.rules.window {
+        if send.len() >= env.rules.window || !send.is_open() {
             return Ok(false);
         }
         let (at, stage) = match env.locate(src.as_ptr(), src.len()) {
@@ -128,7 +128,8 @@ impl Peer {
             }
         };
         let crc = if env.rules.checksum { checksum(env.memory.bytes(at, src.len())) } else { 0 };
-        send.push(SendPiece { at, len: src.len(), stage, stream: stream as u16, crc, digest });
+        let stream = self.streams[stream].number();
+        send.push(SendPiece { at, len: src.len(), stage, stream, crc, digest });
         Ok(true)
     }
 
@@ -144,7 +145,7 @@ impl Peer {
             if !rail.has_room_for_piece(piece.len) || !rail.is_up() {
                 return Ok(());
             }
-            let mark = Mark { piece: number, crc: piece.crc, stream: piece.stream.into(), attempt: epoch };
+            let mark = Mark { piece: number, crc: piece.crc, stream: piece.stream, attempt: epoch };
             let header = Header { digest: piece.digest, stream: piece.stream, ..Header::new(Kind::Trailer) };
             let trailer = rail.write_trailer(env, number, &header, bytemuck::bytes_of(&mark))?;
             let bytes = env.ports[rail.port()].keys.run(piece.at, piece.len)?;
@@ -199,21 +200,24 @@ impl Peer {
         if recv.is_full() {
             return Ok(false);
         }
-        let number = self.streams[stream].recv.announced;
+        let (number, name) = (self.streams[stream].recv.announced, self.streams[stream].number());
         let claim = placed.recv_owner.claim(stream, number);
         match claim {
             Claim::Unknown => return Ok(false),
             Claim::Relay => {
-                self.notices.push_back(Notice::Relay { stream, number });
+                self.notices.push_back(Notice::Relay { stream: name, number });
                 let is_idle = recv.is_idle();
                 if let Some(owner) = is_idle.then(|| placed.recv_owner.revoke()).flatten() {
-                    self.notices.push_back(Notice::Revoke { stream: owner });
+                    let Stream { recv, .. } = &self.streams[owner];
+                    let announced = recv.announced;
+                    self.notices
+                        .push_back(Notice::Revoke { stream: self.streams[owner].number(), announced });
                 }
                 state.announced = Some(relayed(number));
             }
             Claim::Owner | Claim::NewOwner => {
                 if claim == Claim::NewOwner {
-                    self.notices.push_back(Notice::Placed { stream, from: number });
+                    self.notices.push_back(Notice::Placed { stream: name, from: number });
                 }
                 let destination = destination.and_then(|span| env.locate(span.as_mut_ptr(), span.len()));
                 recv.announce(stream, number, state.len, destination);
@@ -259,7 +263,7 @@ impl Peer {
             match posted {
                 Ok(Posted::Both) => placed.recv.posted_both(),
                 Ok(posted) => {
-                    self.streams[0].counters.refused += 1;
+                    self.counters.refused += 1;
                     if !placed.recv.refused(posted) {
                         return self.take_down(env, rail, "the device takes no receives of a piece");
                     }

@@ -8,10 +8,11 @@
 //! A peer without a rail is waited for, since a cable that was pulled may be plugged in again. It is
 //! unreachable only after `Rules::cable_wait`.
 
-use super::Peer;
+use super::{Break, Peer};
 use crate::{
     TransportError,
     driver::verbs::{env::Env, notice::Notice, pulse::Pulse, rail::Rail, wire::Kind},
+    verbs::Access,
 };
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ impl Peer {
         index: usize,
     ) -> Result<(), TransportError> {
         let rail = &mut self.rails[index];
-        let connected = rail.connect(&env.rules, |_, _| false).and_then(|()| rail.connect_placed());
+        let connected = rail.connect(env.rules.access(), |_, _| false).and_then(|()| rail.connect_placed());
         connected.map_err(|error| TransportError::Rail { rail: rail.ends().name.clone(), error })?;
         self.post_slots(env, index)
     }
@@ -39,7 +40,7 @@ impl Peer {
                 Ok(refused) => refused,
                 Err(error) => return self.take_down(env, index, &error.to_string()),
             };
-            self.streams[0].counters.refused += refused;
+            self.counters.refused += refused;
             let pool = &self.rails[index].slot_queues[queue].1;
             if pool.free() == pool.count() as usize {
                 return self.take_down(env, index, "the device takes no receives");
@@ -74,13 +75,13 @@ impl Peer {
         }
         rail.fence();
         self.sequence.forget_rail(index as u8);
-        self.granted.iter_mut().for_each(|granted| granted.send.forget_rail(index));
+        self.streams.iter_mut().for_each(|stream| stream.granted.send.forget_rail(index));
         // These pieces are granted again by `regrant_rail`, and must not be granted twice.
         self.grants.retain(|grant| usize::from(grant.rail) != index);
     }
 
     fn go_on_without(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
-        self.tell_all = true;
+        self.tell_all();
         self.regrant_rail(env, index)?;
         self.check_epoch(env)?;
         self.flush(env)
@@ -116,13 +117,14 @@ impl Peer {
         let kept: Vec<(u8, u32)> = self.kept_slots(index as u8);
         let rail = &mut self.rails[index];
         rail.handshake.renew();
-        let connected = rail.connect(&env.rules, |queue, slot| kept.contains(&(queue, slot)));
+        // The peer's end may still hold writes for grants of an earlier life.
+        let connected = rail.connect(Access::Local, |queue, slot| kept.contains(&(queue, slot)));
         if let Err(error) = connected {
             rail.cause = error.to_string();
             rail.fence();
             return Ok(());
         }
-        self.streams[0].counters.reconnections += 1;
+        self.counters.reconnections += 1;
         self.post_slots(env, index)?;
         if self.rails[index].handshake.is_alive() {
             self.send_word(env, index, Kind::Hello, &[])?;
@@ -141,9 +143,14 @@ impl Peer {
     pub(super) fn rail_opened(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         let rail = &mut self.rails[index];
         rail.attempts.restart();
+        if env.rules.one_sided
+            && let Err(error) = rail.permit_writes()
+        {
+            return self.take_down(env, index, &error.to_string());
+        }
         self.no_rail_since = None;
         self.has_told_wait = false;
-        self.tell_all = true;
+        self.tell_all();
         // The message shows the peer that this end knows the peer's life.
         self.send_word(env, index, Kind::Ack, &[])?;
         self.regrant_rail(env, index)?;
@@ -222,7 +229,7 @@ impl Peer {
         let since = *self.no_rail_since.get_or_insert(now);
         let waited = now.saturating_duration_since(since);
         if waited >= env.rules.cable_wait {
-            self.broken = Some(self.rail_failures(env));
+            self.broken = Some(Break::NoRail(self.rail_failures(env)));
             return self.check();
         }
         if waited >= TELL_AFTER && !self.has_told_wait {

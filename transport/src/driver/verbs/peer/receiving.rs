@@ -11,8 +11,9 @@ use crate::{
         bandwidth,
         env::Env,
         handshake::Heard,
+        notice::Notice,
         sequence::Acceptance,
-        stream::{Bytes, Fragment},
+        stream::{Bytes, Fragment, Stream},
         wire::{ASK, Grant, Header, Kind, MISSING, Mark, Ready, Selective, message_checksum, nearest},
     },
     verbs::PostError,
@@ -77,7 +78,7 @@ impl Peer {
         let header = env.memory.read::<Header>(at);
         let checked = header.checked(bytes);
         let is_whole = || {
-            let len = size_of::<Header>() + header.len as usize;
+            let len = size_of::<Header>() + usize::from(header.len);
             checked.is_ok() && header.crc == message_checksum(env.memory.bytes(at, len))
         };
         if env.rules.checksum && !is_whole() {
@@ -92,12 +93,13 @@ impl Peer {
     #[inline]
     fn take_counters(&mut self, header: &Header) {
         self.acknowledge(header.ack);
-        let stream = usize::from(header.stream);
-        self.streams[stream].send.raise_limit(header.limit);
-        match (&mut self.placed, self.granted.get_mut(stream)) {
-            (Some(placed), _) => placed.send.arrived_before(header.done),
-            (None, Some(granted)) => granted.send.arrived_before(header.done),
-            _ => {}
+        if let Some(stream) = self.streams.find(header.stream) {
+            let Stream { send, granted, .. } = &mut self.streams[stream];
+            send.raise_limit(header.limit);
+            granted.send.arrived_before(header.done);
+        }
+        if let Some(placed) = &mut self.placed {
+            placed.send.arrived_before(header.done);
         }
         if let Some((rail, cost)) = bandwidth::decode(header.bandwidth)
             && let Some(rail) = self.rails.get_mut(rail)
@@ -109,19 +111,20 @@ impl Peer {
     /// Takes in an unsequenced message.
     fn receive_word(&mut self, env: &mut Env<'_>, inbound: &Inbound) -> Result<(), TransportError> {
         let (header, rail) = (&inbound.header, usize::from(inbound.rail));
-        let len = header.len as usize;
+        let len = usize::from(header.len);
         match inbound.kind {
             Kind::Ack => {
-                self.tell_all |= header.flags & ASK != 0;
+                if header.flags & ASK != 0 {
+                    self.answer(header.stream);
+                }
                 if len == size_of::<Selective>() {
                     let Selective { received } = env.memory.read(inbound.at);
                     if header.flags & MISSING != 0 {
-                        self.streams[0].counters.retransmissions +=
-                            self.sequence.lose(header.ack, received) as u64;
+                        self.counters.retransmissions += self.sequence.lose(header.ack, received) as u64;
                     }
                 } else if header.flags & MISSING != 0 {
                     // A damaged message: nothing later has arrived.
-                    self.streams[0].counters.retransmissions += self.sequence.forget_all() as u64;
+                    self.counters.retransmissions += self.sequence.forget_all() as u64;
                 }
                 self.post_unsent(env)
             }
@@ -171,9 +174,11 @@ impl Peer {
     #[inline]
     fn deliver(&mut self, env: &mut Env<'_>, inbound: Inbound) -> Result<(), TransportError> {
         let Inbound { header, rail, queue, slot, at, .. } = inbound;
-        let stream = usize::from(header.stream);
-        if matches!(inbound.kind, Kind::Eager | Kind::Head) {
-            let len = header.len as usize;
+        let stream = self.streams.find(header.stream).filter(|stream| !self.streams[*stream].is_ended);
+        if let Some(stream) = stream
+            && matches!(inbound.kind, Kind::Eager | Kind::Head)
+        {
+            let len = usize::from(header.len);
             let pool = &mut self.rails[usize::from(rail)].slot_queues[usize::from(queue)].1;
             let bytes = if pool.is_crowded() {
                 pool.release(slot);
@@ -184,14 +189,21 @@ impl Peer {
             let has_credit = self.streams[stream].recv.push(Fragment::new(&header, bytes));
             return if has_credit { Ok(()) } else { Err(self.protocol("a message without credit")) };
         }
-        let delivered = self.deliver_control(env, &inbound);
+        let delivered = match inbound.kind {
+            // The stream is closed here.
+            Kind::Eager | Kind::Head => Ok(()),
+            Kind::Placed | Kind::Relay | Kind::Revoke | Kind::Revoked | Kind::Ended => {
+                self.deliver_to_stream(env, inbound.kind, &header)
+            }
+            _ => self.deliver_control(env, &inbound),
+        };
         self.rails[usize::from(rail)].slot_queues[usize::from(queue)].1.release(slot);
         delivered
     }
 
     fn deliver_control(&mut self, env: &mut Env<'_>, inbound: &Inbound) -> Result<(), TransportError> {
         let Inbound { header, rail, at, .. } = inbound;
-        let (stream, len, value) = (usize::from(header.stream), header.len as usize, header.value);
+        let (len, value) = (usize::from(header.len), header.value);
         let is_mark = len == size_of::<Mark>();
         match inbound.kind {
             Kind::Grants => {
@@ -210,23 +222,46 @@ impl Peer {
             Kind::PlacedReady if len == size_of::<Ready>() => {
                 self.peer_renewed_placed(env, env.memory.read(*at), usize::from(*rail))
             }
-            Kind::Placed => {
-                self.give_placed(stream, value);
-                Ok(())
-            }
-            Kind::Relay => {
-                self.relay(stream, value);
-                Ok(())
-            }
-            Kind::Revoke => {
-                self.take_placed(stream);
-                Ok(())
-            }
-            Kind::Revoked => {
-                self.placed_revoked(stream, value);
-                Ok(())
-            }
             _ => Err(self.protocol("a message without its contents")),
+        }
+    }
+
+    /// Delivers a control message about a stream.
+    fn deliver_to_stream(
+        &mut self,
+        env: &mut Env<'_>,
+        kind: Kind,
+        header: &Header,
+    ) -> Result<(), TransportError> {
+        let (number, value) = (header.stream, header.value);
+        let open = self.streams.find(number).filter(|stream| !self.streams[*stream].is_ended);
+        match (kind, open) {
+            (Kind::Placed, Some(stream)) => self.give_placed(stream, value),
+            (Kind::Relay, Some(stream)) => self.relay(stream, value),
+            (Kind::Revoke, Some(stream)) => self.take_placed(stream),
+            // Nothing will be sent on it any more.
+            (Kind::Revoke, None) => self.notices.push_back(Notice::Revoked { stream: number, until: value }),
+            (Kind::Revoked, _) => {
+                if let Some(stream) = self.streams.find(number) {
+                    self.placed_revoked(stream, value);
+                }
+            }
+            (Kind::Ended, _) => {
+                if let Some(stream) = self.streams.find(number) {
+                    return self.peer_ended(env, stream);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Answers a question for the counters of a stream, or for those of none.
+    fn answer(&mut self, number: u32) {
+        self.ack_now = true;
+        if let Some(stream) = self.streams.find(number) {
+            self.streams[stream].must_tell = true;
+            self.streams.touch(stream);
         }
     }
 
@@ -262,7 +297,7 @@ impl Peer {
     fn refill(&mut self, env: &mut Env<'_>, rail: usize, queue: usize) -> Result<(), TransportError> {
         match self.rails[rail].refill(env, queue)? {
             Ok(refused) => {
-                self.streams[0].counters.refused += refused;
+                self.counters.refused += refused;
                 Ok(())
             }
             Err(error) => self.slots_failed(env, rail, error),

@@ -45,7 +45,7 @@ impl Peer {
         let Some(kept) = self.store.take(payload.len(), is_control) else { return Ok(false) };
         let kept = Kept { pinned, ..kept };
         env.memory.put(kept.at + size_of::<Header>(), payload);
-        let header = Header { len: payload.len() as u32, ..header };
+        let header = Header { len: payload.len() as u16, ..header };
         self.sequence.push(Outbound { kept, header });
         self.post_unsent(env)?;
         Ok(true)
@@ -101,7 +101,7 @@ impl Peer {
                 Ok(true) => {
                     rail.sent_sequenced(queue, number);
                     self.sequence.sent(number, route);
-                    self.counted(usize::from(header.stream));
+                    self.counted(header.stream);
                     if is_measured {
                         self.turns += 1;
                         self.rails[index].bandwidth.posted(wire_bytes as u64, Instant::now());

@@ -70,6 +70,16 @@ impl RecvOwner {
         Some(stream)
     }
 
+    /// Frees the queues if this stream has them, since it ends.
+    pub(in crate::driver::verbs) fn forget(&mut self, ended: usize) {
+        if let Ownership::Owned { stream } | Ownership::Asked { stream } | Ownership::Ending { stream, .. } =
+            self.state
+            && stream == ended
+        {
+            self.state = Ownership::Free;
+        }
+    }
+
     /// The sender's answer.
     pub(in crate::driver::verbs) fn revoked(&mut self, stream: usize, until: u32) {
         if self.state == (Ownership::Asked { stream }) {
@@ -120,6 +130,12 @@ impl SendOwner {
     /// A relayed message has been sent.
     pub(in crate::driver::verbs) fn relay_sent(&mut self, stream: usize, number: u32) {
         self.relayed.retain(|relayed| *relayed != (stream, number));
+    }
+
+    /// Forgets a stream that ends.
+    pub(in crate::driver::verbs) fn forget(&mut self, stream: usize) {
+        self.take(stream);
+        self.relayed.retain(|relayed| relayed.0 != stream);
     }
 
     /// The receiver wants the queues; the answer is `begun`, the first message that has not begun.

@@ -180,6 +180,25 @@ impl PlacedRecv {
         }
     }
 
+    /// Drops all messages if they are of this stream. Returns whether a receive was posted for them: then its
+    /// queue pair must be reset, since the device may still write to their memory.
+    ///
+    /// All messages are of one stream: the one that owns the queues.
+    pub(in crate::driver::verbs) fn forget(&mut self, stream: usize) -> bool {
+        if self.messages.front().is_none_or(|message| message.stream != stream) {
+            return false;
+        }
+        let is_posted = self.next != self.done || self.posted != Posted::None;
+        self.first_message = self.first_message.wrapping_add(self.messages.len() as u32);
+        self.messages.clear();
+        self.pieces.clear();
+        self.first_piece = self.done;
+        self.next = self.done;
+        self.posted = Posted::None;
+        self.waiting = None;
+        is_posted
+    }
+
     fn outstanding(&self) -> usize {
         self.next.wrapping_sub(self.done) as usize
     }

@@ -19,7 +19,8 @@ pub(in crate::driver::verbs) struct SendPiece {
     pub(in crate::driver::verbs) len: usize,
     /// The staging place that holds it.
     pub(in crate::driver::verbs) stage: Option<u32>,
-    pub(in crate::driver::verbs) stream: u16,
+    /// Number of its stream.
+    pub(in crate::driver::verbs) stream: u32,
     pub(in crate::driver::verbs) crc: u32,
     pub(in crate::driver::verbs) digest: u64,
 }
@@ -34,12 +35,15 @@ pub(in crate::driver::verbs) struct PlacedSend {
     next: u32,
     /// Pieces since the bandwidth of rails was last looked at.
     since_look: u32,
+    /// Whether posted pieces were dropped: the receiver tells the number of the next one.
+    is_cut: bool,
     stages: SendStages,
 }
 
 impl PlacedSend {
     pub(super) fn new(stages: SendStages) -> PlacedSend {
-        PlacedSend { pieces: VecDeque::with_capacity(64), first: 0, next: 0, since_look: 0, stages }
+        let pieces = VecDeque::with_capacity(64);
+        PlacedSend { pieces, first: 0, next: 0, since_look: 0, is_cut: false, stages }
     }
 
     /// Number of the next new piece.
@@ -65,6 +69,31 @@ impl PlacedSend {
     /// Whether the latest piece lies in a staging place, or has arrived.
     pub(in crate::driver::verbs) fn is_last_copied(&self) -> bool {
         self.pieces.back().is_none_or(|piece| piece.stage.is_some())
+    }
+
+    /// Whether pieces of a stream are not known to have arrived.
+    pub(in crate::driver::verbs) fn has_pieces_of(&self, stream: u32) -> bool {
+        self.pieces.iter().any(|piece| piece.stream == stream)
+    }
+
+    /// Whether a piece can be added: the number that it will have is known.
+    pub(in crate::driver::verbs) fn is_open(&self) -> bool {
+        !self.is_cut
+    }
+
+    /// Drops the pieces of a stream from the first one that may not have arrived. Returns whether one of them
+    /// was posted: then its queue pair must be reset, since the device may still send it.
+    ///
+    /// Pieces of other streams are in front of them, and have arrived: the receiver gives the queues to one
+    /// stream at a time.
+    pub(in crate::driver::verbs) fn forget(&mut self, stream: u32) -> bool {
+        let mut is_posted = false;
+        while let Some(piece) = self.pieces.pop_back_if(|piece| piece.stream == stream) {
+            self.stages.put_back(piece.stage);
+            is_posted |= is_before(self.end(), self.next);
+        }
+        self.is_cut |= is_posted;
+        is_posted
     }
 
     /// Takes a staging place; returns its number and its offset.
@@ -123,6 +152,9 @@ impl PlacedSend {
     /// number of pieces that are sent again; `None` for a piece that was never sent.
     pub(in crate::driver::verbs) fn resume(&mut self, first: u32) -> Option<u32> {
         self.arrived_before(first);
+        if std::mem::take(&mut self.is_cut) {
+            (self.first, self.next) = (first, first);
+        }
         if is_before(first, self.first) || is_before(self.next, first) {
             return None;
         }

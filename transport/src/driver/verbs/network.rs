@@ -1,0 +1,256 @@
+//! Network of a process: its devices, and its connections to other processes.
+//!
+//! The first communicator of some processes makes a network. Later communicators of the same processes, or of
+//! some of them, use it: they open streams of their own, and no device, no queue pair and no connection.
+//! `endpoint` decides which of the two happens; `setup` has the set-up rounds.
+//!
+//! Members of a network have numbers: the ranks of the communicator that has made it. A stream has a number
+//! that no other stream of the network ever has: it consists of the member that is rank 0 of its
+//! communicator, of a serial number which that member gives once, and of the lane.
+//!
+//! Invariant: a network lives as long as an endpoint uses it. Its end kills all queue pairs before memory is
+//! unmapped.
+
+use super::{
+    VerbsConfig,
+    descriptions::Offer,
+    devices::{OpenDevice, open_devices},
+    engine::{Engine, SharedEngine},
+    host_map::HostMap,
+    keep_alive::KeepAliveThread,
+    memory::Memory,
+    rules::Rules,
+    signals,
+    slots::Queues,
+    wire::{LANES, LONG_BYTES},
+};
+use crate::{
+    TransportError,
+    memory::{Registered, Slab},
+    verbs::Library,
+};
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+/// Serial numbers that a member can give.
+const SERIALS: u32 = 1 << 20;
+/// Maximum time that the goodbyes at the end of a network may take.
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Returns the number of the stream on a lane of the communicator whose rank 0 is `member` and has given
+/// `serial`.
+pub(super) fn stream_number(member: u32, serial: u32, lane: usize) -> u32 {
+    (member * SERIALS + serial) * LANES as u32 + lane as u32
+}
+
+const _: () = assert!(1 << 10 <= u32::MAX / SERIALS / LANES as u32, "every rank has its own numbers");
+
+/// Networks of a process, for its later communicators.
+#[derive(Clone, Debug)]
+pub struct Networks(Arc<Mutex<Vec<Weak<Network>>>>);
+
+impl Networks {
+    /// Returns a list of its own, for a rank that is not the only one of its process.
+    #[must_use]
+    pub fn separate() -> Networks {
+        Networks(Arc::default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Network>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a network whose connections are up, if it is new.
+    pub(super) fn add(&self, network: &Arc<Network>) {
+        let mut list = self.lock();
+        let network = Arc::downgrade(network);
+        list.retain(|other| other.strong_count() > 0 && !other.ptr_eq(&network));
+        list.push(network);
+    }
+
+    /// Returns the networks that a communicator with this configuration can use. Those of which this process
+    /// has several members are left out: a name would not say which one is meant.
+    pub(super) fn usable(&self, config: &VerbsConfig) -> Vec<Arc<Network>> {
+        let all: Vec<Arc<Network>> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        let is_alone = |network: &&Arc<Network>| all.iter().filter(|other| other.name == network.name).count() == 1;
+        all.iter().filter(is_alone).filter(|network| network.suits(config)).cloned().collect()
+    }
+}
+
+impl Default for Networks {
+    /// Returns the list of the process.
+    fn default() -> Networks {
+        static OF_PROCESS: LazyLock<Networks> = LazyLock::new(Networks::separate);
+        OF_PROCESS.clone()
+    }
+}
+
+impl PartialEq for Networks {
+    /// All lists count as equal: they change nothing that ranks agree on.
+    fn eq(&self, _: &Networks) -> bool {
+        true
+    }
+}
+
+impl Eq for Networks {}
+
+/// Devices and connections of a process.
+#[derive(Debug)]
+pub(super) struct Network {
+    /// Random number, equal on all members.
+    pub(super) name: u64,
+    pub(super) rank: u32,
+    pub(super) size: u32,
+    pub(super) hosts: HostMap,
+    pub(super) config: VerbsConfig,
+    pub(super) engine: Arc<SharedEngine>,
+    pub(super) slab: Slab,
+    keep_alive: Option<KeepAliveThread>,
+    /// Whether two members reach each other, by member and peer; known after the round of reach.
+    pub(super) connected: Vec<Vec<bool>>,
+    /// Slots and staging places, which live as long as the network.
+    pub(super) places: Vec<Registered>,
+    /// The next serial number.
+    serial: AtomicU32,
+    has_said_goodbye: AtomicBool,
+}
+
+impl Network {
+    /// Opens the devices, and allocates the memory with `slab` from its size in bytes.
+    pub(super) fn open(
+        name: u64,
+        config: &VerbsConfig,
+        hosts: HostMap,
+        slab: impl FnOnce(u64) -> Result<Slab, TransportError>,
+        on_wait: &mut dyn FnMut(&str),
+    ) -> Result<(Network, Vec<OpenDevice>), TransportError> {
+        let library = Library::load(config.library.as_deref())?;
+        let opened = open_devices(&library, config, &hosts, on_wait)?;
+        let late = opened.iter().all(|device| device.capabilities.late_registration);
+        let default = if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY };
+        let slab = slab(config.slab_bytes.unwrap_or(default))?;
+        let overlap = (config.piece_bytes as usize).max(LONG_BYTES);
+        let memory = Memory::new(&slab, config.segment_bytes as usize, overlap);
+        let rules = Rules {
+            piece_bytes: config.piece_bytes as usize,
+            window: config.window as usize,
+            checksum: false,
+            reliable: false,
+            one_sided: false,
+            has_placed: false,
+            queues: Queues::Short,
+            cable_wait: config.cable_wait,
+        };
+        let (rank, size) = (hosts.rank(), hosts.size());
+        let engine = Engine::new((0..size).map(|_| None).collect(), Vec::new(), memory, rules, config);
+        let engine = Arc::new(SharedEngine::new(engine));
+        signals::watch(&engine);
+        let network = Network {
+            name,
+            rank,
+            size,
+            hosts,
+            config: config.clone(),
+            engine,
+            slab,
+            keep_alive: None,
+            connected: Vec::new(),
+            places: Vec::new(),
+            serial: AtomicU32::new(1),
+            has_said_goodbye: AtomicBool::new(false),
+        };
+        Ok((network, opened))
+    }
+
+    /// Starts to look after connections between calls.
+    pub(super) fn keep_alive(&mut self) {
+        self.keep_alive = Some(KeepAliveThread::start(&self.engine, self.config.keep_alive));
+    }
+
+    /// Whether two members reach each other.
+    pub(super) fn connects(&self, a: u32, b: u32) -> bool {
+        self.connected[a as usize][b as usize]
+    }
+
+    /// Whether a communicator with this configuration can use the network. Device matrices may differ: that
+    /// of the network describes its members.
+    fn suits(&self, config: &VerbsConfig) -> bool {
+        let (matrix, slab_bytes) = (self.config.matrix.clone(), self.config.slab_bytes);
+        let address_timeout = self.config.address_timeout;
+        self.config == VerbsConfig { matrix, slab_bytes, address_timeout, ..config.clone() }
+    }
+
+    /// Returns what another communicator needs to know of the network, with a new serial number; `None` if
+    /// none is left.
+    pub(super) fn offer(&self) -> Option<Offer> {
+        let serial = self.serial.fetch_add(1, Relaxed);
+        let unreachable = self.engine.lock().broken_peers();
+        (serial < SERIALS).then_some(Offer { name: self.name, member: self.rank, serial, unreachable })
+    }
+
+    /// Whether ranks that are these members share hosts as `hosts` tells.
+    pub(super) fn has_hosts(&self, members: &[u32], hosts: &HostMap) -> bool {
+        let is_equal = |a: usize, b: usize| {
+            hosts.are_apart(a as u32, b as u32) == self.hosts.are_apart(members[a], members[b])
+        };
+        (0..members.len()).all(|a| (0..a).all(|b| is_equal(a, b)))
+    }
+
+    /// Tells all members that this one leaves, and waits until the devices have sent everything.
+    pub(super) fn say_goodbye(&self, until: Instant) {
+        self.has_said_goodbye.store(true, Relaxed);
+        self.engine.lock().send_goodbye();
+        self.progress_until(until, Engine::has_sent_all);
+    }
+
+    /// Drives the engine until `is_done` holds. Returns false at the deadline.
+    pub(super) fn progress_until(&self, until: Instant, is_done: impl Fn(&Engine) -> bool) -> bool {
+        while Instant::now() < until {
+            let mut engine = self.engine.lock();
+            engine.progress();
+            engine.tick();
+            if is_done(&engine) {
+                return true;
+            }
+            drop(engine);
+            std::thread::yield_now();
+        }
+        false
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        drop(self.keep_alive.take());
+        signals::forget(&self.engine);
+        if !*self.has_said_goodbye.get_mut() {
+            self.say_goodbye(Instant::now() + GOODBYE_TIMEOUT);
+        }
+        // Links hold the engine too. Their later calls must not reach memory that is about to be unmapped.
+        let mut engine = self.engine.lock();
+        engine.kill_queues();
+        engine.give_up_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_of_different_communicators_have_different_numbers() {
+        let mut numbers = Vec::new();
+        for (member, serial) in [(0, 0), (0, 1), (1, 0), (1023, SERIALS - 1)] {
+            numbers.extend((0..LANES).map(|lane| stream_number(member, serial, lane)));
+        }
+        let count = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), count);
+    }
+}

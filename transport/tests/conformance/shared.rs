@@ -1,0 +1,235 @@
+//! Several communicators of the same two processes, which use one network.
+
+use crate::{
+    fixture::*,
+    verbs::{connect, endpoints_with},
+};
+use std::time::Instant;
+use transport::{
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, SizeClass,
+    driver::{
+        Endpoint,
+        verbs::{Networks, VerbsConfig, VerbsEndpoint},
+    },
+    memory::Registered,
+};
+
+/// Bytes of a message in pieces.
+const BULK: usize = (300 << 10) + 7;
+
+/// Options of each rank. Each has its own list of networks, as two processes have.
+fn configs() -> [VerbsConfig; 2] {
+    [(); 2].map(|()| VerbsConfig {
+        slab_bytes: Some(64 << 20),
+        piece_bytes: 16 << 10,
+        networks: Networks::separate(),
+        ..VerbsConfig::default()
+    })
+}
+
+/// Two ranks and their links by lane.
+struct Communicator {
+    ends: [VerbsEndpoint; 2],
+    links: [Vec<Box<dyn Link>>; 2],
+}
+
+impl Communicator {
+    fn new(device: &str, configs: &[VerbsConfig; 2]) -> Communicator {
+        Communicator::of(connect(endpoints_with(device, configs)))
+    }
+
+    fn of(mut ends: [VerbsEndpoint; 2]) -> Communicator {
+        let links = [0, 1].map(|rank| (0..2).map(|lane| ends[rank].link(1 - rank as u32, lane)).collect());
+        Communicator { ends, links }
+    }
+
+    fn uses_network_of(&self, other: &Communicator) -> bool {
+        (0..2).all(|rank| self.ends[rank].shares_network_with(&other.ends[rank]))
+    }
+}
+
+/// A message from rank 0 to rank 1 on lane 1, of a bulk operation, between registered buffers.
+struct Message {
+    bytes: Vec<u8>,
+    src: Registered,
+    dst: Registered,
+    send: SendState,
+    recv: RecvState,
+    is_sent: bool,
+    is_received: bool,
+}
+
+impl Message {
+    fn new(communicator: &Communicator, len: usize, seed: u64) -> Message {
+        let bytes = noise(len, seed);
+        let src = registered(communicator.ends[0].slab(), &bytes);
+        let dst = registered(communicator.ends[1].slab(), &vec![0; len]);
+        let send = SendState::new(seed, Protocol::Copy).with_size(SizeClass::Bulk);
+        let recv = RecvState::new(seed, len).with_size(SizeClass::Bulk);
+        Message { bytes, src, dst, send, recv, is_sent: false, is_received: false }
+    }
+
+    fn announce(&mut self, communicator: &mut Communicator) {
+        let announced = communicator.links[1][1].announce(&mut self.recv, Some(self.dst.span_mut()));
+        announced.expect("announced");
+    }
+
+    fn poll_send(&mut self, communicator: &mut Communicator) {
+        if !self.is_sent {
+            let progress = communicator.links[0][1].poll_send(&mut self.send, self.src.span());
+            self.is_sent = progress.expect("send") == SendProgress::Complete;
+        }
+    }
+
+    fn poll_recv(&mut self, communicator: &mut Communicator) {
+        if !self.is_received {
+            let mut sink = CopySink(self.dst.as_mut_slice());
+            let progress = communicator.links[1][1].poll_recv(&mut self.recv, &mut sink);
+            self.is_received = progress.expect("recv") == RecvProgress::Complete;
+        }
+    }
+
+    fn finish(&mut self, communicator: &mut Communicator) {
+        let until = Instant::now() + PATIENCE;
+        while !(self.is_sent && self.is_received) {
+            assert!(Instant::now() < until, "stuck");
+            self.poll_send(communicator);
+            self.poll_recv(communicator);
+        }
+        assert!(self.dst.as_slice() == self.bytes, "{} bytes", self.bytes.len());
+    }
+}
+
+/// Sends messages of all kinds in both directions of a communicator.
+fn exchange(communicator: &mut Communicator, seed: u64) {
+    for (at, len) in [8, 5000, 40_000, BULK].into_iter().enumerate() {
+        Message::new(communicator, len, seed + at as u64).finish(communicator);
+        let bytes = noise(len, seed);
+        let mut received = vec![0; len];
+        let [a, b] = &mut communicator.links;
+        transfer((&mut *b[0], &mut *a[0]), Protocol::Copy, (&bytes[..]).into(), &mut CopySink(&mut received));
+        assert!(received == bytes, "{len} bytes back");
+    }
+}
+
+pub(crate) fn a_later_communicator_uses_the_same_connections_and_messages_do_not_mix(device: &str) {
+    let configs = configs();
+    let mut first = Communicator::new(device, &configs);
+    let mut second = Communicator::new(device, &configs);
+    assert!(second.uses_network_of(&first));
+    exchange(&mut first, 1);
+    exchange(&mut second, 2);
+    // A message of the first that nobody receives keeps none of the second's from arriving.
+    for len in [16, 20_000, BULK] {
+        let mut waiting = Message::new(&first, len, 3);
+        (0..1000).for_each(|_| waiting.poll_send(&mut first));
+        exchange(&mut second, 4);
+        waiting.finish(&mut first);
+    }
+    // Nor does one that is announced and not sent.
+    let mut announced = Message::new(&first, BULK, 5);
+    announced.announce(&mut first);
+    exchange(&mut second, 6);
+    announced.finish(&mut first);
+    // Both at once, several times: the placed queues change hands.
+    for round in 0..4 {
+        let mut one = Message::new(&first, BULK, 10 + round);
+        let mut other = Message::new(&second, BULK, 20 + round);
+        one.announce(&mut first);
+        other.announce(&mut second);
+        for _ in 0..50 {
+            one.poll_send(&mut first);
+            other.poll_send(&mut second);
+            other.poll_recv(&mut second);
+        }
+        other.finish(&mut second);
+        one.finish(&mut first);
+    }
+}
+
+/// Whoever gives up first, and however far a message had come.
+pub(crate) fn an_operation_that_is_given_up_leaves_other_communicators_and_memory_alone(device: &str) {
+    let configs = configs();
+    let mut other = Communicator::new(device, &configs);
+    let is_reliable = !device.starts_with("bad");
+    for (receiver_is_first, polls) in [(true, 0), (true, 3), (false, 3), (true, 40), (false, 40)] {
+        let mut failing = Communicator::new(device, &configs);
+        assert!(failing.uses_network_of(&other), "after {polls} polls");
+        // It has the placed queues after this, where there are any.
+        (0..3).for_each(|_| exchange(&mut failing, 60));
+        let mut message = Message::new(&failing, 2 * BULK, 30);
+        message.announce(&mut failing);
+        for _ in 0..polls {
+            message.poll_send(&mut failing);
+            message.poll_recv(&mut failing);
+        }
+        let order = if receiver_is_first { [1, 0] } else { [0, 1] };
+        let mut before = Vec::new();
+        for rank in order {
+            failing.links[rank].iter_mut().for_each(|link| link.abort());
+            if rank == 1 {
+                // The memory has other contents from now on.
+                message.dst.as_mut_slice().fill(7);
+                before = message.dst.as_slice().to_vec();
+            } else {
+                message.src.as_mut_slice().fill(9);
+            }
+            exchange(&mut other, 40);
+        }
+        assert!(message.dst.as_slice() == before, "written after it was given up, {polls} polls");
+        drop(failing);
+        exchange(&mut other, 50);
+        let retransmitted = other.links[0][0].counters().retransmissions;
+        assert!(is_reliable || retransmitted < 100_000);
+    }
+}
+
+/// The sender may hold grants when the receiver gives up, and know nothing of it.
+pub(crate) fn nothing_is_written_by_grants_of_an_operation_that_was_given_up(device: &str) {
+    let configs = configs();
+    let mut other = Communicator::new(device, &configs);
+    let mut failing = Communicator::new(device, &configs);
+    let mut message = Message::new(&failing, BULK, 30);
+    message.announce(&mut failing);
+    let (mut nothing, mut idle) = ([0; 8], RecvState::new(1, 8));
+    for _ in 0..20 {
+        let polled = failing.links[0][0].poll_recv(&mut idle, &mut CopySink(&mut nothing));
+        assert_eq!(polled.expect("recv"), RecvProgress::Idle);
+    }
+    failing.links[1].iter_mut().for_each(|link| link.abort());
+    for _ in 0..20 {
+        message.poll_send(&mut failing);
+        exchange(&mut other, 40);
+    }
+    assert!(message.dst.as_slice().iter().all(|byte| *byte == 0));
+}
+
+pub(crate) fn a_communicator_that_is_closed_leaves_the_network_to_others(device: &str) {
+    let configs = configs();
+    let first = Communicator::new(device, &configs);
+    let mut second = Communicator::new(device, &configs);
+    drop(first);
+    exchange(&mut second, 1);
+    let mut third = Communicator::new(device, &configs);
+    assert!(third.uses_network_of(&second));
+    // One end is closed while the other still sends.
+    let mut unwanted = Message::new(&second, BULK, 2);
+    unwanted.poll_send(&mut second);
+    let Communicator { ends: [a, b], links: [links_a, links_b] } = second;
+    drop((links_b, b));
+    exchange(&mut third, 3);
+    drop((links_a, a));
+    exchange(&mut third, 4);
+}
+
+/// Ranks can be numbered otherwise than those of the communicator that has made the network.
+pub(crate) fn ranks_may_have_other_numbers(device: &str) {
+    let configs = configs();
+    let first = Communicator::new(device, &configs);
+    let [a, b] = endpoints_with(device, &configs);
+    drop((a, b));
+    let swapped = [configs[1].clone(), configs[0].clone()];
+    let mut second = Communicator::new(device, &swapped);
+    assert!(second.ends[0].shares_network_with(&first.ends[1]));
+    exchange(&mut second, 1);
+}
