@@ -182,7 +182,8 @@ impl Network {
     fn suits(&self, config: &VerbsConfig) -> bool {
         let (matrix, slab_bytes) = (self.config.matrix.clone(), self.config.slab_bytes);
         let address_timeout = self.config.address_timeout;
-        self.config == VerbsConfig { matrix, slab_bytes, address_timeout, ..config.clone() }
+        let is_open = !self.has_said_goodbye.load(Relaxed);
+        is_open && self.config == VerbsConfig { matrix, slab_bytes, address_timeout, ..config.clone() }
     }
 
     /// Returns what another communicator needs to know of the network, with a new serial number; `None` if
