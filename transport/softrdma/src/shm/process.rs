@@ -86,17 +86,20 @@ impl View {
         self.record(layout::MRS_START, index, limits::MRS)
     }
 
-    /// Whether the process is dead. Asks the kernel.
+    /// Whether the process has left the fabric or is dead. Asks the kernel.
     ///
-    /// The first caller that finds it dead releases the memory of its files.
+    /// The first caller that finds it gone releases the memory of its files, except shared pages of a process
+    /// that has left: its program may still run, and use them.
     #[cold]
     pub(crate) fn is_dead(&self) -> bool {
         if self.was_found_dead.load(Relaxed) {
             return true;
         }
         let mut life = lock(&self.life);
-        let is_dead = life.as_ref().is_some_and(|life| !liveness::is_locked(life.as_fd()));
-        if is_dead {
+        let unlocked = life.as_ref().filter(|file| !liveness::is_locked(file.as_fd()));
+        // A process that leaves removes the names of its files before it unlocks this one.
+        let was_killed = unlocked.map(|file| fs::fstat(file).is_ok_and(|about| about.st_nlink != 0));
+        if let Some(was_killed) = was_killed {
             self.was_found_dead.store(true, Relaxed);
             *life = None;
             // The mappings stay, because other threads may be reading them, but they should not hold memory.
@@ -104,9 +107,11 @@ impl View {
             // released, and is written before anything is released.
             self.header().magic.store(0, SeqCst);
             self.file.discard(rustix::param::page_size());
-            self.pages.get().into_iter().flatten().for_each(|pages| pages.discard(0));
+            if let Some(Some(pages)) = self.pages.get() {
+                if was_killed { pages.discard(0) } else { pages.detach() }
+            }
         }
-        is_dead || self.was_found_dead.load(Relaxed)
+        was_killed.is_some() || self.was_found_dead.load(Relaxed)
     }
 
     /// Whether a process has found the owner dead and has released its memory.
@@ -398,6 +403,14 @@ impl Process {
     pub(crate) fn live_views(&self) -> impl Iterator<Item = &View> {
         let others = (0..SLOTS).filter(|&slot| slot != self.me.slot).filter_map(|slot| self.view(slot, 0));
         std::iter::once(self.own()).chain(others)
+    }
+}
+
+#[cfg(test)]
+impl Process {
+    /// Ends the membership as the kernel does for a killed process: the files keep their names.
+    pub(super) fn die(self) {
+        self.has_left.store(true, Relaxed);
     }
 }
 

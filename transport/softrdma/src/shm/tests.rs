@@ -245,7 +245,7 @@ fn the_memory_of_the_dead_is_given_back() {
     let view = survivor.view(slot, 0).expect("the other");
     survivor.pages(view).expect("its pages");
     assert!(blocks().iter().all(|blocks| *blocks > 0));
-    drop(dead);
+    dead.die();
     assert!(view.is_dead());
     let [file, pages] = blocks();
     assert!(file * 512 <= rustix::param::page_size() as u64 && pages == 0, "{file} and {pages} blocks");
