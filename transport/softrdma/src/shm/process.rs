@@ -114,6 +114,15 @@ impl View {
         was_killed.is_some() || self.was_found_dead.load(Relaxed)
     }
 
+    /// Whether this is the view of a process file, by the descriptor that asks whether its process lives.
+    fn is_of(&self, file: &OwnedFd) -> bool {
+        let life = lock(&self.life);
+        let Some(life) = life.as_ref() else { return false };
+        let [ours, theirs] =
+            [life, file].map(|file| fs::fstat(file).map(|about| (about.st_dev, about.st_ino)));
+        ours.is_ok() && ours == theirs
+    }
+
     /// Whether a process has found the owner dead and has released its memory.
     #[inline]
     pub(crate) fn is_released(&self) -> bool {
@@ -316,15 +325,22 @@ impl Process {
         owner != self.me && self.view(owner.slot, owner.incarnation).is_none_or(View::is_dead)
     }
 
-    /// Returns the memory that a process shares.
+    /// Returns the memory that a process shares; `None` once the process has left.
     #[inline]
     pub(crate) fn pages<'a>(&self, view: &'a View) -> Option<&'a Mapping> {
-        view.pages
-            .get_or_init(|| {
-                let file = self.directory.file('m', view.owner.slot).ok()?;
-                Mapping::of_file(&file, PAGES_BYTES as usize).ok()
-            })
-            .as_ref()
+        view.pages.get_or_init(|| self.map_pages(view)).as_ref()
+    }
+
+    #[cold]
+    fn map_pages(&self, view: &View) -> Option<Mapping> {
+        let pages = self.directory.file('m', view.owner.slot).ok()?;
+        // Both files of a slot lose their names before the slot's next user makes its own. So while the name
+        // of the other file is the owner's, these pages are the owner's.
+        let named = self.directory.file('p', view.owner.slot).ok()?;
+        if !view.is_of(&named) {
+            return None;
+        }
+        Mapping::of_file(&pages, PAGES_BYTES as usize).ok()
     }
 
     /// Allocates zeroed room for a ring in our file. Returns its offset and length.
