@@ -33,7 +33,8 @@ pub(super) fn enable_keepalive(socket: impl AsFd, peer_timeout: Duration) -> io:
     sockopt::set_socket_keepalive(&socket, true)?;
     sockopt::set_tcp_keepidle(&socket, SECOND)?;
     sockopt::set_tcp_keepintvl(&socket, SECOND)?;
-    sockopt::set_tcp_keepcnt(&socket, peer_timeout.as_secs().max(1) as u32)?;
+    // The kernel gives up about a second after a check would.
+    sockopt::set_tcp_keepcnt(&socket, peer_timeout.as_secs_f64().ceil() as u32)?;
     #[cfg(target_vendor = "apple")]
     transport::driver::limit_retransmission(&socket, peer_timeout);
     Ok(())
@@ -49,13 +50,16 @@ pub(super) struct SilenceCheck {
 impl SilenceCheck {
     /// Whether the peer has owed an answer for `timeout` or longer, at two checks in a row.
     ///
-    /// Also makes the kernel request an answer: setting the time of the first probe again sends a probe at
-    /// once if nothing was received for a second.
+    /// Also makes the kernel request an answer, if none is overdue: setting the time of the first probe again
+    /// sends a probe at once if nothing was received for a second.
     pub(super) fn is_silent(&mut self, socket: impl AsFd, timeout: Duration) -> bool {
+        let overdue = unanswered_for(&socket);
         #[cfg(target_os = "linux")]
-        // An error means that the socket is broken, which the next read reports.
-        let _ = sockopt::set_tcp_keepidle(&socket, SECOND);
-        self.judge(unanswered_for(socket), timeout, Instant::now())
+        if overdue.is_none() {
+            // An error means that the socket is broken, which the next read reports.
+            let _ = sockopt::set_tcp_keepidle(&socket, SECOND);
+        }
+        self.judge(overdue, timeout, Instant::now())
     }
 
     /// Judges the time for which an answer is overdue, if one is.
