@@ -1,7 +1,6 @@
 //! A connected nonblocking socket: Unix or TCP.
 //!
-//! Descriptors arrive over Unix sockets only, with the byte they were sent with: each such message is one
-//! byte and one descriptor.
+//! Descriptors arrive over Unix sockets only, with the byte they were sent with.
 
 use super::liveness;
 use mio::{Interest, Registry, Token, event::Source, unix::SourceFd};
@@ -84,10 +83,12 @@ impl Socket {
         }
     }
 
-    /// Sends one descriptor with one byte.
-    pub(super) fn send_descriptor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Sends one descriptor with the first of these bytes. Returns the number of bytes sent.
+    pub(super) fn send_descriptor(&mut self, fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Socket::Unix(stream) => Ok(transport::driver::shm::send_descriptor(stream.as_fd(), fd)?),
+            Socket::Unix(stream) => {
+                Ok(transport::driver::shm::send_descriptor_with(stream.as_fd(), fd, bytes)?)
+            }
             Socket::Tcp(..) => Err(io::Error::other("descriptors don't travel over TCP")),
         }
     }

@@ -1,16 +1,23 @@
-//! Hosts that become unreachable: two network namespaces with a cable, which is cut.
+//! Ranks on two hosts, which are network namespaces with a cable: strangers on one of them, and cables that
+//! are cut.
 //!
-//! Data moves over shared memory here, so ranks learn of each other only through the rendezvous.
+//! Where cables are cut data moves over shared memory, so ranks learn of each other only through the
+//! rendezvous.
 
 use super::job::{self, secret};
 use super::roles::now;
-use rustix::process::{Pid, Signal, kill_process};
+use bootstrap::{Secret, Server, ServerSpec};
+use rustix::{
+    fd::AsFd,
+    process::{Pid, Signal, kill_process},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 use std::{
     process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
-use support::{Process, missing};
+use support::{Process, as_another_user, missing};
 
 /// Two hosts with a cable. Dropping it removes them.
 struct Hosts([Child; 2]);
@@ -66,6 +73,18 @@ impl Hosts {
         assert!(is_run("nsenter", &all.iter().map(String::as_str).collect::<Vec<_>>()), "{args:?}");
     }
 
+    /// Runs `act` in a thread on one of the hosts.
+    fn on<T: Send>(&self, at: usize, act: impl FnOnce() -> T + Send) -> T {
+        let space = std::fs::File::open(format!("/proc/{}/ns/net", self.0[at].id())).expect("a namespace");
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).expect("we may");
+                act()
+            });
+            inside.join().expect("no panic")
+        })
+    }
+
     /// Starts a rank on one of the hosts; rank 0 must be on the first.
     fn rank(&self, at: usize, rank: u32, size: u32, secret: &str, role: &str) -> Process {
         self.rank_with(at, rank, size, secret, role, &[])
@@ -112,6 +131,28 @@ fn error_of(rank: &mut Process, since: u128) -> (u128, String) {
     let late = at.parse::<u128>().expect("a time") - since;
     eprintln!("after {late} ms: {text}");
     (late, text.to_owned())
+}
+
+#[test]
+fn another_user_of_a_host_that_has_taken_the_local_name_of_the_rendezvous_hears_nothing() {
+    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr, unix::net::UnixListener};
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = Secret::generate().expect("random numbers");
+    let spec = ServerSpec::network(2, vec![([10, 77, 0, 1], 7777).into()], secret.clone());
+    let server = hosts.on(0, || Server::start(&spec).expect("a port"));
+    let name = server.address().strip_prefix("unix-abstract:").expect("an abstract name");
+    let listen = || {
+        let name = SocketAddr::from_abstract_name(name).expect("a name");
+        UnixListener::bind_addr(&name).expect("the name is free on the other host")
+    };
+    let Some(stranger) = hosts.on(1, || as_another_user(listen)) else { return missing("another user") };
+    let addresses = format!("{},tcp://10.77.0.1:7777", server.address());
+    let variables = [("TBCCL_BOOTSTRAP", &*addresses), ("TBCCL_TRANSPORT", "tcp")];
+    let mut ranks =
+        [0, 1].map(|rank| hosts.rank_with(rank as usize, rank, 2, &secret.to_hex(), "sum", &variables));
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.next_after("@sum "), "1"));
+    stranger.set_nonblocking(true).expect("a socket");
+    assert!(stranger.accept().is_err(), "a rank has connected to it");
 }
 
 #[test]
