@@ -1,15 +1,15 @@
 //! Connecting a rank to its rendezvous.
 //!
-//! Addresses on this host are tried first. All TCP addresses are tried at once, and the first that proves
-//! possession of the job's secret is used. A server that is full or not running yet is tried again until a
-//! timeout that depends on the failure.
+//! Addresses on this host are tried first; a socket there must belong to this user. All TCP addresses are
+//! tried at once. Where the job has a secret, only a server that proves possession of it is used. A server
+//! that is full or not running yet is tried again until a timeout that depends on the failure.
 
 use super::{
     address::{Address, resolve},
     frame_stream::{FrameStream, ReadProgress},
     record_layer::RecordLayer,
     socket::Socket,
-    unix::{connect_to_name, is_owned_by_user},
+    unix::{connect_to_name, is_elsewhere, parse_name},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -25,7 +25,10 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use transport::secure::{Secret, SecureError};
+use transport::{
+    host::is_same_user,
+    secure::{Secret, SecureError},
+};
 
 /// Timeout of one attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -125,7 +128,7 @@ pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, S
         let mut failures = Vec::new();
         let local = rendezvous.addresses.iter().filter(|address| !address.is_remote());
         for address in local {
-            match connect_local(address) {
+            match connect_local(address, rendezvous) {
                 Ok(frames) => return Ok(frames),
                 Err(error) => {
                     let is_awaited = matches!(address, Address::Awaited(_));
@@ -183,23 +186,20 @@ impl fmt::Display for Failure {
     }
 }
 
-fn connect_local(address: &Address) -> io::Result<FrameStream> {
+/// Connects to a Unix socket of this user, with the handshake if the job has a secret.
+fn connect_local(address: &Address, rendezvous: &ConnectSpec) -> io::Result<FrameStream> {
     let stream = match address {
+        Address::Abstract(name) if parse_name(name).is_some_and(is_elsewhere) => {
+            let why = "the socket is of another host, boot or network namespace";
+            return Err(io::Error::new(ErrorKind::NotFound, why));
+        }
         #[cfg(target_os = "linux")]
         Address::Abstract(name) => {
             use std::os::linux::net::SocketAddrExt;
             UnixStream::connect_addr(&std::os::unix::net::SocketAddr::from_abstract_name(name)?)?
         }
         Address::Path(path) => UnixStream::connect(path)?,
-        Address::Awaited(name) => {
-            let stream = connect_to_name(*name)?;
-            // The name can be guessed, so another user may have taken it.
-            if !is_owned_by_user(&stream, *name) {
-                let why = "the socket belongs to another user; choose another port";
-                return Err(io::Error::new(ErrorKind::PermissionDenied, why));
-            }
-            stream
-        }
+        Address::Awaited(name) => connect_to_name(*name)?,
         _ => {
             return Err(io::Error::new(
                 ErrorKind::Unsupported,
@@ -207,7 +207,17 @@ fn connect_local(address: &Address) -> io::Result<FrameStream> {
             ));
         }
     };
-    Ok(FrameStream::new(Socket::unix(stream)?, RecordLayer::Open))
+    // Another user may have taken the name.
+    if !is_same_user(&stream) {
+        let remedy = if matches!(address, Address::Awaited(_)) { "; choose another port" } else { "" };
+        let why = format!("the socket belongs to another user{remedy}");
+        return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+    }
+    let socket = Socket::unix(stream)?;
+    match &rendezvous.secret {
+        Some(secret) => handshake(socket, secret, rendezvous.proof_timeout()),
+        None => Ok(FrameStream::new(socket, RecordLayer::Open)),
+    }
 }
 
 /// Connects to all TCP addresses at once and returns the first that proves possession of the secret.
@@ -237,7 +247,7 @@ fn connect_remote(
         let PendingConnect { address, stream } = attempts.swap_remove(at);
         let connected = stream.and_then(|stream| {
             sockopt::socket_error(&stream)?.map_err(io::Error::from)?;
-            handshake(stream, secret, rendezvous.proof_timeout())
+            handshake(Socket::tcp(stream)?, secret, rendezvous.proof_timeout())
         });
         match connected {
             Ok(frames) => return Ok(Some(frames)),
@@ -297,8 +307,8 @@ pub(super) fn timespec(time: Duration) -> Timespec {
 }
 
 /// Performs the handshake in which both ends prove possession of the secret.
-fn handshake(stream: TcpStream, secret: &Secret, within: Duration) -> io::Result<FrameStream> {
-    let mut frames = FrameStream::new(Socket::tcp(stream)?, RecordLayer::initiator(secret)?);
+fn handshake(socket: Socket, secret: &Secret, within: Duration) -> io::Result<FrameStream> {
+    let mut frames = FrameStream::new(socket, RecordLayer::initiator(secret)?);
     let deadline = Instant::now() + within;
     let closed = || io::Error::new(ErrorKind::PermissionDenied, SecureError::Closed);
     loop {

@@ -3,9 +3,9 @@
 //! Outgoing payloads are queued and written as the socket takes them. Received bytes are kept until they form
 //! a frame. The server uses this from its event loop; a rank waits for its socket with `poll`.
 //!
-//! Over TCP a [`RecordLayer`] lies between frames and socket: no frame travels unencrypted, and no byte of an
-//! unauthenticated peer is parsed as a frame. Connections may share a queued payload; each seals it only when
-//! its socket can take it.
+//! Where the job has a secret, a [`RecordLayer`] lies between frames and socket: no frame travels
+//! unencrypted, and no byte of an unauthenticated peer is parsed as a frame. Connections may share a queued
+//! payload; each seals it only when its socket can take it.
 
 use super::{
     record_layer::{Decoded, RecordLayer},
@@ -49,6 +49,9 @@ pub(super) enum ReadProgress {
 /// Bytes read from a socket at a time.
 const READ_CHUNK: usize = 16 << 10;
 
+/// Byte that a descriptor travels with.
+const DESCRIPTOR_BYTE: u8 = 1;
+
 /// Payloads are sealed while fewer sealed bytes than this wait to be written.
 const SEALED_AHEAD: usize = 64 << 10;
 
@@ -69,6 +72,8 @@ pub(super) struct FrameStream {
     /// Sealed bytes, of which those from `written` on are not written.
     sealed_out: Vec<u8>,
     written: usize,
+    /// Descriptors to send with the sealed byte at their offset, in the order of the offsets.
+    sealed_descriptors: VecDeque<(usize, Arc<OwnedFd>)>,
 }
 
 impl FrameStream {
@@ -85,6 +90,7 @@ impl FrameStream {
             sent: 0,
             sealed_out: Vec::new(),
             written: 0,
+            sealed_descriptors: VecDeque::new(),
         }
     }
 
@@ -206,8 +212,24 @@ impl FrameStream {
             if self.written == self.sealed_out.len() {
                 return Ok(());
             }
-            self.written += write(&mut self.socket, &self.sealed_out[self.written..])?;
+            self.write_sealed()?;
         }
+    }
+
+    /// Writes sealed bytes up to the next one that travels with a descriptor, or that one and those after it.
+    fn write_sealed(&mut self) -> io::Result<()> {
+        let is_next = self.sealed_descriptors.front().is_some_and(|(offset, _)| *offset == self.written);
+        let mut offsets = self.sealed_descriptors.iter().map(|(offset, _)| *offset);
+        let end = offsets.nth(usize::from(is_next)).unwrap_or(self.sealed_out.len());
+        let bytes = &self.sealed_out[self.written..end];
+        match self.sealed_descriptors.front().filter(|_| is_next) {
+            Some((_, fd)) => {
+                self.written += self.socket.send_descriptor(fd.as_fd(), bytes)?;
+                self.sealed_descriptors.pop_front();
+            }
+            None => self.written += write(&mut self.socket, bytes)?,
+        }
+        Ok(())
     }
 
     /// Writes payloads to the socket unencrypted.
@@ -219,7 +241,9 @@ impl FrameStream {
                         self.sent += write(&mut self.socket, &bytes[self.sent..])?;
                     }
                 }
-                Payload::Descriptor(fd) => self.socket.send_descriptor(fd.as_fd())?,
+                Payload::Descriptor(fd) => {
+                    self.socket.send_descriptor(fd.as_fd(), &[DESCRIPTOR_BYTE])?;
+                }
             }
             self.outbox.pop_front();
             self.sent = 0;
@@ -235,8 +259,17 @@ impl FrameStream {
         self.record_layer.write_handshake(&mut self.sealed_out)?;
         while self.record_layer.is_ready() && self.sealed_out.len() - self.written < SEALED_AHEAD {
             let Some(payload) = self.outbox.front() else { break };
-            let Payload::Bytes(bytes) = payload else {
-                return Err(io::Error::other("descriptors don't travel over TCP"));
+            let bytes = match payload {
+                Payload::Bytes(bytes) => bytes,
+                Payload::Descriptor(_) if self.socket.is_tcp() => {
+                    return Err(io::Error::other("descriptors don't travel over TCP"));
+                }
+                Payload::Descriptor(fd) => {
+                    self.sealed_descriptors.push_back((self.sealed_out.len(), Arc::clone(fd)));
+                    self.record_layer.seal(&[DESCRIPTOR_BYTE], &mut self.sealed_out)?;
+                    self.outbox.pop_front();
+                    continue;
+                }
             };
             let rest = &bytes[self.sent..];
             let some = &rest[..rest.len().min(RecordLayer::MAX_RECORD_BYTES)];

@@ -17,8 +17,9 @@
 //! Ranks that share memory read each other's boards there. They send no Exchange, SyncBoard or ReportFailure.
 //!
 //! Ranks on the server's host and of its user connect to a Unix socket, which also carries descriptors of
-//! memory. Other ranks connect over TCP, where the server listens on request. Each TCP connection begins with
-//! a handshake in which both ends prove that they have the job's secret; all later bytes are encrypted.
+//! memory; each end checks the other one's user. Other ranks connect over TCP, where the server listens on
+//! request. Where the job has a secret, which it must have for TCP, each connection begins with a handshake
+//! in which both ends prove that they have it; all later bytes are encrypted.
 //!
 //! The connection is the liveness channel: if it breaks without a Goodbye, the rank has died, and the server
 //! tells all other ranks within a moment. `liveness` detects a host that vanishes behind a TCP connection.

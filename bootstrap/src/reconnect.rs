@@ -6,8 +6,8 @@
 //! first rendezvous is not needed. A rank that connects early waits in the kernel's backlog, and a rank of
 //! another job is told that the server is busy.
 //!
-//! Ranks that have a secret listen on TCP as well, with the same secret. Ranks without one are all of one
-//! host and user.
+//! Ranks of a job that may span hosts listen on TCP as well. All connections have the job's secret, if it has
+//! one.
 
 use super::{
     Secret,

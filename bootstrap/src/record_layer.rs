@@ -1,8 +1,9 @@
 //! The layer between the frames of a connection and its socket.
 //!
-//! Over TCP a connection begins with a handshake in which both ends prove that they have the job's secret.
+//! A connection of a job with a secret begins with a handshake in which both ends prove that they have it.
 //! Encrypted, numbered records follow: a length of four bytes, the ciphertext, and a tag that authenticates
-//! both. Over a Unix socket bytes pass unchanged, since the kernel names the peer's user.
+//! both. A job without a secret has Unix sockets only, whose bytes pass unchanged: the kernel names the
+//! peer's user.
 
 use std::io;
 use transport::secure::{Handshake, Opener, Purpose, Sealer, Secret, SecureError, TAG_BYTES, Tag};

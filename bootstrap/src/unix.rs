@@ -2,31 +2,20 @@
 //!
 //! On Linux the socket is in the abstract namespace, which no file system holds. Elsewhere it is a file in a
 //! folder of its own that is removed with its owner.
+//!
+//! On Linux the lower half of the number identifies the boot and the network namespace of the socket, so that
+//! a process elsewhere does not try the name, which another program might have taken there.
 
 use rustix::net::listen;
-#[cfg(target_os = "linux")]
-use rustix::net::sockopt;
 use std::{
     io,
     os::unix::net::{UnixListener, UnixStream},
 };
+#[cfg(target_os = "linux")]
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Length of the kernel's queue of connections to accept. The system's limit may be lower.
 pub(crate) const BACKLOG: i32 = 4096;
-
-/// Whether the peer is a process of the same user.
-pub(crate) fn is_same_user(stream: &UnixStream) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        // The socket's folder admits its owner only.
-        let _ = stream;
-        true
-    }
-}
 
 /// A folder with access for its owner only, removed when dropped.
 #[derive(Debug)]
@@ -38,11 +27,41 @@ impl Drop for Folder {
     }
 }
 
-/// Returns a random socket name.
+/// Returns a random name of a socket of this host.
 pub(crate) fn random_name() -> io::Result<u128> {
-    let mut bytes = [0u8; 16];
+    let mut bytes = [0u8; 8];
     getrandom::fill(&mut bytes).map_err(|e| io::Error::other(e.to_string()))?;
-    Ok(u128::from_le_bytes(bytes))
+    Ok(name_here(u64::from_le_bytes(bytes)))
+}
+
+/// Returns the name with this upper half of a socket of this host.
+pub(crate) fn name_here(upper: u64) -> u128 {
+    u128::from(upper) << 64 | u128::from(host_tag())
+}
+
+/// Whether a name is known to belong to another host, boot or network namespace.
+pub(crate) fn is_elsewhere(name: u128) -> bool {
+    let (tag, ours) = (name as u64, host_tag());
+    tag != 0 && ours != 0 && tag != ours
+}
+
+/// Returns the number of this boot and network namespace; 0 if it is not known.
+#[cfg(target_os = "linux")]
+fn host_tag() -> u64 {
+    let (boot, network) = (transport::host::boot_id(), transport::host::network_namespace());
+    if boot.is_empty() || network.is_empty() { 0 } else { xxh3_64(format!("{boot} {network}").as_bytes()) }
+}
+
+/// Returns 0: names of files need no number.
+#[cfg(not(target_os = "linux"))]
+fn host_tag() -> u64 {
+    0
+}
+
+/// Returns the socket's number from the name that [`local_address`] gives it.
+pub(crate) fn parse_name(name: &str) -> Option<u128> {
+    let digits = name.strip_prefix("tbccl-").filter(|digits| digits.len() == 32)?;
+    u128::from_str_radix(digits, 16).ok()
 }
 
 /// Returns the folder of the socket file.
@@ -109,22 +128,6 @@ pub(crate) fn connect_to_name(name: u128) -> io::Result<UnixStream> {
     #[cfg(not(target_os = "linux"))]
     {
         UnixStream::connect(folder_of(name).join("s"))
-    }
-}
-
-/// Whether a process of the same user opened this socket. `stream` is a connection to it.
-pub(crate) fn is_owned_by_user(stream: &UnixStream, name: u128) -> bool {
-    #[cfg(target_os = "linux")]
-    {
-        let _ = name;
-        is_same_user(stream)
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        use std::os::unix::fs::MetadataExt;
-        let _ = stream;
-        let us = rustix::process::geteuid().as_raw();
-        std::fs::symlink_metadata(folder_of(name)).is_ok_and(|about| about.is_dir() && about.uid() == us)
     }
 }
 

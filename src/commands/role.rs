@@ -2,7 +2,7 @@
 
 use super::{CommandError, WRONG};
 use crate::launch::{LaunchSpec, launch};
-use bootstrap::{Server, ServerSpec};
+use bootstrap::{Secret, Server, ServerSpec};
 use std::{ffi::OsString, process::ExitCode};
 use tbccl::{Communicator, Config};
 
@@ -60,7 +60,8 @@ pub(crate) fn start_ranks(name: &'static str, ranks: u32, config: &Config) -> Re
     if config.transport.name() == "shm" {
         Communicator::preflight(ranks, config).map_err(CommandError::new)?;
     }
-    let server = Server::start(&ServerSpec::local(ranks)).map_err(CommandError::new)?;
+    let secret = Secret::generate().map_err(CommandError::new)?;
+    let server = Server::start(&ServerSpec::local(ranks, Some(secret))).map_err(CommandError::new)?;
     let outcome = launch(&spec, &server).map_err(CommandError::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

@@ -281,6 +281,10 @@ impl Rendezvous for Server {
         Server::address(self).to_owned()
     }
 
+    fn secret(&self) -> Option<String> {
+        Server::secret(self).map(|secret| secret.to_hex().to_string())
+    }
+
     fn report_exit(&self, rank: u32, pid: u32, how: &str) {
         Server::report_exit(self, rank, pid, how);
     }

@@ -86,6 +86,7 @@ const UNSAFE: &[&str] = &[
     "transport/softrdma/tests/forks.rs",
     "transport/softrdma/tests/timer.rs",
     "transport/src/driver/",
+    "transport/src/host.rs",
     "transport/src/memory/",
     "transport/src/ring/",
     "transport/src/span.rs",

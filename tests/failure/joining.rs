@@ -21,7 +21,7 @@ fn rank(server: &Server, rank: u32, size: u32, env: &[(&str, &str)]) -> Process 
 }
 
 fn server(ranks: u32) -> Server {
-    Server::start(&ServerSpec::local(ranks)).expect("a rendezvous")
+    Server::start(&ServerSpec::local(ranks, None)).expect("a rendezvous")
 }
 
 fn joined(done: &Finished) {

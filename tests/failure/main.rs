@@ -8,6 +8,7 @@
 //! | `deaths` | ranks that die, stop or leave |
 //! | `job` | helpers: jobs of this program |
 //! | `joining` | ranks that do not join |
+//! | `late` | ranks that come to a call after it has failed |
 //! | `members` | split, shrunk and grown communicators |
 //! | `mismatches` | ranks that make different calls |
 //! | `roles` | the roles of ranks |
@@ -22,6 +23,8 @@ mod deaths;
 mod job;
 #[cfg(target_os = "linux")]
 mod joining;
+#[cfg(target_os = "linux")]
+mod late;
 mod members;
 #[cfg(target_os = "linux")]
 mod mismatches;

@@ -103,6 +103,13 @@ pub enum TransportError {
         /// The peer.
         peer: u32,
     },
+    /// The peer's call failed while this rank read the message, or before, so the bytes may be others than
+    /// those that were sent.
+    #[error("rank {peer} has failed and taken back the memory that it was sending from")]
+    Revoked {
+        /// The peer.
+        peer: u32,
+    },
     /// A peer violated the protocol of this version.
     #[error("rank {peer} sent {what}; do all ranks run the same version of tbccl?")]
     Protocol {
@@ -151,6 +158,7 @@ impl TransportError {
             | TransportError::Protocol { peer, .. }
             | TransportError::Unreachable { peer, .. }
             | TransportError::Closed { peer }
+            | TransportError::Revoked { peer }
             | TransportError::Lost { peer, .. } => Some(*peer),
             _ => None,
         }

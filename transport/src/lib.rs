@@ -7,6 +7,7 @@
 //! - [`driver`]: the drivers, which open links: [`driver::local`] for threads of one process, [`driver::shm`]
 //!   for processes of one host, and others for TCP and verbs devices. `driver::strict` is for tests
 //!   (feature `test-driver`).
+//! - [`host`]: identity of this host's running system, and of the user behind a Unix socket.
 //! - [`memory`]: page mappings, the shared arena, the slab allocator and spans.
 //! - [`ring`]: FIFOs in shared memory, under the local and shm drivers.
 //! - [`secure`]: authenticated and encrypted connections.
@@ -23,6 +24,7 @@ mod capabilities;
 mod counters;
 pub mod driver;
 mod error;
+pub mod host;
 mod link;
 pub mod memory;
 pub mod ring;

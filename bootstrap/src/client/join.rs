@@ -99,12 +99,18 @@ impl Connection {
         arena: Option<&OwnedFd>,
     ) -> Result<Result<Joined, Retry>> {
         let mut connection = Connection::open(rendezvous, hello)?;
-        let members = match connection.wait_for_welcome(hello, arena) {
+        let members = match connection.wait_for_welcome(rendezvous, hello, arena) {
             Ok(Ok(members)) => members,
             Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
             // A rank that has died does not open its rendezvous again.
             Err(error) if connection.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
                 return Ok(Err(Retry::Closed(error)));
+            }
+            Err(Error::Rendezvous(why)) if connection.closed_while_waiting && rendezvous.secret.is_none() => {
+                return Err(Error::Rendezvous(format!(
+                    "{why}; one that has a secret closes connections without it (TBCCL_SECRET, \
+                     TBCCL_SECRET_FILE)"
+                )));
             }
             Err(error) => return Err(error),
         };
@@ -125,11 +131,12 @@ impl Connection {
     /// rendezvous.
     fn wait_for_welcome(
         &mut self,
+        rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: Option<&OwnedFd>,
     ) -> Result<Result<Vec<Member>, String>> {
         if let Some(arena) = arena
-            && let Err(job) = self.send_arena(arena, hello)?
+            && let Err(job) = self.send_arena(rendezvous, hello, arena)?
         {
             return Ok(Err(job));
         }
@@ -157,7 +164,12 @@ impl Connection {
 
     /// Sends this rank's arena descriptor, which requires a Unix socket; an inner error is the name of
     /// another job at this rendezvous.
-    fn send_arena(&mut self, arena: &OwnedFd, hello: &Hello) -> Result<Result<(), String>> {
+    fn send_arena(
+        &mut self,
+        rendezvous: &ConnectSpec,
+        hello: &Hello,
+        arena: &OwnedFd,
+    ) -> Result<Result<(), String>> {
         if self.frames.socket().is_tcp() {
             let address = match self.answer("asking for the rendezvous address on this host")? {
                 FromServer::Redirect { address } => address,
@@ -168,13 +180,8 @@ impl Connection {
             if addresses.iter().any(Address::is_remote) {
                 return Err(unexpected(&FromServer::Redirect { address }));
             }
-            let rendezvous = ConnectSpec {
-                addresses,
-                secret: None,
-                timeout: Duration::ZERO,
-                rendezvous_host: self.rendezvous_host.clone(),
-            };
-            *self = Connection::open(&rendezvous, hello).map_err(|_| {
+            let local = ConnectSpec { addresses, timeout: Duration::ZERO, ..rendezvous.clone() };
+            *self = Connection::open(&local, hello).map_err(|_| {
                 Error::Rendezvous(format!(
                     "rank {} on {} is to share memory with ranks of another host, or of another user or \
                      container: set TBCCL_TRANSPORT to one that reaches them",

@@ -7,6 +7,7 @@ use crate::{
     connect::ConnectSpec,
     error::{Error, Result},
     server::{Server, ServerSpec},
+    unix::name_here,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -14,7 +15,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::{Duration, Instant},
 };
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Identity of a process, and the server if it runs here.
 #[derive(Debug)]
@@ -50,7 +51,9 @@ impl LaunchInfo {
         let spec_only = |rendezvous: ConnectSpec| (rendezvous, None);
         match &self.discovery {
             Discovery::Known(rendezvous) => Ok(spec_only(rendezvous.clone())),
-            Discovery::Single => Ok(server_and_spec(Server::start(&ServerSpec::local(1))?, None, Vec::new())),
+            Discovery::Single => {
+                Ok(server_and_spec(Server::start(&ServerSpec::local(1, None))?, None, Vec::new()))
+            }
             Discovery::LocalPort { host, port } if self.rank == 0 => {
                 Ok(server_and_spec(self.open_local_port(host, *port)?, None, Vec::new()))
             }
@@ -124,7 +127,7 @@ impl LaunchInfo {
 /// Returns the socket name that ranks of this host and user derive from a port.
 fn socket_name(port: u16) -> u128 {
     let user = rustix::process::geteuid().as_raw();
-    xxh3_128(format!("a rendezvous of user {user} by port {port}").as_bytes())
+    name_here(xxh3_64(format!("a rendezvous of user {user} by port {port}").as_bytes()))
 }
 
 /// Returns the connect spec of a server that this rank has opened, which this rank reaches over its Unix

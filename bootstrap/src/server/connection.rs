@@ -84,6 +84,9 @@ impl InboundConnection {
     pub(super) fn next(&mut self) -> io::Result<Option<Message>> {
         loop {
             match &self.stage {
+                Stage::Unauthenticated if self.frames.waiting_descriptors() > 0 => {
+                    return Err(invalid("a descriptor before the proof that it has the secret"));
+                }
                 Stage::Unauthenticated | Stage::Closing => return Ok(None),
                 Stage::AwaitingHello => {
                     let Some(greeting) = self.frames.frame(MAX_HELLO_BYTES)? else { return Ok(None) };

@@ -2,7 +2,7 @@
 //!
 //! One thread serves all connections from an event loop, so a thousand ranks need a thousand sockets and no
 //! further threads. Ranks of the same host and user connect over a Unix socket; others over TCP, if it is
-//! opened, with the job's secret.
+//! opened. Where the job has a secret, all of them prove that they have it.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -53,15 +53,16 @@ pub struct ServerSpec {
     ranks: u32,
     /// TCP addresses to listen on; port 0 lets the system choose. Empty for a job on one host.
     listen: Vec<SocketAddr>,
-    /// Secret that ranks over TCP must have. Required if `listen` is not empty.
+    /// Secret that ranks must have. Required if `listen` is not empty.
     secret: Option<Secret>,
 }
 
 impl ServerSpec {
-    /// Returns the spec of a job on this host, reached by Unix socket only.
+    /// Returns the spec of a job on this host, reached by Unix socket only. Without a secret all processes of
+    /// this user can join.
     #[must_use]
-    pub fn local(ranks: u32) -> ServerSpec {
-        ServerSpec { ranks, listen: Vec::new(), secret: None }
+    pub fn local(ranks: u32, secret: Option<Secret>) -> ServerSpec {
+        ServerSpec { ranks, listen: Vec::new(), secret }
     }
 
     /// Returns the spec of a job whose ranks may be on other hosts.
@@ -78,7 +79,7 @@ pub(crate) struct PendingGroup {
     pub job: String,
     /// Display label of each rank, by rank. Their number is the number of ranks.
     pub labels: Vec<String>,
-    /// Secret that ranks over TCP must have.
+    /// Secret that ranks must have.
     pub secret: Option<Secret>,
 }
 
@@ -121,6 +122,7 @@ pub struct Server {
     name: u128,
     address: String,
     addresses: Vec<SocketAddr>,
+    secret: Option<Secret>,
     commands: Sender<Command>,
     waker: Waker,
     counts: Arc<RejectionCounters>,
@@ -185,20 +187,37 @@ impl Server {
             status_cell: Arc::clone(&status_cell),
         };
         let (event_loop, waker) =
-            EventLoop::new((job, listener_use), secret, (unix, address.clone()), networks, shared)
+            EventLoop::new((job, listener_use), secret.clone(), (unix, address.clone()), networks, shared)
                 .map_err(refused("preparing to wait for ranks"))?;
         let thread = thread::Builder::new()
             .name("tbccl-rendezvous".into())
             .spawn(move || event_loop.run())
             .map_err(|e| Error::system("starting the rendezvous thread", e))?;
         let thread = Some(thread);
-        Ok(Server { name, address, addresses, commands, waker, counts, status_cell, thread, _folder: folder })
+        Ok(Server {
+            name,
+            address,
+            addresses,
+            secret,
+            commands,
+            waker,
+            counts,
+            status_cell,
+            thread,
+            _folder: folder,
+        })
     }
 
     /// Returns the address for ranks of this host: a value of `TBCCL_BOOTSTRAP`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Returns the secret that ranks must have, if the job has one.
+    #[must_use]
+    pub fn secret(&self) -> Option<&Secret> {
+        self.secret.as_ref()
     }
 
     /// Returns the bound TCP addresses, in the order of `listen`, with the ports that the system chose.

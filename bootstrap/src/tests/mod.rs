@@ -5,6 +5,7 @@ mod agreement;
 mod hostile;
 mod intruders;
 mod size;
+mod strangers;
 
 use super::{
     ConnectSpec, Connection, Hello, Joined, Member, Notice, Secret, Server, ServerSpec, address::Address,

@@ -63,8 +63,10 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         | TransportError::Unreachable { .. }
         | TransportError::Lost { .. }
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, NEWS_TIMEOUT),
-        // The peer has ended or left, and news of either will come.
-        TransportError::Closed { .. } => failure_soon(watch, peer, &step, REPORT_TIMEOUT),
+        // The peer has ended or left, or its call has failed, and news of that will come.
+        TransportError::Closed { .. } | TransportError::Revoked { .. } => {
+            failure_soon(watch, peer, &step, REPORT_TIMEOUT)
+        }
         _ => None,
     };
     cause.unwrap_or_else(|| Error::Link {

@@ -19,7 +19,7 @@ use collectives::{
 use std::{path::PathBuf, time::Duration};
 use transport::{
     driver::{
-        PEER_TIMEOUT, PEER_TIMEOUT_MAX,
+        PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN,
         tcp::{Bind, Security, TcpConfig},
     },
     ring::RingLayout,
@@ -142,7 +142,7 @@ options! {
     } {
         /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between
         /// them: shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp
-        /// if not (auto: shm, or shm+auto where ranks have a secret)
+        /// if not (auto: shm, or shm+auto where ranks reach the rendezvous over TCP)
         transport: Transport = Transport::Auto, "TBCCL_TRANSPORT", job, Plain;
         /// seconds that an operation may wait without progress, and ranks for each other at the start (30)
         timeout: Duration = Duration::from_secs(30), "TBCCL_TIMEOUT", rank, Seconds,
@@ -221,9 +221,9 @@ options! {
             |bytes| bytes.is_none_or(|bytes| (256 << 10..=1 << 30).contains(&bytes))
                 => "must be from 256K to 1G";
         /// seconds that a host may leave an answer over TCP owing before it is taken for dead, 1.4 to 60
-        /// (1.4)
+        /// (15)
         peer_timeout: Duration = PEER_TIMEOUT, "TBCCL_SILENCE", job, Seconds,
-            |time| (PEER_TIMEOUT..=PEER_TIMEOUT_MAX).contains(time) => "must be from 1.4 to 60 seconds";
+            |time| (PEER_TIMEOUT_MIN..=PEER_TIMEOUT_MAX).contains(time) => "must be from 1.4 to 60 seconds";
     }
 
     /// Options of RDMA.

@@ -7,7 +7,7 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transport {
-    /// Shared memory, or [`Transport::MixedAuto`] where ranks have a secret, as those of several hosts do.
+    /// Shared memory, or [`Transport::MixedAuto`] where ranks reach the rendezvous over TCP.
     #[default]
     Auto,
     /// Shared memory, for processes of one host.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::commands::run::Job;
 use crate::launch::{LaunchSpec, launch};
-use bootstrap::{Server, ServerSpec};
+use bootstrap::{Secret, Server, ServerSpec};
 use collectives::MAX_RANKS;
 use std::{
     ffi::OsString,
@@ -85,7 +85,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
         name: "tbccl fabric run",
         ..args.job.spec(ranks)?
     };
-    let server = Server::start(&ServerSpec::local(ranks)).map_err(CommandError::new)?;
+    let secret = Secret::generate().map_err(CommandError::new)?;
+    let server = Server::start(&ServerSpec::local(ranks, Some(secret))).map_err(CommandError::new)?;
     let outcome = launch(&spec, &server).map_err(CommandError::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

@@ -9,18 +9,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 #[derive(Debug)]
 pub(super) struct JobRendezvous {
     server: Server,
-    secret: Option<Secret>,
+    secret: Secret,
     /// Addresses of this host in the hostfile.
     local_addresses: Vec<String>,
 }
 
 /// Starts the server.
 pub(super) fn open(ranks: u32, setup: HostSetup) -> Result<JobRendezvous, CommandError> {
-    if !setup.has_remote {
-        let server = Server::start(&ServerSpec::local(ranks)).map_err(CommandError::new)?;
-        return Ok(JobRendezvous { server, secret: None, local_addresses: Vec::new() });
-    }
     let secret = Secret::generate().map_err(CommandError::new)?;
+    if !setup.has_remote {
+        let spec = ServerSpec::local(ranks, Some(secret.clone()));
+        let server = Server::start(&spec).map_err(CommandError::new)?;
+        return Ok(JobRendezvous { server, secret, local_addresses: Vec::new() });
+    }
     // The interface by which other hosts connect is unknown, so the server listens on all of them; it rejects
     // connections without the secret.
     let any = |address: IpAddr| SocketAddr::new(address, 0);
@@ -28,7 +29,7 @@ pub(super) fn open(ranks: u32, setup: HostSetup) -> Result<JobRendezvous, Comman
     let start = |listen: Vec<SocketAddr>| Server::start(&ServerSpec::network(ranks, listen, secret.clone()));
     // The host may lack IPv6.
     let server = start(vec![four, six]).or_else(|_| start(vec![four])).map_err(CommandError::new)?;
-    Ok(JobRendezvous { server, secret: Some(secret), local_addresses: setup.local_addresses })
+    Ok(JobRendezvous { server, secret, local_addresses: setup.local_addresses })
 }
 
 impl Rendezvous for JobRendezvous {
@@ -38,9 +39,9 @@ impl Rendezvous for JobRendezvous {
 
     /// Returns the address for ranks of this host, and the one by which other hosts reach it.
     fn address_here(&self, reached: Option<&str>) -> String {
-        match &self.secret {
-            Some(_) => format!("{},{}", self.server.address(), self.address_from(reached)),
-            None => self.server.address().to_owned(),
+        match self.server.addresses() {
+            [] => self.server.address().to_owned(),
+            _ => format!("{},{}", self.server.address(), self.address_from(reached)),
         }
     }
 
@@ -58,7 +59,7 @@ impl Rendezvous for JobRendezvous {
     }
 
     fn secret(&self) -> Option<String> {
-        self.secret.as_ref().map(|secret| secret.to_hex().to_string())
+        Some(self.secret.to_hex().to_string())
     }
 
     fn report_exit(&self, rank: u32, pid: u32, how: &str) {
@@ -104,6 +105,8 @@ mod tests {
             format!("{},{addresses}", rendezvous.address())
         );
         assert_eq!(rendezvous.secret().expect("one").len(), 64);
-        assert!(open(2, HostSetup::default()).expect("a socket").secret().is_none());
+        let local = open(2, HostSetup::default()).expect("a socket");
+        assert_eq!(local.address_here(None), local.address(), "no other host has to reach it");
+        assert_eq!(local.secret().expect("one").len(), 64);
     }
 }

@@ -1,16 +1,26 @@
-//! Hosts that become unreachable: two network namespaces with a cable, which is cut.
+//! Ranks on two hosts, which are network namespaces with a cable: strangers on one of them, and cables that
+//! are cut.
 //!
-//! Data moves over shared memory here, so ranks learn of each other only through the rendezvous.
+//! Where cables are cut data moves over shared memory, so ranks learn of each other only through the
+//! rendezvous.
 
 use super::job::{self, secret};
 use super::roles::now;
-use rustix::process::{Pid, Signal, kill_process};
+use bootstrap::{Secret, Server, ServerSpec};
+use rustix::{
+    fd::AsFd,
+    process::{Pid, Signal, kill_process},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 use std::{
     process::{Child, Command, Stdio},
     thread::sleep,
     time::{Duration, Instant},
 };
-use support::{Process, missing};
+use support::{Process, as_another_user, missing};
+
+/// The shortest time that a host may be silent.
+const SHORT: [(&str, &str); 1] = [("TBCCL_SILENCE", "1.4")];
 
 /// Two hosts with a cable. Dropping it removes them.
 struct Hosts([Child; 2]);
@@ -66,6 +76,18 @@ impl Hosts {
         assert!(is_run("nsenter", &all.iter().map(String::as_str).collect::<Vec<_>>()), "{args:?}");
     }
 
+    /// Runs `act` in a thread on one of the hosts.
+    fn on<T: Send>(&self, at: usize, act: impl FnOnce() -> T + Send) -> T {
+        let space = std::fs::File::open(format!("/proc/{}/ns/net", self.0[at].id())).expect("a namespace");
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network)).expect("we may");
+                act()
+            });
+            inside.join().expect("no panic")
+        })
+    }
+
     /// Starts a rank on one of the hosts; rank 0 must be on the first.
     fn rank(&self, at: usize, rank: u32, size: u32, secret: &str, role: &str) -> Process {
         self.rank_with(at, rank, size, secret, role, &[])
@@ -115,11 +137,33 @@ fn error_of(rank: &mut Process, since: u128) -> (u128, String) {
 }
 
 #[test]
+fn another_user_of_a_host_that_has_taken_the_local_name_of_the_rendezvous_hears_nothing() {
+    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr, unix::net::UnixListener};
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = Secret::generate().expect("random numbers");
+    let spec = ServerSpec::network(2, vec![([10, 77, 0, 1], 7777).into()], secret.clone());
+    let server = hosts.on(0, || Server::start(&spec).expect("a port"));
+    let name = server.address().strip_prefix("unix-abstract:").expect("an abstract name");
+    let listen = || {
+        let name = SocketAddr::from_abstract_name(name).expect("a name");
+        UnixListener::bind_addr(&name).expect("the name is free on the other host")
+    };
+    let Some(stranger) = hosts.on(1, || as_another_user(listen)) else { return missing("another user") };
+    let addresses = format!("{},tcp://10.77.0.1:7777", server.address());
+    let variables = [("TBCCL_BOOTSTRAP", &*addresses), ("TBCCL_TRANSPORT", "tcp")];
+    let mut ranks =
+        [0, 1].map(|rank| hosts.rank_with(rank as usize, rank, 2, &secret.to_hex(), "sum", &variables));
+    ranks.iter_mut().for_each(|rank| assert_eq!(rank.next_after("@sum "), "1"));
+    stranger.set_nonblocking(true).expect("a socket");
+    assert!(stranger.accept().is_err(), "a rank has connected to it");
+}
+
+#[test]
 fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_seconds() {
     let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
-    let mut waiting = [0, 1].map(|rank| hosts.rank(0, rank, 3, &secret, "barrier"));
-    let computing = hosts.rank(1, 2, 3, &secret, "compute");
+    let mut waiting = [0, 1].map(|rank| hosts.rank_with(0, rank, 3, &secret, "barrier", &SHORT));
+    let computing = hosts.rank_with(1, 2, 3, &secret, "compute", &SHORT);
     computing.next_after("@going");
     // After this time only keep-alive messages travel between the hosts.
     sleep(Duration::from_millis(1300));
@@ -149,6 +193,31 @@ fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
 }
 
 #[test]
+fn a_cable_that_is_out_for_five_seconds_costs_no_job() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    for transport in ["tcp", "rehearsal"] {
+        let variables = [("TBCCL_TRANSPORT", transport), ("TBCCL_ROOT", "10.77.0.1:7778")];
+        let mut ranks =
+            [0, 1].map(|rank| hosts.rank_with(rank as usize, rank, 2, &secret, "barrier", &variables));
+        ranks.iter_mut().for_each(|rank| drop(rank.next_after("@going")));
+        hosts.ip(0, &["link", "set", "cable", "down"]);
+        sleep(Duration::from_secs(5));
+        hosts.ip(0, &["link", "set", "cable", "up"]);
+        // The system may repeat what was lost more than a second later.
+        sleep(Duration::from_secs(4));
+        for rank in &mut ranks {
+            (0..8).for_each(|_| drop(rank.next_after("@going")));
+        }
+        // The death of a process is noticed at once all the same.
+        ranks[1].signal(Signal::KILL);
+        let killed = now();
+        let (late, text) = error_of(&mut ranks[0], killed);
+        assert!(late < 2000, "after {late} ms: {text}");
+    }
+}
+
+#[test]
 fn rank_0_that_opens_the_rendezvous_listens_for_ranks_of_other_hosts_too() {
     let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
@@ -161,8 +230,8 @@ fn rank_0_that_opens_the_rendezvous_listens_for_ranks_of_other_hosts_too() {
 fn a_rank_whose_way_to_the_rendezvous_is_cut_knows_it_within_two_seconds() {
     let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
-    let computing = hosts.rank(0, 0, 2, &secret, "compute");
-    let mut waiting = hosts.rank(1, 1, 2, &secret, "barrier");
+    let computing = hosts.rank_with(0, 0, 2, &secret, "compute", &SHORT);
+    let mut waiting = hosts.rank_with(1, 1, 2, &secret, "barrier", &SHORT);
     computing.next_after("@going");
     sleep(Duration::from_millis(700));
     hosts.ip(0, &["link", "set", "cable", "down"]);

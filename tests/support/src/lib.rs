@@ -7,6 +7,7 @@
 //! | `message` | lines that ranks print for tests |
 //! | `programs` | the programs of the build under test |
 //! | `requirement` | tests that need something which a machine may lack |
+//! | `stranger` | acts of another user |
 //!
 //! Every wait is bounded by [`TIMEOUT`]. Processes get default signal handlers, so that tests pass in any
 //! environment, in the background of a shell as well, where SIGINT is ignored.
@@ -16,6 +17,7 @@ mod message;
 mod process;
 mod programs;
 mod requirement;
+mod stranger;
 mod wiring;
 
 pub use fabric::FabricJob;
@@ -25,6 +27,7 @@ pub use programs::{
     rank_arguments, rank_arguments_of, rank_command_of, tbccl, tbccl_path, tbccl_with_software_device,
 };
 pub use requirement::missing;
+pub use stranger::as_another_user;
 pub use wiring::{KINDS, Shape, Wiring};
 
 use std::time::Duration;

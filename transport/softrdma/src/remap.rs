@@ -240,6 +240,8 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::Directory;
+    use std::sync::Arc;
 
     #[test]
     fn lines_of_the_list_are_understood() {
@@ -280,5 +282,34 @@ mod tests {
         assert_eq!(found, [(0, 1), (3, 2)]);
         // SAFETY: the pages that were just made.
         unsafe { mm::munmap(start, 64 * page).expect("ours") };
+    }
+
+    /// A program that has closed its devices still uses the pages that it has shared, such as those of its
+    /// heap. Peers release their mappings of the pages, and leave the content alone.
+    #[test]
+    fn a_program_that_has_left_keeps_the_content_of_its_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [owner, peer] = [0; 2].map(|_| {
+            let directory = Directory::open(folder.path(), 1).expect("a fabric");
+            Process::join(Arc::new(directory), 0).expect("a slot")
+        });
+        let len = 2 * page_size();
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new pages.
+        let start = unsafe { mm::mmap_anonymous(std::ptr::null_mut(), len, rights, MapFlags::PRIVATE) };
+        let start = start.expect("memory").cast::<u8>();
+        // SAFETY: within the new pages.
+        unsafe { start.write_volatile(7) };
+        let at = share(&owner, start as u64, len as u64).expect("room");
+        let view = peer.view(owner.me.slot, 0).expect("the owner");
+        let theirs = peer.pages(view).expect("its pages").range().bytes(at, 1).expect("inside");
+        // SAFETY: mapped by `peer`, which outlives the reads.
+        let read = || unsafe { [start.read_volatile(), theirs.read_volatile()] };
+        assert_eq!(read(), [7, 7]);
+        drop(owner);
+        assert!(view.is_dead());
+        assert_eq!(read(), [7, 0], "the peer reads zeros, the owner its content");
+        // SAFETY: the pages that were mapped above.
+        unsafe { mm::munmap(start.cast(), len).expect("ours") };
     }
 }

@@ -3,6 +3,9 @@
 //! The drivers `local`, `shm`, `mixed` and `strict` use it. They differ in how ranks get the arenas, and in
 //! whether a link can pull memory outside of the arenas.
 //!
+//! Bytes that the link reads in place or pulls count as received only if the peer has not revoked its memory
+//! by the end of the read. An aborted link revokes the memory of its rank.
+//!
 //! # Safety
 //! The rings lie in arenas that the link keeps alive; see the constructor.
 
@@ -28,6 +31,7 @@ pub(super) struct RingLink {
     ours: Arena,
     /// Arena of the peer, from which its registered memory is read.
     theirs: Arena,
+    peer: u32,
     /// Reader of the peer's memory outside of the arena, if the system allows it.
     puller: Option<Puller>,
 }
@@ -67,6 +71,7 @@ impl RingLink {
             receiver,
             ours: ours.clone(),
             theirs: theirs.clone(),
+            peer,
             puller,
         }
     }
@@ -126,6 +131,22 @@ impl RingLink {
         RecvProgress::Complete
     }
 
+    /// Advances a message that was read from the peer's memory, unless the peer may have changed the bytes.
+    fn advance_in_place(
+        &mut self,
+        state: &mut RecvState,
+        bytes: usize,
+    ) -> Result<RecvProgress, TransportError> {
+        if self.theirs.is_revoked() {
+            return Err(TransportError::Revoked { peer: self.peer });
+        }
+        let progress = self.advance(state, bytes);
+        if progress == RecvProgress::Complete {
+            self.receiver.consume(None, Publish::Now);
+        }
+        Ok(progress)
+    }
+
     /// Passes bytes of the link's own memory to the sink, and counts the copy.
     fn deliver(counters: &mut Counters, sink: &mut dyn Sink, offset: usize, data: Span<'_>) {
         if sink.destination().is_some() {
@@ -159,11 +180,7 @@ impl RingLink {
         let message = self.theirs.slab_span(offset, state.len)?;
         let len = POLL_BYTES.min(state.len - state.received);
         sink.write(state.received, message.sub(state.received, len));
-        let progress = self.advance(state, len);
-        if progress == RecvProgress::Complete {
-            self.receiver.consume(None, Publish::Now);
-        }
-        Ok(progress)
+        self.advance_in_place(state, len)
     }
 
     fn recv_pull(
@@ -186,11 +203,7 @@ impl RingLink {
             sink.write(state.received, piece);
             piece.len()
         };
-        let progress = self.advance(state, taken);
-        if progress == RecvProgress::Complete {
-            self.receiver.consume(None, Publish::Now);
-        }
-        Ok(progress)
+        self.advance_in_place(state, taken)
     }
 }
 
@@ -280,5 +293,9 @@ impl Link for RingLink {
 
     fn peek_digest(&self) -> Option<u64> {
         self.receiver.head().map(|_| self.receiver.digest())
+    }
+
+    fn abort(&mut self) {
+        self.ours.revoke();
     }
 }

@@ -62,13 +62,21 @@ const NO_SIGNAL: SendFlags = SendFlags::from_bits_retain(libc::MSG_NOSIGNAL as u
 /// # Errors
 /// The error of `sendmsg`.
 pub fn send_descriptor(socket: impl AsFd, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let sent = send_descriptor_with(socket, fd, &[1])?;
+    if sent == 1 { Ok(()) } else { Err(io::Errno::IO) }
+}
+
+/// Sends one descriptor with the first of these bytes over a Unix socket. Returns the number of bytes sent.
+///
+/// # Errors
+/// The error of `sendmsg`.
+pub fn send_descriptor_with(socket: impl AsFd, fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [fd];
     let pushed = control.push(SendAncillaryMessage::ScmRights(&fds));
     assert!(pushed, "room for one descriptor");
-    let sent = sendmsg(&socket, &[IoSlice::new(&[1])], &mut control, NO_SIGNAL)?;
-    if sent == 1 { Ok(()) } else { Err(io::Errno::IO) }
+    sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, NO_SIGNAL)
 }
 
 /// Receives one descriptor that [`send_descriptor`] sent.

@@ -3,8 +3,12 @@
 //! The layout is the same on every rank of a job, so an offset has the same meaning on all of them:
 //!
 //! ```text
-//! | board | ring from rank 0 lane 0 | ring from rank 0 lane 1 | ... | slab                     |
+//! | board | revoked | ring from rank 0 lane 0 | ring from rank 0 lane 1 | ... | slab           |
 //! ```
+//!
+//! Peers read registered memory in place, and other memory by system call. A rank whose call fails gives that
+//! memory back to its owner while a late peer may still read it. So the rank sets the word `revoked` before
+//! ([`Arena::revoke`]), and peers check the word after each read ([`Arena::is_revoked`]).
 //!
 //! Every rank's arena has a ring for every rank and lane that may send to it. Pages take up memory only once
 //! they are used, so an arena can reserve addresses generously.
@@ -19,7 +23,17 @@ use crate::{
     ring::RingLayout,
 };
 use rustix::fd::{AsFd, OwnedFd};
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Relaxed, SeqCst},
+            fence,
+        },
+    },
+};
 
 /// Offsets of an arena's parts; equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +51,12 @@ pub struct ArenaLayout {
 impl ArenaLayout {
     const PAGE: usize = 64 * 1024;
 
+    /// Offset of the word `revoked`, which has a cache line of its own.
+    const REVOKED: usize = Board::BYTES;
+
+    /// Returns the bytes of the board and of the word `revoked`.
     fn board_bytes() -> usize {
-        Board::BYTES.next_multiple_of(Self::PAGE)
+        (Self::REVOKED + 64).next_multiple_of(Self::PAGE)
     }
 
     fn slab_start(&self) -> usize {
@@ -115,6 +133,31 @@ impl Arena {
     #[must_use]
     pub fn board(&self) -> Board {
         Board::new(Arc::clone(&self.mapping))
+    }
+
+    /// Tells peers that this rank gives the memory of its messages back to its owner.
+    ///
+    /// Called by the arena's rank before that memory changes; there is no way back. A peer that reads bytes
+    /// written after this call sees the revocation after the read.
+    pub(crate) fn revoke(&self) {
+        self.revoked().store(1, Relaxed);
+        // Sequentially consistent: it also orders the store before non-temporal stores of the owner.
+        fence(SeqCst);
+    }
+
+    /// Whether the arena's rank may have given the memory of its messages back before the latest read.
+    ///
+    /// Bytes of that memory that were read before this returned `false` are those that the rank sent.
+    #[inline]
+    pub(crate) fn is_revoked(&self) -> bool {
+        fence(Acquire);
+        self.revoked().load(Relaxed) != 0
+    }
+
+    fn revoked(&self) -> &AtomicU64 {
+        // SAFETY: the word lies behind the board and before the rings, within the mapping, which is aligned to
+        // pages and lives as long as `self`. It starts zeroed, and every process accesses it as an atomic.
+        unsafe { &*self.mapping.as_ptr().add(ArenaLayout::REVOKED).cast() }
     }
 
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {

@@ -14,7 +14,9 @@
 //! # Safety
 //! The probe registers one region, over pages that outlive it and that no other code uses.
 
-use super::{Access, Cause, Context, Domain, QueuePairSpec, VerbsError};
+use super::{Access, Action, Cause, Context, Domain, QueuePairSpec, VerbsError, errno::Errno};
+use rustix::mm;
+use std::{ffi::c_void, ptr};
 use verbs_sys::{QpType, TransportType};
 
 /// The rules of frame devices.
@@ -165,16 +167,48 @@ fn probe_inline(context: &Context, domain: &Domain, service: QpType) -> u32 {
     INLINE.iter().find_map(|bytes| try_queue_pair(context, domain, service, *bytes).ok()).unwrap_or(0)
 }
 
+/// Bytes of the region that shows whether regions have remote keys: whole pages on every system.
+const PROBE_BYTES: usize = 64 << 10;
+
+/// Pages for a device to register. They are apart from the heap, because libraries may keep registered pages
+/// from forked children.
+#[derive(Debug)]
+struct ProbePages {
+    mapping: *mut c_void,
+    bytes: usize,
+}
+
+impl ProbePages {
+    /// Maps pages with room for `bytes` bytes at a multiple of `bytes`, a power of two.
+    fn map(bytes: usize) -> Result<ProbePages, Errno> {
+        let (rights, flags) = (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::PRIVATE);
+        let room = bytes.checked_mul(2).ok_or(Errno::ENOMEM)?;
+        // SAFETY: new pages at an address of the system's choice.
+        let mapped = unsafe { mm::mmap_anonymous(ptr::null_mut(), room, rights, flags) };
+        let mapping = mapped.map_err(|error| Errno(error.raw_os_error()))?;
+        Ok(ProbePages { mapping, bytes })
+    }
+
+    /// Returns the address of the bytes, a multiple of their number: so they cross no 4 GiB line.
+    fn start(&self) -> *mut u8 {
+        self.mapping.cast::<u8>().map_addr(|address| address.next_multiple_of(self.bytes))
+    }
+}
+
+impl Drop for ProbePages {
+    fn drop(&mut self) {
+        // SAFETY: the pages that `map` has mapped.
+        let _ = unsafe { mm::munmap(self.mapping, 2 * self.bytes) };
+    }
+}
+
 /// Registers pages for remote writes and returns whether the region got a remote key.
 fn has_remote_keys(domain: &Domain) -> Result<bool, VerbsError> {
-    const BYTES: usize = 64 << 10;
-    #[derive(Clone)]
-    #[repr(align(65536))]
-    struct Pages(#[expect(dead_code, reason = "only the device uses the bytes")] [u8; BYTES]);
-    let mut pages = vec![Pages([0; BYTES])];
-    // SAFETY: `pages` is declared before the region, so it is freed after the region is deregistered; no code
-    // reads it.
-    let region = unsafe { domain.register(pages.as_mut_ptr().cast(), BYTES, Access::Remote) }?;
+    let action = Action::Register { bytes: PROBE_BYTES as u64 };
+    let pages = ProbePages::map(PROBE_BYTES).map_err(|errno| domain.context().refused(action, errno))?;
+    // SAFETY: `pages` is declared before the region, so it is unmapped after the region is deregistered; no
+    // code reads it.
+    let region = unsafe { domain.register(pages.start(), PROBE_BYTES, Access::Remote) }?;
     Ok(region.rkey() != 0)
 }
 
@@ -184,4 +218,24 @@ fn has_events(context: &Context) -> bool {
         context.completion_queue(2, Some(&channel))?.arm()
     };
     context.functions().ibv_get_cq_event.is_some() && armed().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_the_system_refuses_are_an_error() {
+        for bytes in [usize::MAX / 2 + 1, usize::MAX / 4 + 1] {
+            assert_eq!(ProbePages::map(bytes).map(|_| ()), Err(Errno::ENOMEM), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn pages_for_a_probe_cross_no_line() {
+        let pages = ProbePages::map(PROBE_BYTES).expect("a few pages");
+        assert!(pages.start().addr().is_multiple_of(PROBE_BYTES));
+        // SAFETY: the last byte of the pages.
+        unsafe { pages.start().add(PROBE_BYTES - 1).write_volatile(1) };
+    }
 }

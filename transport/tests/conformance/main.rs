@@ -9,6 +9,7 @@ mod mixed;
 mod mixed_verbs;
 mod prefix;
 mod processes;
+mod revocation;
 #[cfg(target_os = "linux")]
 mod shared;
 mod tcp;
@@ -57,6 +58,9 @@ on_every_driver! {
     flow::posted_messages_do_not_hold_up_later_ones,
     flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
     flow::many_messages_between_two_threads_keep_their_order,
+    revocation::memory_of_a_rank_that_has_failed_is_not_received,
+    revocation::a_message_whose_sender_fails_during_the_read_is_not_received,
+    revocation::staged_messages_of_a_rank_that_has_failed_still_arrive,
 }
 
 /// Runs the cases that need no rings, over connections of every kind.
@@ -243,6 +247,9 @@ mod over_mixed_verbs_within {
         flow::posted_messages_do_not_hold_up_later_ones,
         flow::unregistered_memory_is_copied_when_asked_to_be_read_in_place,
         flow::many_messages_between_two_threads_keep_their_order,
+        revocation::memory_of_a_rank_that_has_failed_is_not_received,
+        revocation::a_message_whose_sender_fails_during_the_read_is_not_received,
+        revocation::staged_messages_of_a_rank_that_has_failed_still_arrive,
     }
 }
 

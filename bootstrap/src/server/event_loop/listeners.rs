@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        super::{frame_stream::FrameStream, record_layer::RecordLayer, socket::Socket, unix::is_same_user},
+        super::{frame_stream::FrameStream, record_layer::RecordLayer, socket::Socket},
         connection::{InboundConnection, Stage},
     },
     EventLoop,
@@ -11,11 +11,12 @@ use super::{
 use mio::{Interest, Token, unix::SourceFd};
 use rustix::fd::{AsRawFd, RawFd};
 use std::{
-    io::ErrorKind,
+    io::{self, ErrorKind},
     net::TcpListener,
     os::unix::net::UnixListener,
     time::{Duration, Instant},
 };
+use transport::{host::is_same_user, secure::Secret};
 
 /// Pause after the system refused to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -37,7 +38,25 @@ impl Listener {
             Listener::Tcp(listener) => listener.as_raw_fd(),
         }
     }
+
+    /// Accepts a connection; `None` is one that has been closed, since it is not of this user.
+    fn accept(&self, secret: Option<&Secret>) -> io::Result<Option<Accepted>> {
+        Ok(match self {
+            Listener::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                let layer = || secret.map_or(Ok(RecordLayer::Open), RecordLayer::responder);
+                is_same_user(&stream).then(|| Socket::unix(stream).and_then(|socket| Ok((socket, layer()?))))
+            }
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                secret.map(|secret| Ok((Socket::tcp(stream)?, RecordLayer::responder(secret)?)))
+            }
+        })
+    }
 }
+
+/// An accepted connection, or why it is broken already.
+type Accepted = io::Result<(Socket, RecordLayer)>;
 
 /// Reason to stop accepting.
 enum AcceptStop {
@@ -88,21 +107,12 @@ impl EventLoop {
                     }
                 }
             }
-            let accepted = match &self.listeners[at] {
-                Listener::Unix(listener) => listener.accept().map(|(stream, _)| {
-                    is_same_user(&stream)
-                        .then(|| Socket::unix(stream).map(|socket| (socket, RecordLayer::Open)))
-                }),
-                Listener::Tcp(listener) => listener.accept().map(|(stream, _)| {
-                    self.secret
-                        .as_ref()
-                        .map(|secret| Ok((Socket::tcp(stream)?, RecordLayer::responder(secret)?)))
-                }),
-            };
+            let accepted = self.listeners[at].accept(self.secret.as_ref());
             match accepted {
                 // A connection that is already broken is ignored.
                 Ok(Some(Ok((socket, record_layer)))) => self.register_connection(socket, record_layer, now),
-                Ok(_) => {}
+                Ok(Some(Err(_))) => {}
+                Ok(None) => self.refuse_other_user(now),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return AcceptStop::Drained,
                 Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
                 // Most likely the process is out of descriptors; some may be closed meanwhile.
@@ -110,6 +120,12 @@ impl EventLoop {
             }
         }
         AcceptStop::Yield
+    }
+
+    /// Counts and logs a local process of another user, whose connection is closed.
+    fn refuse_other_user(&mut self, now: Instant) {
+        let who = "a process of this host";
+        self.rejections.record(&self.shared.counts.strangers, &who, &"it belongs to another user", now);
     }
 
     /// Stops accepting. Later connections wait for the next server of these sockets; accepted ones stay.
@@ -129,13 +145,12 @@ impl EventLoop {
         if self.poll.registry().register(&mut socket, token, both).is_err() {
             return;
         }
+        let is_tcp = socket.is_tcp();
         let frames = FrameStream::new(socket, record_layer);
-        let (stage, timeout) = if frames.is_trusted() {
-            (Stage::AwaitingHello, HELLO_TIMEOUT)
-        } else {
-            (Stage::Unauthenticated, HANDSHAKE_TIMEOUT)
-        };
-        if matches!(stage, Stage::Unauthenticated) {
+        let stage = if frames.is_trusted() { Stage::AwaitingHello } else { Stage::Unauthenticated };
+        // Processes of the same user, which alone get here over Unix sockets, need no slots.
+        let timeout = if is_tcp { HANDSHAKE_TIMEOUT } else { HELLO_TIMEOUT };
+        if is_tcp {
             self.admission.add(token, now);
         }
         let deadline = now + timeout;

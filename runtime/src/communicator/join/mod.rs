@@ -142,9 +142,9 @@ fn catch_signal_if_wanted(config: &Config) -> Result<()> {
 
 /// Joins the job of an identity.
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
-    // Equal on all ranks: in a job that may span hosts every rank has a secret, including a rank 0 that runs
-    // the rendezvous.
-    let may_span_hosts = identity.rendezvous().secret().is_some();
+    // Equal on all ranks: in a job that may span hosts every rank has a TCP address of the rendezvous,
+    // including a rank 0 that runs it.
+    let may_span_hosts = identity.rendezvous().has_remote_address();
     let config = match config.transport {
         Transport::Auto if may_span_hosts => &Config { transport: Transport::MixedAuto, ..config.clone() },
         _ => config,
@@ -182,7 +182,7 @@ fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
 /// Opens the sockets at which other ranks reach this one for later communicators. Without them only those
 /// communicators fail.
 fn open_reconnect_listener(identity: &Identity, config: &Config) -> Option<ReconnectListener> {
-    let secret = identity.rendezvous().secret().cloned();
-    let at = if secret.is_some() { tcp::own_addresses(identity, config) } else { Vec::new() };
-    ReconnectListener::open(&at, secret).ok()
+    let may_span_hosts = identity.rendezvous().has_remote_address();
+    let at = if may_span_hosts { tcp::own_addresses(identity, config) } else { Vec::new() };
+    ReconnectListener::open(&at, identity.rendezvous().secret().cloned()).ok()
 }

@@ -57,8 +57,7 @@ impl<'a> Completions<'a> {
         }
     }
 
-    /// Raises the event of a completion queue's overflow, unless it was raised since the queue last
-    /// overflowed.
+    /// Raises the event of a completion queue's overflow, unless it was raised before.
     #[cold]
     pub(super) fn report_overrun(self, view: &View, record: &CqRecord) {
         let bit = 1 << EventType::CQ_ERR.0;
@@ -104,6 +103,8 @@ mod tests {
         let push = || Completions::new(&member).push(own, 1, None, &Completion::default());
         assert_eq!([push(), push(), push()], [true, true, false]);
         assert_eq!(record.fixed.events.swap(0, SeqCst), 1 << EventType::CQ_ERR.0);
+        assert!(!push());
+        assert_eq!(record.fixed.events.load(SeqCst), 0, "the event is raised once");
     }
 
     #[test]

@@ -184,7 +184,8 @@ impl CqRecord {
             let head = self.consumer.head.load(Acquire);
             self.producers.seen_head.store(head, Relaxed);
             if tail.wrapping_sub(head) >= capacity {
-                self.fixed.overrun.store(1, Relaxed);
+                // Keeps the note that the overflow was reported.
+                self.fixed.overrun.fetch_max(1, Relaxed);
             }
         }
         let cqe = match self.cqe(view, tail) {

@@ -55,6 +55,20 @@ impl Mapping {
         }
     }
 
+    /// Replaces the file by private pages that read as zeros. The file's memory is no longer held by this
+    /// mapping, and is not changed. Where the system refuses, the mapping stays as it is.
+    pub(super) fn detach(&self) {
+        let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
+        let flags = mm::MapFlags::PRIVATE | mm::MapFlags::FIXED | mm::MapFlags::NORESERVE;
+        // SAFETY: replaces exactly our mapping, whose addresses stay valid. Readers find zeros, as if another
+        // process had written them, and nobody reads what writers write. The advice changes no contents.
+        unsafe {
+            if mm::mmap_anonymous(self.start.cast(), self.len, prot, flags).is_ok() {
+                let _ = mm::madvise(self.start.cast(), self.len, mm::Advice::LinuxDontDump);
+            }
+        }
+    }
+
     /// Returns a record of atomics at `offset`, if it is inside and aligned.
     #[inline]
     pub(super) fn record<T: Atomics>(&self, offset: u64) -> Option<&T> {

@@ -86,17 +86,20 @@ impl View {
         self.record(layout::MRS_START, index, limits::MRS)
     }
 
-    /// Whether the process is dead. Asks the kernel.
+    /// Whether the process has left the fabric or is dead. Asks the kernel.
     ///
-    /// The first caller that finds it dead releases the memory of its files.
+    /// The first caller that finds it gone releases the memory of its files, except shared pages of a process
+    /// that has left: its program may still run, and use them.
     #[cold]
     pub(crate) fn is_dead(&self) -> bool {
         if self.was_found_dead.load(Relaxed) {
             return true;
         }
         let mut life = lock(&self.life);
-        let is_dead = life.as_ref().is_some_and(|life| !liveness::is_locked(life.as_fd()));
-        if is_dead {
+        let unlocked = life.as_ref().filter(|file| !liveness::is_locked(file.as_fd()));
+        // A process that leaves removes the names of its files before it unlocks this one.
+        let was_killed = unlocked.map(|file| fs::fstat(file).is_ok_and(|about| about.st_nlink != 0));
+        if let Some(was_killed) = was_killed {
             self.was_found_dead.store(true, Relaxed);
             *life = None;
             // The mappings stay, because other threads may be reading them, but they should not hold memory.
@@ -104,9 +107,20 @@ impl View {
             // released, and is written before anything is released.
             self.header().magic.store(0, SeqCst);
             self.file.discard(rustix::param::page_size());
-            self.pages.get().into_iter().flatten().for_each(|pages| pages.discard(0));
+            if let Some(Some(pages)) = self.pages.get() {
+                if was_killed { pages.discard(0) } else { pages.detach() }
+            }
         }
-        is_dead || self.was_found_dead.load(Relaxed)
+        was_killed.is_some() || self.was_found_dead.load(Relaxed)
+    }
+
+    /// Whether this is the view of a process file, by the descriptor that asks whether its process lives.
+    fn is_of(&self, file: &OwnedFd) -> bool {
+        let life = lock(&self.life);
+        let Some(life) = life.as_ref() else { return false };
+        let [ours, theirs] =
+            [life, file].map(|file| fs::fstat(file).map(|about| (about.st_dev, about.st_ino)));
+        ours.is_ok() && ours == theirs
     }
 
     /// Whether a process has found the owner dead and has released its memory.
@@ -311,15 +325,22 @@ impl Process {
         owner != self.me && self.view(owner.slot, owner.incarnation).is_none_or(View::is_dead)
     }
 
-    /// Returns the memory that a process shares.
+    /// Returns the memory that a process shares; `None` once the process has left.
     #[inline]
     pub(crate) fn pages<'a>(&self, view: &'a View) -> Option<&'a Mapping> {
-        view.pages
-            .get_or_init(|| {
-                let file = self.directory.file('m', view.owner.slot).ok()?;
-                Mapping::of_file(&file, PAGES_BYTES as usize).ok()
-            })
-            .as_ref()
+        view.pages.get_or_init(|| self.map_pages(view)).as_ref()
+    }
+
+    #[cold]
+    fn map_pages(&self, view: &View) -> Option<Mapping> {
+        let pages = self.directory.file('m', view.owner.slot).ok()?;
+        // Both files of a slot lose their names before the slot's next user makes its own. So while the name
+        // of the other file is the owner's, these pages are the owner's.
+        let named = self.directory.file('p', view.owner.slot).ok()?;
+        if !view.is_of(&named) {
+            return None;
+        }
+        Mapping::of_file(&pages, PAGES_BYTES as usize).ok()
     }
 
     /// Allocates zeroed room for a ring in our file. Returns its offset and length.
@@ -398,6 +419,14 @@ impl Process {
     pub(crate) fn live_views(&self) -> impl Iterator<Item = &View> {
         let others = (0..SLOTS).filter(|&slot| slot != self.me.slot).filter_map(|slot| self.view(slot, 0));
         std::iter::once(self.own()).chain(others)
+    }
+}
+
+#[cfg(test)]
+impl Process {
+    /// Ends the membership as the kernel does for a killed process: the files keep their names.
+    pub(super) fn die(self) {
+        self.has_left.store(true, Relaxed);
     }
 }
 

@@ -293,7 +293,7 @@ pub(crate) struct CqFixed {
     pub(crate) channel: AtomicU32,
     /// Whether completions record their time.
     pub(crate) wants_times: AtomicU32,
-    /// Nonzero once a completion found no room.
+    /// 1 once a completion found no room; 2 once that was reported.
     pub(crate) overrun: AtomicU32,
     /// Notifications that `ibv_get_cq_event` has not fetched yet.
     pub(crate) pending: AtomicU32,

@@ -245,10 +245,24 @@ fn the_memory_of_the_dead_is_given_back() {
     let view = survivor.view(slot, 0).expect("the other");
     survivor.pages(view).expect("its pages");
     assert!(blocks().iter().all(|blocks| *blocks > 0));
-    drop(dead);
+    dead.die();
     assert!(view.is_dead());
     let [file, pages] = blocks();
     assert!(file * 512 <= rustix::param::page_size() as u64 && pages == 0, "{file} and {pages} blocks");
+}
+
+/// A view of a dead process is not led to the pages of the slot's next user.
+#[test]
+fn pages_of_a_slots_next_user_are_not_taken_for_those_of_the_last() {
+    let folder = folder();
+    let (last, peer) = (join(&folder), join(&folder));
+    let view = peer.view(last.me.slot, 0).expect("the last user");
+    last.die();
+    let next = join(&folder);
+    assert_eq!(next.me.slot, view.owner.slot);
+    assert!(peer.pages(view).is_none());
+    let view = peer.view(next.me.slot, next.me.incarnation).expect("the next user");
+    assert!(peer.pages(view).is_some());
 }
 
 /// Room for unwritten pages is promised only while there is room for all of them.

@@ -5,9 +5,15 @@
 //! completes a connection before the listener accepts it, so no rank waits for another one's turn. On Linux
 //! the socket has an abstract name, outside of any file system. Elsewhere it is a file, removed when the
 //! exchange ends.
+//!
+//! Both ends check that the other one is of this user before they send or read a byte. Callers are served
+//! side by side, so one that sends nothing delays no other.
 
 use super::location::Location;
-use crate::driver::shm::{receive_descriptor, send_descriptor};
+use crate::{
+    driver::shm::{receive_descriptor, send_descriptor},
+    host::is_same_user,
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::{AsFd, OwnedFd},
@@ -19,8 +25,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time in which a caller must present its token and its rank.
+/// Time in which a caller must present its token, its rank and its descriptor.
 const CALLER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Maximum number of callers that are served at a time; others wait in the kernel's backlog.
+const MAX_CALLERS: usize = 256;
+
+/// Bytes of a caller's token and rank.
+const GREETING_BYTES: usize = 20;
+
+/// A process of this user that has connected.
+struct Caller {
+    stream: UnixStream,
+    greeting: [u8; GREETING_BYTES],
+    /// Bytes of the greeting that have arrived.
+    received: usize,
+    deadline: Instant,
+}
 
 /// Listening socket of this rank for the descriptor exchange.
 #[derive(Debug)]
@@ -70,6 +91,10 @@ impl DescriptorExchange {
             let location = &locations[peer as usize];
             let connect_to_peer = || {
                 let mut stream = connect(&location.socket)?;
+                if !is_same_user(&stream) {
+                    let why = "its socket belongs to another user";
+                    return Err(io::Error::new(ErrorKind::PermissionDenied, why));
+                }
                 stream.set_read_timeout(Some(timeout))?;
                 stream.set_write_timeout(Some(timeout))?;
                 stream.write_all(&location.token)?;
@@ -79,16 +104,8 @@ impl DescriptorExchange {
             };
             outgoing.push((peer, connect_to_peer().map_err(|error| with_rank(peer, &error))?));
         }
-        let mut received = Vec::new();
-        let mut awaited: BTreeSet<u32> = local_ranks.iter().copied().filter(|peer| *peer > rank).collect();
-        while let Some(first) = awaited.first().copied() {
-            let stream = self.accept(until).map_err(|error| with_rank(first, &error))?;
-            // Foreign processes and callers that disconnect do not end the exchange.
-            if let Ok((peer, theirs)) = self.handle_caller(stream, &awaited, object) {
-                awaited.remove(&peer);
-                received.push((peer, theirs));
-            }
-        }
+        let awaited = local_ranks.iter().copied().filter(|peer| *peer > rank).collect();
+        let mut received = self.serve_callers(awaited, object, until)?;
         for (peer, stream) in outgoing {
             let theirs = receive_descriptor(&stream).map_err(|errno| with_rank(peer, &errno.into()))?;
             received.push((peer, theirs));
@@ -96,43 +113,96 @@ impl DescriptorExchange {
         Ok(received)
     }
 
-    fn accept(&self, until: Instant) -> io::Result<UnixStream> {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => return Ok(stream),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                Err(error) => return Err(error),
+    /// Exchanges descriptors with the ranks that connect to this one, until none is awaited.
+    fn serve_callers(
+        &self,
+        mut awaited: BTreeSet<u32>,
+        object: &OwnedFd,
+        until: Instant,
+    ) -> io::Result<Vec<(u32, OwnedFd)>> {
+        let (mut received, mut callers) = (Vec::new(), Vec::new());
+        while let Some(first) = awaited.first().copied() {
+            self.accept_all(&mut callers).map_err(|error| with_rank(first, &error))?;
+            let now = Instant::now();
+            // Callers that disconnect, are late or present something else do not end the exchange.
+            callers.retain_mut(|caller: &mut Caller| match self.advance(caller, &awaited, object) {
+                Ok((peer, theirs)) => {
+                    awaited.remove(&peer);
+                    received.push((peer, theirs));
+                    false
+                }
+                Err(error) => {
+                    let goes_on = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+                    goes_on && now < caller.deadline
+                }
+            });
+            if awaited.is_empty() {
+                break;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::Error::new(ErrorKind::TimedOut, "it did not connect in time"));
+            if now >= until {
+                let late = io::Error::new(ErrorKind::TimedOut, "it did not connect in time");
+                return Err(with_rank(first, &late));
             }
-            let limit = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
-            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(&limit));
+            self.wait(&callers, until);
         }
+        Ok(received)
     }
 
-    /// Checks the caller's token and rank, receives its descriptor and sends this rank's.
-    fn handle_caller(
+    /// Accepts waiting callers, within the limit. Processes of other users are turned away.
+    fn accept_all(&self, callers: &mut Vec<Caller>) -> io::Result<()> {
+        while callers.len() < MAX_CALLERS {
+            match self.listener.accept() {
+                Ok((stream, _)) if is_same_user(&stream) => {
+                    stream.set_nonblocking(true)?;
+                    let deadline = Instant::now() + CALLER_TIMEOUT;
+                    callers.push(Caller { stream, greeting: [0; GREETING_BYTES], received: 0, deadline });
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a caller connects, sends or is late.
+    fn wait(&self, callers: &[Caller], until: Instant) {
+        let next = callers.iter().map(|caller| caller.deadline).min().map_or(until, |at| at.min(until));
+        let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+        let limit = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+        let streams = callers.iter().map(|caller| PollFd::new(&caller.stream, PollFlags::IN));
+        let listener = (callers.len() < MAX_CALLERS).then(|| PollFd::new(&self.listener, PollFlags::IN));
+        let mut fds: Vec<PollFd<'_>> = streams.chain(listener).collect();
+        let _ = poll(&mut fds, Some(&limit));
+    }
+
+    /// Reads what a caller has sent. When that is complete, checks its token and rank, receives its
+    /// descriptor and sends this rank's.
+    ///
+    /// # Errors
+    /// `WouldBlock` while something is missing.
+    fn advance(
         &self,
-        mut stream: UnixStream,
+        caller: &mut Caller,
         awaited: &BTreeSet<u32>,
         object: &OwnedFd,
     ) -> io::Result<(u32, OwnedFd)> {
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(CALLER_TIMEOUT))?;
-        stream.set_write_timeout(Some(CALLER_TIMEOUT))?;
-        let (mut token, mut rank) = ([0; 16], [0; 4]);
-        stream.read_exact(&mut token)?;
-        stream.read_exact(&mut rank)?;
-        let peer = u32::from_le_bytes(rank);
+        while caller.received < GREETING_BYTES {
+            match caller.stream.read(&mut caller.greeting[caller.received..])? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                len => caller.received += len,
+            }
+        }
+        let (token, rank) = caller.greeting.split_at(self.token.len());
+        let peer = u32::from_le_bytes(rank.try_into().expect("four bytes"));
         // Compares all bytes, so that the time does not depend on the first difference.
         let difference = token.iter().zip(&self.token).fold(0, |all, (a, b)| all | (a ^ b));
         if difference != 0 || !awaited.contains(&peer) {
             return Err(ErrorKind::PermissionDenied.into());
         }
-        let theirs = receive_descriptor(&stream)?;
-        send_descriptor(&stream, object.as_fd())?;
+        let theirs = receive_descriptor(&caller.stream)?;
+        send_descriptor(&caller.stream, object.as_fd())?;
         Ok((peer, theirs))
     }
 }
@@ -237,6 +307,62 @@ mod tests {
             assert_eq!(received.len(), 1);
         });
         drop(silent);
+    }
+
+    #[test]
+    fn silent_callers_cost_no_rank_time_however_many_they_are() {
+        let exchanges: Vec<DescriptorExchange> =
+            (0..2).map(|_| DescriptorExchange::open().expect("a socket")).collect();
+        let locations = locations(&exchanges);
+        let silent: Vec<UnixStream> =
+            (0..20).map(|_| connect(&locations[0].socket).expect("it listens")).collect();
+        let began = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| exchanges[1].exchange(1, &[0, 1], &locations, &object(), PATIENCE).expect("met"));
+            exchanges[0].exchange(0, &[0, 1], &locations, &object(), PATIENCE).expect("met");
+        });
+        assert!(began.elapsed() < CALLER_TIMEOUT, "{:?}", began.elapsed());
+        drop(silent);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn another_user_that_knows_the_token_gets_no_descriptor() {
+        let exchange = DescriptorExchange::open().expect("a socket");
+        let locations = locations(std::slice::from_ref(&exchange));
+        let call = || {
+            let mut stream = connect(&locations[0].socket).expect("it listens");
+            stream.write_all(&locations[0].token).expect("room");
+            stream.write_all(&1u32.to_le_bytes()).expect("room");
+            send_descriptor(&stream, object().as_fd()).expect("room");
+            stream
+        };
+        let Some(stream) = support::as_another_user(call) else {
+            return support::missing("another user, whom only root can become");
+        };
+        let soon = Duration::from_millis(300);
+        exchange.exchange(0, &[0, 1], &locations, &object(), soon).expect_err("rank 1 does not come");
+        assert!(receive_descriptor(&stream).is_err(), "it got a rank's memory");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn another_user_that_has_taken_the_name_learns_no_token() {
+        let exchanges: Vec<DescriptorExchange> =
+            (0..2).map(|_| DescriptorExchange::open().expect("a socket")).collect();
+        let mut locations = locations(&exchanges);
+        let Some((listener, taken)) =
+            support::as_another_user(|| listen(&format!("stolen-{}", std::process::id())).expect("free"))
+        else {
+            return support::missing("another user, whom only root can become");
+        };
+        locations[0].socket = taken;
+        let error = exchanges[1].exchange(1, &[0, 1], &locations, &object(), PATIENCE).expect_err("stolen");
+        assert!(error.to_string().contains("belongs to another user"), "{error}");
+        let (mut caller, _) = listener.accept().expect("it has connected");
+        let mut heard = Vec::new();
+        let _ = caller.read_to_end(&mut heard);
+        assert!(heard.is_empty(), "told {} bytes", heard.len());
     }
 
     #[test]

@@ -159,4 +159,8 @@ impl Link for MatchAckLink {
     fn peek_digest(&self) -> Option<u64> {
         self.ring.peek_digest()
     }
+
+    fn abort(&mut self) {
+        self.ring.abort();
+    }
 }

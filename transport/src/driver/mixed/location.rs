@@ -1,8 +1,8 @@
 //! Location of a rank (host, namespace, user), as announced to the other ranks.
 
-use crate::TransportError;
+use crate::{TransportError, host};
 use serde::{Deserialize, Serialize};
-use std::{fs, io};
+use std::io;
 
 /// Location of a rank, and the socket over which ranks of its host send it a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,12 +22,12 @@ pub(super) struct Location {
 }
 
 impl Location {
-    pub(super) fn of_this_process(socket: &str, token: &[u8; 16], host: &str) -> Location {
+    pub(super) fn of_this_process(socket: &str, token: &[u8; 16], host_id: &str) -> Location {
         Location {
-            boot: boot(),
-            network: network(),
+            boot: host::boot_id(),
+            network: host::network_namespace(),
             user: rustix::process::geteuid().as_raw(),
-            host: host.to_owned(),
+            host: host_id.to_owned(),
             socket: socket.to_owned(),
             token: *token,
         }
@@ -73,26 +73,6 @@ pub(super) fn sharing_failed(rank: u32, error: &io::Error) -> TransportError {
              TBCCL_TRANSPORT=tcp works without"
         ),
     }
-}
-
-#[cfg(target_os = "linux")]
-fn boot() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
-}
-
-/// Identity of the running system without Linux's boot ID: the host name and the time at which `/dev` was
-/// created.
-#[cfg(not(target_os = "linux"))]
-fn boot() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let started = fs::metadata("/dev").and_then(|dev| dev.created().or_else(|_| dev.modified()));
-    let since = started.ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
-    since.map_or_else(String::new, |since| format!("{name} {}", since.as_secs()))
-}
-
-fn network() -> String {
-    let link = fs::read_link("/proc/self/ns/net");
-    link.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 #[cfg(test)]
