@@ -19,6 +19,7 @@ fn play() {
     let (name, rest) = role.split_once(' ').unwrap_or((&role, ""));
     let done = match name {
         "split" => return crate::scenarios::split(comm),
+        "many_groups" => return crate::groups::many(comm),
         "ladder" => {
             return crate::scenarios::ladder(
                 comm,

@@ -119,7 +119,9 @@ impl ContextObject {
         attr.page_size_cap = !(rustix::param::page_size() as u64 - 1);
         attr.vendor_id = profile.vendor_id;
         attr.vendor_part_id = profile.vendor_part_id;
-        attr.max_qp = profile.reported_qps as c_int;
+        // The device reports as many more than it has as its profile does.
+        let surplus = profile.reported_qps - profile.usable_qps;
+        attr.max_qp = (self.nic.fabric().device(self.port).usable_queue_pairs + surplus) as c_int;
         attr.max_qp_wr = profile.max_wr as c_int;
         attr.device_cap_flags = (DeviceCapFlags::CURR_QP_STATE_MOD
             | DeviceCapFlags::PORT_ACTIVE_EVENT

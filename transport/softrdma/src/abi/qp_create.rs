@@ -60,14 +60,15 @@ fn allocate_record<'a>(nic: &'a Nic, context: &ContextObject) -> Result<(u32, &'
         record.fixed.qpn.load(Relaxed) != 0 && record.fixed.port.load(Relaxed) == context.port
     };
     // On devices with few queue pairs, those of other processes count, too.
-    let taken = if profile.usable_qps < QPS {
+    let usable = nic.fabric().device(context.port).usable_queue_pairs;
+    let taken = if usable < QPS {
         let all = nic.process().live_views().flat_map(|view| (0..QPS).filter_map(|index| view.qp(index)));
         all.filter(is_ours).count()
     } else {
         0
     };
     let none = errno(profile.errnos.no_queue_pair);
-    if taken >= profile.usable_qps as usize {
+    if taken >= usable as usize {
         return Err(none);
     }
     // Index 0, with the numbers 0 and 1, is reserved for subnet management.

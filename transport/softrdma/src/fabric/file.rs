@@ -50,6 +50,7 @@ struct DeviceTable {
     gid_after_ms: Option<Spanned<u32>>,
     idle_ms: Option<u32>,
     usable_depth: Option<Spanned<u32>>,
+    usable_queue_pairs: Option<Spanned<u32>>,
 }
 
 /// A cable. Repeats the keys of [`Link`] because serde can't both flatten and reject unknown keys.
@@ -183,6 +184,17 @@ fn read_device(
         Some(depth) if *depth.get_ref() > 0 => *depth.get_ref(),
         Some(depth) => return Err(SpannedError::new(depth.span(), "usable_depth is at least 1")),
     };
+    let usable_queue_pairs = match &table.usable_queue_pairs {
+        None => profile.usable_qps,
+        Some(count) if (1..=profile.usable_qps).contains(count.get_ref()) => *count.get_ref(),
+        Some(count) => {
+            let what = format!(
+                "usable_queue_pairs is from 1 to {}, as profile = \"{}\" has",
+                profile.usable_qps, profile.name
+            );
+            return Err(SpannedError::new(count.span(), what));
+        }
+    };
     let gid = gid(table)?;
     Ok(Device {
         name,
@@ -195,6 +207,7 @@ fn read_device(
         gid_index,
         idle_ns,
         usable_depth,
+        usable_queue_pairs,
         cable_end: None,
     })
 }

@@ -74,6 +74,8 @@ pub struct Device {
     pub idle_ns: u64,
     /// Requests that a queue accepts, or frames where those are counted, even if it reports a greater depth.
     pub usable_depth: u32,
+    /// Queue pairs that all processes together can have.
+    pub usable_queue_pairs: u32,
     /// The end of the cable in the port.
     pub cable_end: Option<CableEnd>,
 }

@@ -198,6 +198,10 @@ fn wrong_wiring_is_refused() {
             "f.toml:11:8: loss is a probability, from 0 to 1",
         ),
         (
+            "[[node]]\nname = \"c\"\ndevice = [{ name = \"x\", usable_queue_pairs = 11 }]\n",
+            "f.toml:11:46: usable_queue_pairs is from 1 to 10, as profile = \"apple-tb5\" has",
+        ),
+        (
             "[link]\nlatency_us = -1\n",
             "f.toml:10:14: latency_us is from 0 to 10000000 microseconds, ten seconds",
         ),

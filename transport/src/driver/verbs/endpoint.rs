@@ -212,12 +212,7 @@ impl VerbsEndpoint {
 
     /// Opens a stream on each lane to each rank that the network connects with this one. `members` are the
     /// ranks, and `serial` is what rank 0 has given.
-    fn join(
-        &mut self,
-        network: &Arc<Network>,
-        members: Vec<u32>,
-        serial: u32,
-    ) -> Result<(), TransportError> {
+    fn join(&mut self, network: &Arc<Network>, members: Vec<u32>, serial: u32) -> Result<(), TransportError> {
         let mut joined = Joined {
             members: Arc::new(Members::new(self.rank, members.clone())),
             streams: vec![None; members.len()],
@@ -293,7 +288,9 @@ impl Joined {
     /// All streams, by member and index.
     fn streams(&self) -> Vec<(u32, usize)> {
         let by_rank = self.streams.iter().zip(self.members.all());
-        by_rank.flat_map(|(streams, member)| streams.iter().flatten().map(|stream| (*member, *stream))).collect()
+        by_rank
+            .flat_map(|(streams, member)| streams.iter().flatten().map(|stream| (*member, *stream)))
+            .collect()
     }
 }
 
@@ -332,9 +329,7 @@ impl Endpoint for VerbsEndpoint {
                 self.stage = Stage::Connecting(network);
                 Ok(Some(encode("rails", rails)))
             }
-            Stage::Connecting(network) => {
-                self.connect(network, &decode_all("rails", received)?).map(Some)
-            }
+            Stage::Connecting(network) => self.connect(network, &decode_all("rails", received)?).map(Some),
             Stage::Waiting(network) => {
                 decode_all::<()>("ready", received)?;
                 self.config.networks.add(&network);

@@ -433,8 +433,8 @@ impl Engine {
         streams.iter().all(|(rank, stream)| {
             let rank = *rank as usize;
             let Some(peer) = &self.peers[rank] else { return true };
-            let is_sent =
-                peer.is_stream_sent(*stream) && (self.rules.reliable || peer.is_acknowledged_to(latest[rank]));
+            let is_sent = peer.is_stream_sent(*stream)
+                && (self.rules.reliable || peer.is_acknowledged_to(latest[rank]));
             !peer.is_open() || is_sent
         })
     }

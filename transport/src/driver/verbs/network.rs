@@ -77,7 +77,8 @@ impl Networks {
     /// has several members are left out: a name would not say which one is meant.
     pub(super) fn usable(&self, config: &VerbsConfig) -> Vec<Arc<Network>> {
         let all: Vec<Arc<Network>> = self.lock().iter().filter_map(Weak::upgrade).collect();
-        let is_alone = |network: &&Arc<Network>| all.iter().filter(|other| other.name == network.name).count() == 1;
+        let is_alone =
+            |network: &&Arc<Network>| all.iter().filter(|other| other.name == network.name).count() == 1;
         all.iter().filter(is_alone).filter(|network| network.suits(config)).cloned().collect()
     }
 }

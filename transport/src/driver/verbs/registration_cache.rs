@@ -78,15 +78,7 @@ impl RegistrationCache {
         }
         self.added += 1;
         let id = RangeId(self.added);
-        self.ranges.push(Range {
-            id,
-            owner,
-            start,
-            len,
-            active_uses: 0,
-            last_use: 0,
-            is_registered: false,
-        });
+        self.ranges.push(Range { id, owner, start, len, active_uses: 0, last_use: 0, is_registered: false });
         Some(id)
     }
 
@@ -118,7 +110,8 @@ impl RegistrationCache {
         let operation = self.operations;
         let mut largest = None;
         let mut is_registered = false;
-        for (index, range) in self.ranges.iter_mut().enumerate().filter(|(_, range)| range.covers(start, len)) {
+        for (index, range) in self.ranges.iter_mut().enumerate().filter(|(_, range)| range.covers(start, len))
+        {
             range.active_uses += 1;
             range.last_use = operation;
             is_registered |= range.is_registered;
@@ -227,7 +220,8 @@ mod tests {
         let mut cache = cache();
         let small = cache.add(1, 4096, 4096).expect("new");
         let large = cache.add(2, 0, 1 << 16).expect("of another endpoint");
-        let found = |cache: &RegistrationCache| [5000, 9000].map(|at| cache.locate(at as *const u8, 8).is_some());
+        let found =
+            |cache: &RegistrationCache| [5000, 9000].map(|at| cache.locate(at as *const u8, 8).is_some());
         cache.begin_use(5000, 8, &mut []);
         cache.end_use(5000, 8);
         assert_eq!(found(&cache), [true, true], "the larger one serves both");

@@ -145,7 +145,8 @@ mod tests {
         let mut streams = Streams::new();
         let numbers = [7, 1 << 30, 0, 9, 8];
         let opened: Vec<Option<usize>> = numbers.iter().map(|number| streams.open(stream(*number))).collect();
-        for (number, index) in numbers.into_iter().zip(&opened).chain(numbers.into_iter().zip(&opened).rev()) {
+        for (number, index) in numbers.into_iter().zip(&opened).chain(numbers.into_iter().zip(&opened).rev())
+        {
             assert_eq!((streams.find(number), streams.find(5)), (*index, None));
         }
         assert_eq!(streams.open(stream(9)), None);

@@ -84,8 +84,8 @@ pub(super) enum Kind {
 impl Kind {
     fn from_number(number: u8) -> Option<Kind> {
         use Kind::{
-            Ack, Arrived, Eager, Ended, Goodbye, Grants, Head, Hello, Ping, Placed, PlacedDown, PlacedReady, Pong,
-            Probe, RailDown, Relay, Reply, Revoke, Revoked, Sent, Trailer,
+            Ack, Arrived, Eager, Ended, Goodbye, Grants, Head, Hello, Ping, Placed, PlacedDown, PlacedReady,
+            Pong, Probe, RailDown, Relay, Reply, Revoke, Revoked, Sent, Trailer,
         };
         [
             Eager,

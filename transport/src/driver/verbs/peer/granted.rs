@@ -305,7 +305,9 @@ impl Peer {
             return Err(self.protocol("word of a piece that it need not give"));
         }
         let Some(stream) = self.streams.find(mark.stream) else { return Ok(()) };
-        let Some((rail, len)) = self.streams[stream].granted.recv.had_arrived(mark.piece) else { return Ok(()) };
+        let Some((rail, len)) = self.streams[stream].granted.recv.had_arrived(mark.piece) else {
+            return Ok(());
+        };
         self.rails[rail].forget_incoming(len);
         self.settle(env, stream, mark.piece)
     }

@@ -7,7 +7,12 @@
 use super::Peer;
 use crate::{
     TransportError,
-    driver::verbs::{bandwidth, env::Env, rail::Rail, wire::{Grant, immediate}},
+    driver::verbs::{
+        bandwidth,
+        env::Env,
+        rail::Rail,
+        wire::{Grant, immediate},
+    },
 };
 
 impl Peer {
@@ -19,7 +24,8 @@ impl Peer {
             self.grant_piece(env, stream, number, rail)?;
         }
         let mut index = 0;
-        while let Some((next, total, granted)) = self.streams[stream].granted.recv.ungranted(index, env.rules.window)
+        while let Some((next, total, granted)) =
+            self.streams[stream].granted.recv.ungranted(index, env.rules.window)
         {
             index = next;
             let len = (total - granted).min(env.rules.piece_len(total));

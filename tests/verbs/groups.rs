@@ -1,0 +1,90 @@
+//! Many communicators and tagged messages over the queue pairs of one.
+
+use crate::roles::say;
+use std::time::Duration;
+use support::{FabricJob, Shape, Wiring};
+use tbccl::{Communicator, Config, P2p, Rank, ReduceOp};
+
+const GROUPS: u32 = 32;
+/// Bytes of a tagged message that goes from memory to memory.
+const LONG: usize = 700_000;
+
+/// Role: the world, 32 groups and tagged messages, all in use at a time.
+pub(crate) fn many(mut comm: Communicator) {
+    let config = Config::from_env().expect("good options");
+    let me = comm.rank().0;
+    let split = |comm: &mut Communicator, color: u32| {
+        comm.split(Some(color), 0, &config).expect("all take part").expect("a color was given")
+    };
+    let p2p = P2p::new(split(&mut comm, 0)).expect("it works");
+    let mut groups: Vec<Communicator> = (0..GROUPS)
+        // Every third group is a half of the ranks.
+        .map(|number| split(&mut comm, if number % 3 == 2 { me / 2 } else { 0 }))
+        .collect();
+    let next = Rank((me + 1) % comm.size());
+    for round in 0..3u32 {
+        let sent = vec![(me + round) as u8; LONG];
+        let mut received = vec![0; LONG];
+        let previous = Rank((me + comm.size() - 1) % comm.size());
+        // SAFETY: the memory lives, and is not used otherwise, until both requests are complete.
+        let requests = unsafe {
+            [
+                p2p.recv(Some(previous), 0, Some(7), received.as_mut_ptr(), LONG).expect("posted"),
+                p2p.send(next, 0, 7, sent.as_ptr(), LONG).expect("posted"),
+            ]
+        };
+        for count in [1usize, 5000, 200_000] {
+            for group in groups.iter_mut().chain([&mut comm]) {
+                let mut sum = vec![group.rank().0 + round; count];
+                group.all_reduce_in_place(&mut sum, ReduceOp::Sum).expect("all take part");
+                let expected: u32 = (0..group.size()).map(|rank| rank + round).sum();
+                assert!(sum.iter().all(|value| *value == expected), "{count} elements in round {round}");
+                if count == 200_000 && round > 0 {
+                    break;
+                }
+            }
+        }
+        for request in &requests {
+            let done = request.wait(Some(Duration::from_secs(60)));
+            done.expect("in time").expect("it has arrived");
+        }
+        assert!(received.iter().all(|byte| *byte == (previous.0 + round) as u8));
+    }
+    // The world goes first, and what it has opened stays.
+    say(&comm, "done", "");
+    drop(comm);
+    let last = groups.last_mut().expect("there are 32");
+    last.barrier().expect("all take part");
+}
+
+/// The rails of a process have three queue pairs, whatever is made over them.
+#[test]
+fn the_world_and_32_groups_and_tagged_messages_need_three_queue_pairs() {
+    for nodes in [2, 4] {
+        let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes, cables: 1 };
+        let env = [("SOFTRDMA_REMAP", "1")];
+        let job = FabricJob::start_with(&wiring, "", "many_groups", &env, |home| {
+            let file = home.join("fabric.toml");
+            let text =
+                std::fs::read_to_string(&file).expect("our file").replace(" }", ", usable_queue_pairs = 3 }");
+            std::fs::write(file, text).expect("our folder");
+        });
+        job.finish().assert_success("done", nodes);
+    }
+}
+
+/// Devices that write into remote memory have one queue pair per rail.
+#[test]
+fn the_world_and_32_groups_and_tagged_messages_need_one_queue_pair_with_remote_writes() {
+    for profile in ["ib", "usb4"] {
+        let env = [("SOFTRDMA_REMAP", "1")];
+        let job = FabricJob::start_with(&Wiring::pair(profile, 1), "", "many_groups", &env, |home| {
+            let file = home.join("fabric.toml");
+            // One more for the probes of set-up.
+            let text =
+                std::fs::read_to_string(&file).expect("our file").replace(" }", ", usable_queue_pairs = 2 }");
+            std::fs::write(file, text).expect("our folder");
+        });
+        job.finish().assert_success("done", 2);
+    }
+}
