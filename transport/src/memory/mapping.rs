@@ -5,9 +5,10 @@
 //!
 //! # Safety
 //! A [`Mapping`] owns its pages: it maps them once, at an address that the kernel chooses, and unmaps them
-//! when dropped. Every value that holds an address inside a mapping keeps the mapping alive (`Arc<Mapping>`).
+//! when dropped, except in a forked child. Every value that holds an address inside a mapping keeps the
+//! mapping alive (`Arc<Mapping>`).
 
-use crate::TransportError;
+use crate::{TransportError, forks::Origin};
 use rustix::{
     fd::{AsFd, OwnedFd},
     fs, io, mm,
@@ -19,6 +20,7 @@ use std::ptr::{self, NonNull};
 pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    origin: Origin,
 }
 
 // SAFETY: the pages belong to the process, not to a thread; users synchronize access to their bytes.
@@ -103,7 +105,7 @@ impl Mapping {
             let unmapped = unsafe { mm::munmap(start.cast(), unwanted) };
             debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
         }
-        Mapping { start: NonNull::new(kept).expect("within a mapping"), len }
+        Mapping { start: NonNull::new(kept).expect("within a mapping"), len, origin: whole.origin }
     }
 
     /// Maps new pages that other processes can map from the descriptor.
@@ -143,7 +145,12 @@ impl Mapping {
                     .into(),
         })?;
         let start = NonNull::new(start.cast()).expect("the kernel never maps address 0 unasked");
-        Ok(Mapping { start, len })
+        Ok(Mapping { start, len, origin: Origin::here() })
+    }
+
+    /// Returns the process that mapped the pages.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Returns the address of the first byte, aligned to a page.
@@ -173,6 +180,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // A child may lack the pages (`MADV_DONTFORK`), and have other ones at their addresses.
+        if !self.origin.is_here() {
+            return;
+        }
         // SAFETY: this value mapped the range, once, and every user of its bytes keeps this value alive.
         let unmapped = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
