@@ -2,7 +2,7 @@
 //!
 //! Descriptors arrive over Unix sockets only, with the byte they were sent with.
 
-use super::liveness;
+use super::liveness::{self, SilenceCheck};
 use mio::{Interest, Registry, Token, event::Source, unix::SourceFd};
 use rustix::{
     fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -21,15 +21,23 @@ use std::{
     os::unix::net::UnixStream,
     time::Duration,
 };
-use transport::driver::{PEER_TIMEOUT, PEER_TIMEOUT_MAX};
+use transport::driver::{PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN};
 
 /// A connected nonblocking socket.
 #[derive(Debug)]
 pub(super) enum Socket {
     /// Connection to a process of the same host and user.
     Unix(UnixStream),
-    /// Connection to any host, and the time without an answer after which that host counts as gone.
-    Tcp(TcpStream, Duration),
+    /// Connection to any host, and how long that host may be silent.
+    Tcp(TcpStream, PeerHost),
+}
+
+/// Detection of the loss of a peer's host.
+#[derive(Debug)]
+pub(super) struct PeerHost {
+    /// Time without an answer after which the host counts as gone.
+    timeout: Duration,
+    check: SilenceCheck,
 }
 
 impl Socket {
@@ -44,7 +52,7 @@ impl Socket {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         liveness::enable_keepalive(&stream, PEER_TIMEOUT)?;
-        Ok(Socket::Tcp(stream, PEER_TIMEOUT))
+        Ok(Socket::Tcp(stream, PeerHost { timeout: PEER_TIMEOUT, check: SilenceCheck::default() }))
     }
 
     /// Sets the time without an answer after which the peer's host counts as gone, clamped to the supported
@@ -52,9 +60,9 @@ impl Socket {
     pub(super) fn set_peer_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         match self {
             Socket::Unix(_) => Ok(()),
-            Socket::Tcp(stream, peer_timeout) => {
-                *peer_timeout = timeout.clamp(PEER_TIMEOUT, PEER_TIMEOUT_MAX);
-                Ok(liveness::enable_keepalive(stream, *peer_timeout)?)
+            Socket::Tcp(stream, host) => {
+                host.timeout = timeout.clamp(PEER_TIMEOUT_MIN, PEER_TIMEOUT_MAX);
+                Ok(liveness::enable_keepalive(stream, host.timeout)?)
             }
         }
     }
@@ -63,7 +71,7 @@ impl Socket {
     pub(super) fn peer_timeout(&self) -> Duration {
         match self {
             Socket::Unix(_) => Duration::ZERO,
-            Socket::Tcp(_, peer_timeout) => *peer_timeout,
+            Socket::Tcp(_, host) => host.timeout,
         }
     }
 
@@ -99,8 +107,11 @@ impl Socket {
     }
 
     /// Whether the peer's host has been silent for longer than the peer timeout.
-    pub(super) fn is_peer_silent(&self) -> bool {
-        matches!(self, Socket::Tcp(stream, peer_timeout) if liveness::is_peer_silent(stream, *peer_timeout))
+    pub(super) fn is_peer_silent(&mut self) -> bool {
+        match self {
+            Socket::Unix(_) => false,
+            Socket::Tcp(stream, host) => host.check.is_silent(stream, host.timeout),
+        }
     }
 
     /// Shuts down the write side.

@@ -33,7 +33,7 @@ fn first_message(secret: &Secret) -> Vec<u8> {
 }
 
 /// Sets a flag when dropped, also when an assertion fails: the scope joins threads that wait for the flag.
-struct SetOnDrop<'a>(&'a AtomicBool);
+pub(super) struct SetOnDrop<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {

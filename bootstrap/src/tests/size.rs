@@ -1,6 +1,7 @@
 //! Tests with many ranks.
 
-use super::*;
+use super::{intruders::SetOnDrop, *};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Lets `ranks` ranks join over TCP and exchange a few bytes. Returns the time from the first to the last.
 fn start(ranks: u32) -> Duration {
@@ -41,6 +42,64 @@ fn may_have_descriptors(count: u64) -> bool {
 #[test]
 fn a_hundred_ranks_come_together_over_tcp() {
     assert!(start(100) < SECOND * 30);
+}
+
+/// Follows the boards on a rank until it knows all words of the others' boards.
+fn learn_all(connection: &mut Connection, ranks: u32, words: usize) {
+    let mut known = std::collections::BTreeSet::new();
+    let until = Instant::now() + SECOND * 20;
+    while known.len() < words * (ranks as usize - 1) {
+        assert!(Instant::now() < until, "{} words", known.len());
+        match connection.notice(SECOND / 10) {
+            Some(Notice::BoardUpdate(boards)) => {
+                let all =
+                    boards.into_iter().flat_map(|(rank, words)| words.into_iter().map(move |w| (rank, w.0)));
+                known.extend(all);
+                connection.sync_board(Vec::new());
+            }
+            None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_computes_while_much_has_changed_is_alive() {
+    const RANKS: u32 = 16;
+    const WORDS: usize = 4096;
+    let (server, secret) = open(RANKS);
+    let rendezvous = &rendezvous(&server, &secret, Way::Tcp);
+    let (published, done) = (&std::sync::Barrier::new(RANKS as usize), &AtomicBool::new(false));
+    thread::scope(|scope| {
+        for rank in 1..RANKS {
+            scope.spawn(move || {
+                let mut connection = join(rendezvous, &hello(rank, RANKS, 20_000)).expect("all join");
+                connection.sync_board((0..WORDS as u16).map(|index| (index, u64::MAX)).collect());
+                let mut notices = Vec::new();
+                let began = Instant::now();
+                while began.elapsed() < SECOND / 2 {
+                    notices.extend(connection.notice(SECOND / 100));
+                }
+                published.wait();
+                while !done.load(Relaxed) {
+                    notices.extend(connection.notice(SECOND / 100));
+                }
+                let died = notices.iter().find(|notice| !matches!(notice, Notice::BoardUpdate(_)));
+                assert_eq!(died, None);
+                connection.goodbye(Vec::new());
+            });
+        }
+        let _done = SetOnDrop(done);
+        let mut computing = join(rendezvous, &hello(0, RANKS, 20_000)).expect("all join");
+        published.wait();
+        computing.sync_board(Vec::new());
+        // Nearly three times as long as a host may be silent in these tests.
+        thread::sleep(SECOND * 4);
+        learn_all(&mut computing, RANKS, WORDS);
+        done.store(true, Relaxed);
+        computing.goodbye(Vec::new());
+    });
+    assert_eq!(server.wait_until(|status| status.is_over, SECOND).died, 0);
 }
 
 /// Measures the time to start. Run with `cargo test --release -p tbccl-bootstrap --lib start_up -- --ignored

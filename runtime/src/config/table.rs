@@ -19,7 +19,7 @@ use collectives::{
 use std::{path::PathBuf, time::Duration};
 use transport::{
     driver::{
-        PEER_TIMEOUT, PEER_TIMEOUT_MAX,
+        PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN,
         tcp::{Bind, Security, TcpConfig},
     },
     ring::RingLayout,
@@ -221,9 +221,9 @@ options! {
             |bytes| bytes.is_none_or(|bytes| (256 << 10..=1 << 30).contains(&bytes))
                 => "must be from 256K to 1G";
         /// seconds that a host may leave an answer over TCP owing before it is taken for dead, 1.4 to 60
-        /// (1.4)
+        /// (15)
         peer_timeout: Duration = PEER_TIMEOUT, "TBCCL_SILENCE", job, Seconds,
-            |time| (PEER_TIMEOUT..=PEER_TIMEOUT_MAX).contains(time) => "must be from 1.4 to 60 seconds";
+            |time| (PEER_TIMEOUT_MIN..=PEER_TIMEOUT_MAX).contains(time) => "must be from 1.4 to 60 seconds";
     }
 
     /// Options of RDMA.

@@ -19,6 +19,9 @@ use std::{
 };
 use support::{Process, as_another_user, missing};
 
+/// The shortest time that a host may be silent.
+const SHORT: [(&str, &str); 1] = [("TBCCL_SILENCE", "1.4")];
+
 /// Two hosts with a cable. Dropping it removes them.
 struct Hosts([Child; 2]);
 
@@ -159,8 +162,8 @@ fn another_user_of_a_host_that_has_taken_the_local_name_of_the_rendezvous_hears_
 fn a_host_that_vanishes_while_its_rank_computes_is_known_everywhere_within_two_seconds() {
     let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
-    let mut waiting = [0, 1].map(|rank| hosts.rank(0, rank, 3, &secret, "barrier"));
-    let computing = hosts.rank(1, 2, 3, &secret, "compute");
+    let mut waiting = [0, 1].map(|rank| hosts.rank_with(0, rank, 3, &secret, "barrier", &SHORT));
+    let computing = hosts.rank_with(1, 2, 3, &secret, "compute", &SHORT);
     computing.next_after("@going");
     // After this time only keep-alive messages travel between the hosts.
     sleep(Duration::from_millis(1300));
@@ -190,6 +193,31 @@ fn a_host_that_vanishes_is_borne_with_for_as_long_as_was_asked_for() {
 }
 
 #[test]
+fn a_cable_that_is_out_for_five_seconds_costs_no_job() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    for transport in ["tcp", "rehearsal"] {
+        let variables = [("TBCCL_TRANSPORT", transport), ("TBCCL_ROOT", "10.77.0.1:7778")];
+        let mut ranks =
+            [0, 1].map(|rank| hosts.rank_with(rank as usize, rank, 2, &secret, "barrier", &variables));
+        ranks.iter_mut().for_each(|rank| drop(rank.next_after("@going")));
+        hosts.ip(0, &["link", "set", "cable", "down"]);
+        sleep(Duration::from_secs(5));
+        hosts.ip(0, &["link", "set", "cable", "up"]);
+        // The system may repeat what was lost more than a second later.
+        sleep(Duration::from_secs(4));
+        for rank in &mut ranks {
+            (0..8).for_each(|_| drop(rank.next_after("@going")));
+        }
+        // The death of a process is noticed at once all the same.
+        ranks[1].signal(Signal::KILL);
+        let killed = now();
+        let (late, text) = error_of(&mut ranks[0], killed);
+        assert!(late < 2000, "after {late} ms: {text}");
+    }
+}
+
+#[test]
 fn rank_0_that_opens_the_rendezvous_listens_for_ranks_of_other_hosts_too() {
     let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
@@ -202,8 +230,8 @@ fn rank_0_that_opens_the_rendezvous_listens_for_ranks_of_other_hosts_too() {
 fn a_rank_whose_way_to_the_rendezvous_is_cut_knows_it_within_two_seconds() {
     let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
     let secret = secret();
-    let computing = hosts.rank(0, 0, 2, &secret, "compute");
-    let mut waiting = hosts.rank(1, 1, 2, &secret, "barrier");
+    let computing = hosts.rank_with(0, 0, 2, &secret, "compute", &SHORT);
+    let mut waiting = hosts.rank_with(1, 1, 2, &secret, "barrier", &SHORT);
     computing.next_after("@going");
     sleep(Duration::from_millis(700));
     hosts.ip(0, &["link", "set", "cable", "down"]);

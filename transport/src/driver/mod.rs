@@ -28,4 +28,6 @@ pub mod verbs;
 pub use endpoint::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
 pub use fallback::{Fallback, OnChoice};
 pub use host_memory::HostMemory;
-pub use peer_timeout::{PEER_TIMEOUT, PEER_TIMEOUT_MAX, unanswered_for};
+#[cfg(target_vendor = "apple")]
+pub use peer_timeout::limit_retransmission;
+pub use peer_timeout::{PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, unanswered_for};

@@ -4,16 +4,22 @@
 //! therefore means that the host or the path to it is gone.
 //!
 //! # Safety
-//! The kernel fills a structure of integers whose size it is given.
+//! The kernel fills a structure of integers, and reads an option, whose sizes it is given.
 
 use rustix::fd::AsFd;
 use std::time::Duration;
 
 /// Default time without an acknowledgement after which a host counts as gone.
 ///
-/// It is also the minimum. Kernels probe after a second at the earliest and retransmit after 0.2 s, so a
-/// shorter time would take a lost packet for a lost host.
-pub const PEER_TIMEOUT: Duration = Duration::from_millis(1400);
+/// A cable that is plugged in again within 10 s, as long as RDMA waits for one, costs no job. Kernels double
+/// the pause between retransmissions, so they may repeat a lost packet only 12.6 s after the first time.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The shortest peer timeout that a user can set.
+///
+/// Kernels probe after a second at the earliest and retransmit after 0.2 s, so a shorter time would take a
+/// lost packet for a lost host.
+pub const PEER_TIMEOUT_MIN: Duration = Duration::from_millis(1400);
 
 /// The longest peer timeout that a user can set.
 pub const PEER_TIMEOUT_MAX: Duration = Duration::from_secs(60);
@@ -49,6 +55,28 @@ pub fn unanswered_for(socket: impl AsFd) -> Option<Duration> {
         let _ = socket;
         None
     }
+}
+
+/// Makes the kernel end a connection whose retransmissions stay unanswered for `peer_timeout`.
+///
+/// The time is rounded up to seconds. The time of a closed window does not count.
+#[cfg(target_vendor = "apple")]
+pub fn limit_retransmission(socket: impl AsFd, peer_timeout: Duration) {
+    use std::os::fd::AsRawFd;
+    /// TCP_RXT_CONNDROPTIME of <netinet/tcp.h>, in seconds.
+    const DROP_TIME: libc::c_int = 0x80;
+    let seconds = peer_timeout.as_secs_f64().ceil() as libc::c_int;
+    // SAFETY: the descriptor is open while it is borrowed. The option is one number, read from a local
+    // variable of that size.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            DROP_TIME,
+            std::ptr::from_ref(&seconds).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::{
 use transport::{
     Link, Protocol, RecvState, SendState, TransportError,
     driver::{
-        Endpoint, PEER_TIMEOUT,
+        Endpoint, PEER_TIMEOUT_MIN,
         tcp::{Bind, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
@@ -197,8 +197,8 @@ fn ranks_whose_cable_is_cut_find_out_while_something_is_under_way() {
         support::missing("network namespaces, and `ip`");
         return;
     };
-    cut(&hosts, Security::Authenticate, PEER_TIMEOUT, [keeps_sending, keeps_sending]);
-    cut(&hosts, Security::Encrypt, PEER_TIMEOUT, [keeps_sending, waits_for_an_answer]);
+    cut(&hosts, Security::Authenticate, PEER_TIMEOUT_MIN, [keeps_sending, keeps_sending]);
+    cut(&hosts, Security::Encrypt, PEER_TIMEOUT_MIN, [keeps_sending, waits_for_an_answer]);
     // A longer peer timeout delays the error.
-    cut(&hosts, Security::Authenticate, PEER_TIMEOUT * 3, [waits_for_an_answer, waits_for_an_answer]);
+    cut(&hosts, Security::Authenticate, PEER_TIMEOUT_MIN * 3, [waits_for_an_answer, waits_for_an_answer]);
 }

@@ -95,6 +95,9 @@ pub(super) struct RankState {
     lost: Option<(Instant, String)>,
     /// Version of the boards that the rank knows, while its request for updates is pending.
     seen: Option<u64>,
+    /// Rest of an update: the version that the rank knows, the one that it knows afterwards, and the rank
+    /// whose words come next.
+    rest: Option<(u64, u64, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -362,7 +365,7 @@ impl Job {
             self.gone += 1;
         }
         state.gone = how;
-        (state.seen, state.deadline, state.lost) = (None, None, None);
+        (state.seen, state.rest, state.deadline, state.lost) = (None, None, None, None);
         self.awaiting_updates.remove(&rank);
         if self.has_started() {
             self.abort_exchange_if_departed();

@@ -6,9 +6,6 @@
 //! asks the kernel ([`unanswered_for`]) for how long an acknowledgement has been overdue.
 //!
 //! The system probes an idle connection after a second (`SO_KEEPALIVE`).
-//!
-//! # Safety
-//! The kernel reads an option from a local variable whose size it is given.
 
 use super::super::unanswered_for;
 use rustix::fd::BorrowedFd;
@@ -75,25 +72,4 @@ impl LivenessCheck {
             )
         })
     }
-}
-
-/// Makes the kernel end a connection whose retransmissions stay unanswered for `peer_timeout`.
-///
-/// The time is rounded up to seconds. The time of a closed window does not count.
-#[cfg(target_vendor = "apple")]
-pub(super) fn limit_retransmission(stream: &std::net::TcpStream, peer_timeout: Duration) {
-    use std::os::fd::AsRawFd;
-    /// TCP_RXT_CONNDROPTIME of <netinet/tcp.h>, in seconds.
-    const DROP_TIME: libc::c_int = 0x80;
-    let seconds = peer_timeout.as_secs_f64().ceil() as libc::c_int;
-    // SAFETY: the option is one number, read from a local variable of that size.
-    let _ = unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            DROP_TIME,
-            std::ptr::from_ref(&seconds).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
 }

@@ -99,7 +99,7 @@ pub struct TcpConfig {
     pub connect_timeout: Duration,
     /// Time without an answer after which a peer's host counts as gone.
     ///
-    /// From [`PEER_TIMEOUT`](super::PEER_TIMEOUT) to [`PEER_TIMEOUT_MAX`](super::PEER_TIMEOUT_MAX).
+    /// From [`PEER_TIMEOUT_MIN`](super::PEER_TIMEOUT_MIN) to [`PEER_TIMEOUT_MAX`](super::PEER_TIMEOUT_MAX).
     pub peer_timeout: Duration,
 }
 

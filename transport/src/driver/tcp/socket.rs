@@ -236,7 +236,7 @@ pub(super) fn configure(
     // Not TCP_USER_TIMEOUT: Linux would also end connections to live peers that are slow to read. See
     // `liveness`.
     #[cfg(target_vendor = "apple")]
-    super::liveness::limit_retransmission(stream, peer_timeout);
+    super::super::limit_retransmission(stream, peer_timeout);
     #[cfg(target_os = "linux")]
     if within_host {
         let _ = sockopt::set_tcp_congestion(stream, "reno");
