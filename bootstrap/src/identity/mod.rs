@@ -327,6 +327,11 @@ fn host_of_rank_0(vars: &Vars) -> Option<String> {
     list.and_then(first_host)
 }
 
+/// Returns the secret that the environment of this process configures, if it does.
+pub(crate) fn secret_of_env() -> Result<Option<Secret>> {
+    secret(&Vars::from_process()).map_err(Error::Rendezvous)
+}
+
 /// Returns the job's secret, from the environment or a file.
 fn secret(vars: &Vars) -> Result<Option<Secret>, String> {
     if let Some(digits) = vars.get("TBCCL_SECRET") {
