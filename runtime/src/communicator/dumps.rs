@@ -3,8 +3,8 @@
 //! They are written when a communicator fails and its options name a folder, or on SIGUSR2 once the program,
 //! or the options of any communicator, have asked for that.
 //!
-//! Others may be able to write to the folder, as to `/tmp`. So a file is written only if it is a regular file of
-//! this user with no other name, and never through a symbolic link.
+//! Others may be able to write to the folder, as to `/tmp`. So a file is written only if it is a regular file
+//! of this user with no other name, and never through a symbolic link.
 //!
 //! The signal handler only writes to a pipe; a thread sleeps until a byte arrives there.
 

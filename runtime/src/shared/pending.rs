@@ -28,8 +28,8 @@ impl Slot {
 }
 
 impl Pending {
-    /// Returns the result if the calls are done. Once done, the result stays the same. In a forked child it is
-    /// an error.
+    /// Returns the result if the calls are done. Once done, the result stays the same. In a forked child it
+    /// is an error.
     #[must_use]
     pub fn test(&self) -> Option<Result<()>> {
         if let Err(error) = forks::check(self.0.origin) {
