@@ -1,8 +1,8 @@
 //! Forked children of ranks: their calls are errors, and they harm no communicator of their parent.
 //!
 //! # Safety
-//! A forked child runs one closure and leaves by `_exit`, which runs none of the parent's destructors. An alarm
-//! ends a child that hangs. The memory of a message lives until its request is complete.
+//! A forked child runs one closure and leaves by `_exit`, which runs none of the parent's destructors. An
+//! alarm ends a child that hangs. The memory of a message lives until its request is complete.
 
 use std::{panic::AssertUnwindSafe, thread};
 use tbccl::{Buffer, Communicator, Config, P2p, Rank, ReduceOp, SharedCommunicator, Transport, UniqueId};

@@ -1,8 +1,8 @@
 //! Forked children of processes with registered memory.
 //!
 //! # Safety
-//! A forked child runs one closure and leaves by `_exit`, which runs none of the parent's destructors. An alarm
-//! ends a child that hangs. Raw mappings replace only pages that the test owns.
+//! A forked child runs one closure and leaves by `_exit`, which runs none of the parent's destructors. An
+//! alarm ends a child that hangs. Raw mappings replace only pages that the test owns.
 
 #![cfg(target_os = "linux")]
 

@@ -121,8 +121,8 @@ impl Mapping {
     /// Maps pages that another process has created.
     ///
     /// # Errors
-    /// [`TransportError::Memory`] when the object is shorter than `len`, may be shortened (Linux), or cannot be
-    /// mapped.
+    /// [`TransportError::Memory`] when the object is shorter than `len`, may be shortened (Linux), or cannot
+    /// be mapped.
     pub fn from_descriptor(fd: impl AsFd, len: usize) -> Result<Mapping, TransportError> {
         let size = fs::fstat(&fd).map_err(|e| creation_error(e, len))?.st_size;
         if (size as u64) < len as u64 {
@@ -133,8 +133,8 @@ impl Mapping {
         }
         let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The object
-        // is at least `len` bytes long, and no process shortens it: it is sealed, or of a system without seals,
-        // where tbccl never does.
+        // is at least `len` bytes long, and no process shortens it: it is sealed, or of a system without
+        // seals, where tbccl never does.
         let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, fd, 0) };
         let mapping = Mapping::mapped(start, len)?;
         mapping.exclude_from_core_dumps();

@@ -58,8 +58,8 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// A buffer of registered memory, zero when new. Dropping it returns the memory to the slab, except in a forked
-/// child, where the memory is still the parent's.
+/// A buffer of registered memory, zero when new. Dropping it returns the memory to the slab, except in a
+/// forked child, where the memory is still the parent's.
 #[derive(Debug)]
 pub struct Registered {
     slab: Arc<Shared>,

@@ -1,8 +1,8 @@
 //! Objects that a forked child has inherited, on a library of stubs that counts what is destroyed.
 //!
 //! # Safety
-//! The stubs have the types of the verbs functions. Each object is a leaked structure of zeroes, which is valid
-//! for all of them. A forked child only drops objects and leaves by `_exit`.
+//! The stubs have the types of the verbs functions. Each object is a leaked structure of zeroes, which is
+//! valid for all of them. A forked child only drops objects and leaves by `_exit`.
 
 use super::{Access, Library, QueuePairSpec, functions::Functions};
 use std::{
