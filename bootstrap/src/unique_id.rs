@@ -20,7 +20,7 @@ use super::{
     Secret,
     address::Address,
     connect::ConnectSpec,
-    identity::secret_of_env,
+    environment::secret_of_env,
     interfaces::our_addresses,
     server::{Server, ServerSpec},
     unix::local_address,
@@ -92,8 +92,8 @@ impl UniqueId {
     /// handshake fails.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the bytes are not those of an id; [`Error::Rendezvous`] if the configured
-    /// secret is malformed.
+    /// [`Error::InvalidArgument`] if the bytes are not those of an id; [`Error::Rendezvous`] if the
+    /// configured secret is malformed.
     pub fn from_channel(bytes: [u8; UniqueId::BYTES]) -> Result<UniqueId> {
         UniqueId::from_shared(bytes, secret_of_env()?.as_ref())
     }
