@@ -20,7 +20,7 @@ use super::{
     Secret,
     address::Address,
     connect::ConnectSpec,
-    identity::secret_of_env,
+    environment::secret_of_env,
     interfaces::our_addresses,
     server::{Server, ServerSpec},
     unix::local_address,
