@@ -35,6 +35,7 @@
 //! | `reconnect` | listening sockets of a rank, for communicators made later |
 //! | `wire` | messages and their encoding |
 //! | `liveness` | detection of vanished hosts |
+//! | `environment` | environment variables, and the secret that they configure |
 //! | `unix`, `interfaces` | Unix sockets, and addresses of this host |
 //!
 //! This crate knows nothing of collectives: boards are words, and exchanged data are bytes.
@@ -42,6 +43,7 @@
 mod address;
 mod client;
 mod connect;
+mod environment;
 mod error;
 mod frame_stream;
 #[cfg(any(test, feature = "fuzzing"))]

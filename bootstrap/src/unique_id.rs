@@ -4,6 +4,9 @@
 //! processes. Then all ranks make a communicator of it. The bytes hold the job's secret: a process that has
 //! them can join.
 //!
+//! Over a channel that others can read, an id without its secret can be passed on, if the ranks have a secret
+//! in common: [`UniqueId::create_for_channel`], [`UniqueId::from_channel`].
+//!
 //! | bytes | content |
 //! |---|---|
 //! | 0..5 | `tbid` and the version of this layout |
@@ -17,6 +20,7 @@ use super::{
     Secret,
     address::Address,
     connect::ConnectSpec,
+    environment::secret_of_env,
     interfaces::our_addresses,
     server::{Server, ServerSpec},
     unix::local_address,
@@ -60,7 +64,49 @@ impl UniqueId {
     /// # Errors
     /// [`Error::System`] or [`Error::Rendezvous`] if the system refuses sockets, threads or random numbers.
     pub fn create() -> Result<UniqueId> {
-        let secret = Secret::generate().map_err(|e| Error::Rendezvous(e.to_string()))?;
+        UniqueId::create_with(&Secret::generate().map_err(|e| Error::Rendezvous(e.to_string()))?)
+    }
+
+    /// Creates an id, and opens its rendezvous in this process, for a channel that others can read and write.
+    ///
+    /// If this process has `TBCCL_SECRET` or `TBCCL_SECRET_FILE`, the job's secret is derived from that one
+    /// and from the random value that the returned bytes hold in its place. Otherwise the bytes are those of
+    /// the id.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the configured secret is malformed; otherwise as [`UniqueId::create`].
+    pub fn create_for_channel() -> Result<[u8; UniqueId::BYTES]> {
+        UniqueId::create_to_share(secret_of_env()?.as_ref())
+    }
+
+    fn create_to_share(shared: Option<&Secret>) -> Result<[u8; UniqueId::BYTES]> {
+        let Some(shared) = shared else { return Ok(UniqueId::create()?.0) };
+        let public = Secret::generate().map_err(|e| Error::Rendezvous(e.to_string()))?;
+        let id = UniqueId::create_with(&derive(shared, &public)?)?;
+        Ok(id.with_secret(&public).0)
+    }
+
+    /// Restores an id from the bytes of [`UniqueId::create_for_channel`].
+    ///
+    /// A process that has a configured secret, and one that has not, get ids of different secrets: the
+    /// handshake fails.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the bytes are not those of an id; [`Error::Rendezvous`] if the
+    /// configured secret is malformed.
+    pub fn from_channel(bytes: [u8; UniqueId::BYTES]) -> Result<UniqueId> {
+        UniqueId::from_shared(bytes, secret_of_env()?.as_ref())
+    }
+
+    fn from_shared(bytes: [u8; UniqueId::BYTES], shared: Option<&Secret>) -> Result<UniqueId> {
+        let id = UniqueId::from_bytes(bytes)?;
+        let Some(shared) = shared else { return Ok(id) };
+        let secret = derive(shared, &id.secret())?;
+        Ok(id.with_secret(&secret))
+    }
+
+    /// Creates an id with this secret and opens its rendezvous.
+    fn create_with(secret: &Secret) -> Result<UniqueId> {
         let both = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
         let listen = both.map(|ip| SocketAddr::new(ip, 0)).to_vec();
         let server = Server::start(&ServerSpec::network(0, listen.clone(), secret.clone()))
@@ -72,7 +118,7 @@ impl UniqueId {
         let port = server.addresses()[0].port();
         let has_v6 = server.addresses().iter().any(|address| address.is_ipv6() && address.port() == port);
         let ours: Vec<IpAddr> = our_addresses().into_iter().filter(|ip| ip.is_ipv4() || has_v6).collect();
-        let id = UniqueId::new(&secret, server.name(), port, &ours);
+        let id = UniqueId::new(secret, server.name(), port, &ours);
         OPEN.lock().unwrap_or_else(PoisonError::into_inner).push((id.clone(), server));
         Ok(id)
     }
@@ -100,6 +146,20 @@ impl UniqueId {
         let checksum = checksum(&bytes);
         bytes[CHECKSUM..].copy_from_slice(&checksum);
         UniqueId(bytes)
+    }
+
+    fn secret(&self) -> Secret {
+        let mut bytes = [0; Secret::BYTES];
+        bytes.copy_from_slice(&self.0[SECRET..NAME]);
+        Secret::from_bytes(bytes)
+    }
+
+    /// Returns the same id with another secret.
+    fn with_secret(mut self, secret: &Secret) -> UniqueId {
+        self.0[SECRET..NAME].copy_from_slice(&*secret.to_bytes());
+        let checksum = checksum(&self.0);
+        self.0[CHECKSUM..].copy_from_slice(&checksum);
+        self
     }
 
     /// Returns the bytes to pass on.
@@ -141,8 +201,7 @@ impl UniqueId {
             };
             addresses.push(Address::Tcp(ip.to_string(), port));
         }
-        let secret = Secret::from_bytes(bytes[SECRET..NAME].try_into().ok()?);
-        Some(ConnectSpec { addresses, secret: Some(secret), timeout, rendezvous_host: None })
+        Some(ConnectSpec { addresses, secret: Some(self.secret()), timeout, rendezvous_host: None })
     }
 
     /// Returns the connect spec, and the server if it runs in this process and is not taken yet.
@@ -156,6 +215,11 @@ impl UniqueId {
         let at = open.iter().position(|(id, _)| id == self);
         Ok((connect_spec, at.map(|at| open.swap_remove(at).1)))
     }
+}
+
+/// Derives the secret of an id from one that the ranks have in common.
+fn derive(shared: &Secret, public: &Secret) -> Result<Secret> {
+    shared.derive(&*public.to_bytes()).map_err(|e| Error::Rendezvous(e.to_string()))
 }
 
 fn checksum(bytes: &[u8; UniqueId::BYTES]) -> [u8; 4] {
@@ -205,6 +269,25 @@ mod tests {
         assert_eq!(*connect_spec.secret.expect("a secret").to_bytes(), [0xab; 32]);
         let shown = format!("{id:?}");
         assert!(!shown.contains("abab") && !shown.contains("171"), "{shown}");
+    }
+
+    #[test]
+    fn the_bytes_for_a_channel_hold_no_secret_where_ranks_have_one_in_common() {
+        let shared = Secret::from_bytes([5; 32]);
+        let bytes = UniqueId::create_to_share(Some(&shared)).expect("a rendezvous");
+        let id = UniqueId::from_shared(bytes, Some(&shared)).expect("an id");
+        let (ours, server) = id.resolve(Duration::ZERO).expect("an id");
+        let server = server.expect("it is in this process");
+        let secret = ours.secret.expect("a secret");
+        assert_eq!(*secret.to_bytes(), *server.secret().expect("a secret").to_bytes());
+        assert!(!bytes.windows(32).any(|part| part == *secret.to_bytes()), "the bytes hold it");
+        // Processes without the common secret, or with another one, have another secret.
+        for other in [None, Some(Secret::from_bytes([6; 32]))] {
+            let theirs = UniqueId::from_shared(bytes, other.as_ref()).expect("an id");
+            assert_ne!(*theirs.secret().to_bytes(), *secret.to_bytes());
+        }
+        let open = UniqueId::create_to_share(None).expect("a rendezvous");
+        assert_eq!(UniqueId::from_shared(open, None).expect("an id").as_bytes(), &open);
     }
 
     #[test]

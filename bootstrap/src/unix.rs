@@ -11,19 +11,22 @@ use std::{
     io,
     os::unix::net::{UnixListener, UnixStream},
 };
+use transport::forks::Origin;
 #[cfg(target_os = "linux")]
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Length of the kernel's queue of connections to accept. The system's limit may be lower.
 pub(crate) const BACKLOG: i32 = 4096;
 
-/// A folder with access for its owner only, removed when dropped.
+/// A folder with access for its owner only, removed when dropped, but not by a forked child.
 #[derive(Debug)]
-pub(crate) struct Folder(std::path::PathBuf);
+pub(crate) struct Folder(std::path::PathBuf, Origin);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if self.1.is_here() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
     }
 }
 
@@ -107,7 +110,7 @@ pub(crate) fn listen_unix(name: u128) -> io::Result<(UnixListener, Option<Folder
         }
         other => other?,
     }
-    let folder = Folder(folder);
+    let folder = Folder(folder, Origin::here());
     let listener = UnixListener::bind(folder.0.join("s"))?;
     start_listening(&listener)?;
     Ok((listener, Some(folder)))

@@ -73,26 +73,37 @@ fn create(
 
 /// Creates the unique id of a new job, and starts its rendezvous in this process.
 ///
-/// One of the job's ranks must be this process.
+/// One of the job's ranks must be this process. With `for_channel` the id is of use only to processes that
+/// have the secret of this one's environment, if there is one.
 #[pyfunction]
-pub(crate) fn unique_id(py: Python<'_>) -> PyResult<Vec<u8>> {
+#[pyo3(signature = (for_channel=false))]
+pub(crate) fn unique_id(py: Python<'_>, for_channel: bool) -> PyResult<Vec<u8>> {
     check_fork()?;
     register_fork_handler();
-    let id = py.detach(UniqueId::create).map_err(|error| to_exception(&error.into()))?;
-    Ok(id.as_bytes().to_vec())
+    let create = || match for_channel {
+        true => UniqueId::create_for_channel(),
+        false => UniqueId::create().map(|id| *id.as_bytes()),
+    };
+    Ok(py.detach(create).map_err(|error| to_exception(&error.into()))?.to_vec())
 }
 
 /// Parses the bytes of a unique id.
 pub(crate) fn parse_id(bytes: &[u8]) -> PyResult<UniqueId> {
-    let bytes = bytes.try_into().map_err(|_| {
+    UniqueId::from_bytes(id_bytes(bytes)?).map_err(|error| to_exception(&error.into()))
+}
+
+fn id_bytes(bytes: &[u8]) -> PyResult<[u8; UniqueId::BYTES]> {
+    bytes.try_into().map_err(|_| {
         invalid_argument(format!("a unique id has {} bytes, not {}", UniqueId::BYTES, bytes.len()))
-    })?;
-    UniqueId::from_bytes(bytes).map_err(|error| to_exception(&error.into()))
+    })
 }
 
 /// Creates a communicator of `size` ranks, which all call this with the same id; waits for them.
+///
+/// `for_channel` is as for [`unique_id`].
 #[pyfunction]
-#[pyo3(signature = (uid, rank, size, timeout=None, options=None, p2p=true))]
+#[pyo3(signature = (uid, rank, size, timeout=None, options=None, p2p=true, for_channel=false))]
+#[allow(clippy::too_many_arguments, reason = "keywords in Python")]
 pub(crate) fn join(
     py: Python<'_>,
     uid: &[u8],
@@ -101,8 +112,12 @@ pub(crate) fn join(
     timeout: Option<f64>,
     options: Option<BTreeMap<String, String>>,
     p2p: bool,
+    for_channel: bool,
 ) -> PyResult<CommunicatorHandle> {
-    let id = parse_id(uid)?;
+    let id = match for_channel {
+        true => UniqueId::from_channel(id_bytes(uid)?).map_err(|error| to_exception(&error.into()))?,
+        false => parse_id(uid)?,
+    };
     let config = config(timeout, options)?;
     let (Ok(rank), Ok(size)) = (u32::try_from(rank), u32::try_from(size)) else {
         return Err(invalid_argument(format!(

@@ -77,6 +77,23 @@ class Communicator(_native.Communicator, Collectives):
         """
         return cls(_native.join(bytes(uid), rank, size, timeout, _option_strings(options), mail))
 
+    @classmethod
+    def _from_channel(
+        cls,
+        uid: bytes,
+        rank: int,
+        size: int,
+        timeout: float | None,
+        options: Mapping[str, object] | None,
+        mail: bool,
+    ) -> Communicator:
+        """Joins the job of an id that came over a channel which others can read and write.
+
+        Where the ranks have `TBCCL_SECRET` in common, such an id (``_native.unique_id(True)``) is of no use
+        without it.
+        """
+        return cls(_native.join(bytes(uid), rank, size, timeout, _option_strings(options), mail, True))
+
     def with_options(
         self,
         *,

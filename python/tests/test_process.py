@@ -71,6 +71,8 @@ import os, sys, tbccl
 comm = tbccl.init(tbccl.unique_id(), 0, 1)
 work = comm.barrier_async()
 work.wait()
+kept = tbccl.empty(3, "uint8")
+memoryview(kept)[:] = b"777"
 pid = os.fork()
 if pid == 0:
     refused = []
@@ -79,9 +81,11 @@ if pid == 0:
             call()
         except tbccl.UsageError as error:
             refused.append("forked" in str(error))
+    del kept  # Is memory that the parent still uses.
     del comm, work  # Must not wait for threads that the child does not have.
     sys.exit(0 if refused == [True] * 5 else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert bytes(memoryview(kept)) == b"777"
 comm.barrier()
 """
 

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `aborts` | aborts from another thread |
 //! | `deaths` | ranks that die, stop or leave |
+//! | `forks` | forked children of ranks |
 //! | `job` | helpers: jobs of this program |
 //! | `joining` | ranks that do not join |
 //! | `late` | ranks that come to a call after it has failed |
@@ -19,6 +20,8 @@
 mod aborts;
 #[cfg(target_os = "linux")]
 mod deaths;
+#[cfg(target_os = "linux")]
+mod forks;
 #[cfg(target_os = "linux")]
 mod job;
 #[cfg(target_os = "linux")]

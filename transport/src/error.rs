@@ -58,6 +58,9 @@ pub enum TransportError {
         /// Bytes of the slab.
         total: u64,
     },
+    /// The memory belongs to the process that this one was forked from.
+    #[error("{}", crate::forks::FORKED)]
+    Forked,
     /// A verbs library or a device rejected a call.
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsError),

@@ -8,6 +8,7 @@
 //!   for processes of one host, and others for TCP and verbs devices. `driver::strict` is for tests
 //!   (feature `test-driver`).
 //! - [`host`]: identity of this host's running system, and of the user behind a Unix socket.
+//! - [`forks`]: detection of forked children.
 //! - [`memory`]: page mappings, the shared arena, the slab allocator and spans.
 //! - [`ring`]: FIFOs in shared memory, under the local and shm drivers.
 //! - [`secure`]: authenticated and encrypted connections.
@@ -24,6 +25,7 @@ mod capabilities;
 mod counters;
 pub mod driver;
 mod error;
+pub mod forks;
 pub mod host;
 mod link;
 pub mod memory;

@@ -244,7 +244,7 @@ pub trait Link: Send + std::fmt::Debug {
     /// Ends all use of the caller's memory at once.
     ///
     /// The link drops everything announced or posted and is of no further use. A peer that reads a posted
-    /// message in place gets an error from now on. The runtime calls this method when an operation has failed,
-    /// before the memory returns to its owner.
+    /// message in place gets an error from now on. The runtime calls this method when an operation has
+    /// failed, before the memory returns to its owner.
     fn abort(&mut self) {}
 }

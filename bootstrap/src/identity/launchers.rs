@@ -1,6 +1,7 @@
 //! Known launchers and the environment variables by which they tell a process its rank.
 
-use super::{environment::Vars, mlx};
+use super::mlx;
+use crate::environment::Vars;
 
 /// A launcher, and the variables that it sets.
 #[derive(Debug)]

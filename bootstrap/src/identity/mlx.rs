@@ -9,8 +9,8 @@
 //! `--backend mpi` starts `mpirun`, which sets variables of its own. A program that uses tbccl does not use
 //! the backend it was started for, so the backend's port is free for the rendezvous.
 
-use super::environment::Vars;
 use crate::address::host_and_port;
+use crate::environment::Vars;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 /// Name of this launcher.

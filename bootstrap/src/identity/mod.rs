@@ -8,7 +8,6 @@
 //! The environment is read once, before any socket is opened, into [`LaunchInfo`]. [`LaunchInfo::resolve`]
 //! turns it into an [`Identity`].
 
-mod environment;
 mod launchers;
 mod mlx;
 mod resolve;
@@ -22,13 +21,12 @@ use crate::{
     Secret,
     address::{Address, host_and_port},
     connect::ConnectSpec,
+    environment::{Vars, configured_secret},
     error::{Error, Result},
 };
-use environment::Vars;
 use launchers::{LaunchedRank, detect, find_launcher, first_host};
 use std::{
     net::IpAddr,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -222,7 +220,7 @@ pub fn ranks_of_env() -> Option<u32> {
 }
 
 fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, String> {
-    let secret = secret(vars)?;
+    let secret = configured_secret(vars)?;
     if let Some(text) = vars.get("TBCCL_BOOTSTRAP") {
         let addresses = Address::parse_list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
         return Ok(Discovery::Known(ConnectSpec {
@@ -325,17 +323,4 @@ fn host_of_rank_0(vars: &Vars) -> Option<String> {
     }
     let list = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"].into_iter().find_map(|name| vars.get(name));
     list.and_then(first_host)
-}
-
-/// Returns the job's secret, from the environment or a file.
-fn secret(vars: &Vars) -> Result<Option<Secret>, String> {
-    if let Some(digits) = vars.get("TBCCL_SECRET") {
-        return Secret::from_hex(digits).map(Some).map_err(|e| format!("TBCCL_SECRET: {e}"));
-    }
-    match vars.get("TBCCL_SECRET_FILE") {
-        Some(path) => {
-            Secret::from_file(Path::new(path)).map(Some).map_err(|e| format!("TBCCL_SECRET_FILE: {e}"))
-        }
-        None => Ok(None),
-    }
 }

@@ -44,7 +44,7 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
-use transport::secure::Secret;
+use transport::{forks::Origin, secure::Secret};
 
 /// Size of a job, and where its rendezvous listens.
 #[derive(Clone, Debug)]
@@ -116,7 +116,8 @@ enum ListenerUse {
     Shared,
 }
 
-/// Rendezvous server of one job. Dropping it closes the server and refuses ranks that still wait.
+/// Rendezvous server of one job. Dropping it closes the server and refuses ranks that still wait, except in a
+/// forked child, where the server is still the parent's.
 #[derive(Debug)]
 pub struct Server {
     name: u128,
@@ -128,6 +129,7 @@ pub struct Server {
     counts: Arc<RejectionCounters>,
     status_cell: Arc<StatusCell>,
     thread: Option<JoinHandle<()>>,
+    origin: Origin,
     /// Folder of the Unix socket's file, if it has one. Removed with the last owner.
     _folder: Option<Arc<Folder>>,
 }
@@ -204,6 +206,7 @@ impl Server {
             counts,
             status_cell,
             thread,
+            origin: Origin::here(),
             _folder: folder,
         })
     }
@@ -293,6 +296,11 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            // The thread does not exist here, so its handle can't be used.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.tell(Command::Close);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

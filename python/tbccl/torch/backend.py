@@ -1,8 +1,9 @@
 """Registers tbccl with torch.distributed and creates process groups.
 
 The ranks of a group exchange the communicator's unique id through the group's store: rank 0 stores it, the
-other ranks read it. Each rank also stores a key that says that it has arrived, so that an error can name the
-missing ranks.
+other ranks read it. Others can read and write the store, so where the ranks have ``TBCCL_SECRET`` the id does
+not hold the secret of the communicator, which is derived from both. Each rank also stores a key that says
+that it has arrived, so that an error can name the missing ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from tbccl import BootstrapError, Communicator, Error, TransportError, unique_id
+from tbccl import BootstrapError, Communicator, Error, TransportError, _native
 
 from . import rendezvous
 from .group import ProcessGroup
@@ -119,13 +120,12 @@ def _join_through_store(
     """
     store, rank, size = options.store, options.group_rank, options.group_size
     limit = _timeout_seconds(options.timeout)
-    arguments = {"timeout": limit, "options": pg_options, "mail": p2p_group is None}
     arrival_keys = [f"{prefix}/here/{member}" for member in range(size)]
     store.set(arrival_keys[rank], f"process {os.getpid()} on {socket.gethostname()}")
     try:
         if rank == 0:
             context = 0 if p2p_group is None else p2p_group._store.add("tbccl/contexts", 1)
-            message = context.to_bytes(_CONTEXT_BYTES, "little") + unique_id()
+            message = context.to_bytes(_CONTEXT_BYTES, "little") + bytes(_native.unique_id(True))
             store.set(f"{prefix}/id", message)
         else:
             if limit is None:
@@ -134,7 +134,8 @@ def _join_through_store(
                 store.wait([f"{prefix}/id"], timedelta(seconds=limit))
                 message = store.get(f"{prefix}/id")
             context = int.from_bytes(message[:_CONTEXT_BYTES], "little")
-        comm = Communicator.from_unique_id(bytes(message[_CONTEXT_BYTES:]), rank, size, **arguments)
+        uid = bytes(message[_CONTEXT_BYTES:])
+        comm = Communicator._from_channel(uid, rank, size, limit, pg_options, p2p_group is None)
     except (Error, RuntimeError) as error:
         raise _with_missing_ranks(error, store, arrival_keys, options) from error
     _delete_keys(store, [arrival_keys[rank]] + ([f"{prefix}/id"] if rank == 0 else []))

@@ -115,7 +115,7 @@ def _addresses() -> list[str]:
     """Returns addresses at which other hosts may reach this one, in the network of the launcher."""
     addresses: list[str] = []
     for text in os.environ.get("TBCCL_BOOTSTRAP", "").replace(",", " ").split():
-        host, _, port = text.removeprefix("tcp:").rpartition(":")
+        host, _, port = text.removeprefix("tcp://").rpartition(":")
         if not port.isdigit() or not host:
             continue
         try:

@@ -13,8 +13,9 @@ use super::Communicator;
 use crate::{
     agreement::{Agreement, Failure},
     call::CallRecord,
-    error::{Error, PeerName, Place},
+    error::{Error, PeerName, Place, Result},
     executor::Links,
+    forks,
     recorder::{Flight, Recorder},
     sync::locked,
 };
@@ -31,7 +32,7 @@ use std::{
     time::Duration,
 };
 use topology::Rank;
-use transport::{Counters, PollCounters};
+use transport::{Counters, PollCounters, forks::Origin};
 
 /// Bit of `wanted`: the program has aborted the communicator.
 const ABORTED: u32 = 1;
@@ -69,6 +70,8 @@ struct Published {
 #[derive(Debug)]
 pub(crate) struct Control {
     rank: Rank,
+    /// The process that has the communicator.
+    origin: Origin,
     names: Arc<[PeerName]>,
     transport: &'static str,
     agreement: Agreement,
@@ -95,6 +98,7 @@ impl Control {
     ) -> Control {
         Control {
             rank,
+            origin: Origin::here(),
             names: Arc::clone(names),
             transport,
             agreement: agreement.clone(),
@@ -118,8 +122,17 @@ impl Control {
         self.agreement.is_mapped()
     }
 
-    /// Makes the call in progress and every further one fail.
+    /// Fails in a forked child of the process that has the communicator.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<()> {
+        forks::check(self.origin)
+    }
+
+    /// Makes the call in progress and every further one fail. In a forked child this has no effect.
     pub(crate) fn abort(&self) {
+        if !self.origin.is_here() {
+            return;
+        }
         if self.wanted.fetch_or(ABORTED, AcqRel) & ABORTED != 0 {
             return;
         }

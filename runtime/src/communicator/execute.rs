@@ -18,6 +18,7 @@ use crate::{
     call::{CallKind, CallRecord},
     error::{Error, Place, Result},
     executor::{Binding, Packed, Program, Sizing},
+    forks,
     kernels::quantize::Packer,
     recorder::Outcome,
 };
@@ -298,6 +299,7 @@ impl Communicator {
     /// job fails this rank's next call.
     #[inline]
     pub(super) fn check_alive(&mut self) -> Result<()> {
+        forks::check(self.origin)?;
         if self.failed.is_none() && !self.peers.agreement.has_failure() && !self.peers.control.is_aborted() {
             return Ok(());
         }
@@ -399,6 +401,9 @@ impl Communicator {
     /// Returns the error that has failed the communicator or will fail the next call, as far as this rank
     /// knows without waiting.
     pub(crate) fn news_of_failure(&mut self) -> Option<Error> {
+        if let Err(error) = forks::check(self.origin) {
+            return Some(error);
+        }
         if self.failed.is_none() {
             self.peers.keep_in_touch();
             let dead = self.peers.died.iter().position(Option::is_some);

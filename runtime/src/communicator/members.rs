@@ -12,6 +12,7 @@ use super::{Communicator, join::Rejoin};
 use crate::{
     Config, UniqueId,
     error::{Error, Result},
+    forks,
 };
 use topology::Rank;
 
@@ -123,6 +124,7 @@ impl Communicator {
     /// Makes the communicator of these ranks, in this order, this rank among them. All of them pass the same
     /// name, which differs from that of any other such call in progress between them.
     fn make(&self, job: &str, members: &[Rank], config: &Config) -> Result<Communicator> {
+        forks::check(self.origin)?;
         let made = match &self.rejoin {
             Rejoin::Threads(rendezvous) => rendezvous.meet(job, self.rank(), members, config),
             Rejoin::Processes(processes) => {

@@ -69,6 +69,7 @@ use topology::{Rank, Reach};
 use transport::{
     Counters, Link, PollCounters, WaitPolicy,
     driver::{Endpoint, RailInfo},
+    forks::Origin,
     memory::{Registered, Slab},
 };
 use watch::Peers;
@@ -108,6 +109,8 @@ pub struct Communicator {
     departure_timeout: Duration,
     /// Whether a background thread closes it, so that the program need not wait.
     in_background: bool,
+    /// The process that has the communicator; its forked children do not.
+    origin: Origin,
     /// The means to find the other ranks again.
     rejoin: Rejoin,
     /// The rendezvous, if this process runs it. Dropped last.
@@ -228,6 +231,7 @@ impl Communicator {
             failed: None,
             departure_timeout: config.timeout,
             in_background: false,
+            origin: Origin::here(),
             rejoin: parts.rejoin,
             server: None,
         }
@@ -395,6 +399,11 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            // The connections and devices are the parent's, and their threads do not exist here.
+            std::mem::forget((self.endpoint.take(), self.server.take(), self.peers.connection.take()));
+            return;
+        }
         if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {
             closing::drain(&mut **endpoint, &mut self.peers, self.departure_timeout, self.in_background);
         }

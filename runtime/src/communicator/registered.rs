@@ -6,13 +6,13 @@
 //! pinned, and uses them only in a call on that very memory.
 
 use super::Communicator;
-use crate::{Element, Result, error::Error};
+use crate::{Element, Result, error::Error, forks};
 use std::{
     fmt,
     ops::{Deref, DerefMut},
     sync::Arc,
 };
-use transport::driver::RegistrationGuard;
+use transport::{driver::RegistrationGuard, forks::Origin};
 
 /// A slice of the program's memory that collectives move without copies, where transport and devices allow
 /// that.
@@ -31,6 +31,7 @@ pub struct RegisteredSlice<'m, T> {
 #[must_use = "dropping it ends the registration"]
 pub struct Registration {
     lease: Option<Box<dyn RegistrationGuard>>,
+    origin: Origin,
     /// Counts registrations, so that calls know whether there are any. Declared after the lease, so that it
     /// is dropped last.
     _counted: Arc<()>,
@@ -64,6 +65,7 @@ impl Communicator {
     /// # Safety
     /// The memory is the program's, readable and writable, and stays so until the registration is dropped.
     pub unsafe fn register_raw(&mut self, start: *mut u8, bytes: usize) -> Result<Registration> {
+        forks::check(self.origin)?;
         let lease = match &mut self.endpoint {
             Some(endpoint) if bytes > 0 => {
                 // SAFETY: the caller guarantees the validity of the memory.
@@ -72,7 +74,7 @@ impl Communicator {
             }
             _ => None,
         };
-        Ok(Registration { lease, _counted: Arc::clone(&self.lending) })
+        Ok(Registration { lease, origin: self.origin, _counted: Arc::clone(&self.lending) })
     }
 }
 
@@ -81,6 +83,15 @@ impl Registration {
     #[must_use]
     pub fn is_known_to_devices(&self) -> bool {
         self.lease.is_some()
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // In a forked child the memory is still registered for the parent.
+        if !self.origin.is_here() {
+            std::mem::forget(self.lease.take());
+        }
     }
 }
 

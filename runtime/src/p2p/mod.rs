@@ -302,6 +302,13 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.core.control.check_process().is_err() {
+            // A forked child: the progress thread does not exist here, and locks may be held for ever.
+            let progress_thread =
+                self.progress_thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+            std::mem::forget((Arc::clone(&self.core), progress_thread));
+            return;
+        }
         if let Some(engine) = &mut *self.core.engine.lock().unwrap_or_else(PoisonError::into_inner) {
             engine.progress_thread = ProgressThread::Stopping;
         }
@@ -345,6 +352,7 @@ impl Core {
     /// Locks the engine. Polling threads yield to contenders.
     #[inline]
     fn lock(&self) -> Result<MutexGuard<'_, Option<Engine>>> {
+        self.control.check_process()?;
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
             Err(TryLockError::Poisoned(_)) => Err(self.broken()),
@@ -361,6 +369,9 @@ impl Core {
 
     /// Returns the result of a request, after one progress step unless another thread is progressing.
     fn test(&self, state: &RequestState) -> Option<Result<Delivery>> {
+        if let Err(error) = self.control.check_process() {
+            return Some(Err(error));
+        }
         let engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::WouldBlock) => return state.result(),
@@ -390,6 +401,9 @@ impl Core {
 
     /// Waits for a request, and progresses messages meanwhile.
     fn wait(&self, state: &RequestState, timeout: Option<Duration>) -> Option<Result<Delivery>> {
+        if let Err(error) = self.control.check_process() {
+            return Some(Err(error));
+        }
         // A time limit beyond the clock's range is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let _waiting = CountGuard::new(&self.waiters);

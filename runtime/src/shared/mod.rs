@@ -299,6 +299,7 @@ impl Core {
     /// Returns the communicator, if no thread uses it and nothing is queued.
     #[inline]
     fn idle(&self) -> Result<Option<CommunicatorGuard<'_>>> {
+        self.control.check_process()?;
         if !self.queue.is_empty() {
             return Ok(None);
         }
@@ -362,6 +363,11 @@ impl Core {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.core.control.check_process().is_err() {
+            // A forked child: the thread of queued calls does not exist here, and locks may be held for ever.
+            std::mem::forget(Arc::clone(&self.core));
+            return;
+        }
         self.core.queue.close();
         self.core.queue.finish();
         // Closed here, not when the last reference to the core is dropped: the communicator must be closed

@@ -1,10 +1,11 @@
 //! The program's handle of issued calls.
 
-use crate::error::Result;
+use crate::{error::Result, forks};
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
+use transport::forks::Origin;
 
 /// Issued calls that are carried out later. Dropping it does not cancel them: their memory is in use until
 /// they are done.
@@ -12,10 +13,12 @@ use std::{
 #[must_use = "the calls' memory is in use until this says that they are done"]
 pub struct Pending(Arc<Slot>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Slot {
     result: Mutex<Option<Result<()>>>,
     done: Condvar,
+    /// The process that issued the calls.
+    origin: Origin,
 }
 
 impl Slot {
@@ -25,16 +28,24 @@ impl Slot {
 }
 
 impl Pending {
-    /// Returns the result if the calls are done. Once done, the result stays the same.
+    /// Returns the result if the calls are done. Once done, the result stays the same. In a forked child it
+    /// is an error.
     #[must_use]
     pub fn test(&self) -> Option<Result<()>> {
+        if let Err(error) = forks::check(self.0.origin) {
+            return Some(Err(error));
+        }
         self.0.result().clone()
     }
 
     /// Waits until the calls are done, for up to `timeout` or without limit; the calls' own time limits end
-    /// them in either case. Returns `None` if they are not done in time.
+    /// them in either case. Returns `None` if they are not done in time. In a forked child the result is an
+    /// error.
     #[must_use]
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<()>> {
+        if let Err(error) = forks::check(self.0.origin) {
+            return Some(Err(error));
+        }
         // A deadline beyond the clock's range is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut result = self.0.result();
@@ -62,7 +73,8 @@ pub(super) struct Promise(Arc<Slot>);
 
 impl Promise {
     pub(super) fn new() -> (Promise, Pending) {
-        let slot = Arc::new(Slot::default());
+        let slot = Slot { result: Mutex::default(), done: Condvar::new(), origin: Origin::here() };
+        let slot = Arc::new(slot);
         (Promise(Arc::clone(&slot)), Pending(slot))
     }
 

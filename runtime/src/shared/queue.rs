@@ -120,6 +120,7 @@ impl Queue {
     }
 
     fn push(core: &Arc<Core>, job: Job) -> Result<()> {
+        core.control.check_process()?;
         let queue = &core.queue;
         let mut state = queue.state();
         if state.closed {

@@ -155,8 +155,8 @@ impl Arena {
     }
 
     fn revoked(&self) -> &AtomicU64 {
-        // SAFETY: the word lies behind the board and before the rings, within the mapping, which is aligned to
-        // pages and lives as long as `self`. It starts zeroed, and every process accesses it as an atomic.
+        // SAFETY: the word lies behind the board and before the rings, within the mapping, which is aligned
+        // to pages and lives as long as `self`. It starts zeroed, and every process accesses it as an atomic.
         unsafe { &*self.mapping.as_ptr().add(ArenaLayout::REVOKED).cast() }
     }
 

@@ -5,9 +5,10 @@
 //!
 //! # Safety
 //! A [`Mapping`] owns its pages: it maps them once, at an address that the kernel chooses, and unmaps them
-//! when dropped. Every value that holds an address inside a mapping keeps the mapping alive (`Arc<Mapping>`).
+//! when dropped, except in a forked child. Every value that holds an address inside a mapping keeps the
+//! mapping alive (`Arc<Mapping>`).
 
-use crate::TransportError;
+use crate::{TransportError, forks::Origin};
 use rustix::{
     fd::{AsFd, OwnedFd},
     fs, io, mm,
@@ -19,6 +20,7 @@ use std::ptr::{self, NonNull};
 pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    origin: Origin,
 }
 
 // SAFETY: the pages belong to the process, not to a thread; users synchronize access to their bytes.
@@ -103,7 +105,7 @@ impl Mapping {
             let unmapped = unsafe { mm::munmap(start.cast(), unwanted) };
             debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
         }
-        Mapping { start: NonNull::new(kept).expect("within a mapping"), len }
+        Mapping { start: NonNull::new(kept).expect("within a mapping"), len, origin: whole.origin }
     }
 
     /// Maps new pages that other processes can map from the descriptor.
@@ -119,15 +121,20 @@ impl Mapping {
     /// Maps pages that another process has created.
     ///
     /// # Errors
-    /// [`TransportError::Memory`] when the object is shorter than `len` or cannot be mapped.
+    /// [`TransportError::Memory`] when the object is shorter than `len`, may be shortened (Linux), or cannot
+    /// be mapped.
     pub fn from_descriptor(fd: impl AsFd, len: usize) -> Result<Mapping, TransportError> {
         let size = fs::fstat(&fd).map_err(|e| creation_error(e, len))?.st_size;
         if (size as u64) < len as u64 {
             return Err(creation_error(io::Errno::INVAL, len));
         }
+        if !has_fixed_length(&fd) {
+            return Err(creation_error(io::Errno::PERM, len));
+        }
         let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The object
-        // is at least `len` bytes long, and tbccl never shortens it.
+        // is at least `len` bytes long, and no process shortens it: it is sealed, or of a system without
+        // seals, where tbccl never does.
         let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, fd, 0) };
         let mapping = Mapping::mapped(start, len)?;
         mapping.exclude_from_core_dumps();
@@ -143,7 +150,12 @@ impl Mapping {
                     .into(),
         })?;
         let start = NonNull::new(start.cast()).expect("the kernel never maps address 0 unasked");
-        Ok(Mapping { start, len })
+        Ok(Mapping { start, len, origin: Origin::here() })
+    }
+
+    /// Returns the process that mapped the pages.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Returns the address of the first byte, aligned to a page.
@@ -173,6 +185,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // A child may lack the pages (`MADV_DONTFORK`), and have other ones at their addresses.
+        if !self.origin.is_here() {
+            return;
+        }
         // SAFETY: this value mapped the range, once, and every user of its bytes keeps this value alive.
         let unmapped = unsafe { mm::munmap(self.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
@@ -225,6 +241,17 @@ fn anonymous_shared_object() -> io::Result<OwnedFd> {
 #[cfg(target_os = "linux")]
 fn seal(fd: &OwnedFd) -> io::Result<()> {
     fs::fcntl_add_seals(fd, fs::SealFlags::SHRINK | fs::SealFlags::GROW | fs::SealFlags::SEAL)
+}
+
+/// Whether no process can shorten the object.
+#[cfg(target_os = "linux")]
+fn has_fixed_length(fd: impl AsFd) -> bool {
+    fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(fs::SealFlags::SHRINK))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_fixed_length(_fd: impl AsFd) -> bool {
+    true
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -312,5 +339,14 @@ mod tests {
         let (mapping, fd) = Mapping::shared(1 << 16).expect("memory for a test");
         assert_eq!(fs::ftruncate(&fd, 0), Err(io::Errno::PERM));
         assert_eq!(mapping.len(), 1 << 16);
+    }
+
+    #[test]
+    fn an_object_that_its_owner_could_shorten_is_refused() {
+        let fd = anonymous_shared_object().expect("memory for a test");
+        fs::ftruncate(&fd, 1 << 16).expect("memory for a test");
+        assert!(matches!(Mapping::from_descriptor(&fd, 1 << 16), Err(TransportError::Memory { .. })));
+        seal(&fd).expect("it has no seals yet");
+        Mapping::from_descriptor(&fd, 1 << 16).expect("its length is fixed now");
     }
 }

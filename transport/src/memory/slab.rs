@@ -58,7 +58,8 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-/// A buffer of registered memory, zero when new. Dropping it returns the memory to the slab.
+/// A buffer of registered memory, zero when new. Dropping it returns the memory to the slab, except in a
+/// forked child, where the memory is still the parent's.
 #[derive(Debug)]
 pub struct Registered {
     slab: Arc<Shared>,
@@ -167,8 +168,12 @@ impl Slab {
     /// Allocates a buffer of `len` zeroed bytes, aligned to [`Slab::BLOCK_BYTES`].
     ///
     /// # Errors
-    /// [`TransportError::SlabFull`], or [`TransportError::Memory`] when the system has no memory left.
+    /// [`TransportError::SlabFull`], [`TransportError::Memory`] when the system has no memory left, or
+    /// [`TransportError::Forked`] in a forked child.
     pub fn allocate(&self, len: usize) -> Result<Registered, TransportError> {
+        if !self.0.mapping.origin().is_here() {
+            return Err(TransportError::Forked);
+        }
         let blocks = (len as u64).max(1).checked_next_multiple_of(Slab::BLOCK_BYTES).unwrap_or(u64::MAX);
         let offset = self.0.take(blocks).ok_or_else(|| TransportError::SlabFull {
             wanted: blocks,
@@ -332,6 +337,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if !self.slab.mapping.origin().is_here() {
+            return;
+        }
         let len = (self.len as u64).max(1).next_multiple_of(Slab::BLOCK_BYTES);
         self.slab.release(self.offset, len);
         self.slab.return_range(self.offset, len);

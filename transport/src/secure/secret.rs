@@ -1,6 +1,10 @@
 //! The shared secret of a job, which every rank of the job knows.
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use snow::{
+    params::HashChoice,
+    resolvers::{CryptoResolver, DefaultResolver},
+};
 use std::{
     fmt,
     fs::File,
@@ -48,6 +52,9 @@ pub enum SecretError {
         /// The error in its content.
         why: Box<SecretError>,
     },
+    /// The cryptographic library lacks SHA-256.
+    #[error("the cryptographic library lacks SHA-256")]
+    Derivation,
     /// The system's random source failed.
     #[error("the system's random source failed: {0}")]
     Random(getrandom::Error),
@@ -147,6 +154,19 @@ impl Secret {
         self.0.clone()
     }
 
+    /// Derives a secret from this one and a public value, as Noise's HKDF does with SHA-256.
+    ///
+    /// # Errors
+    /// [`SecretError::Derivation`] if the cryptographic library lacks SHA-256.
+    pub fn derive(&self, public: &[u8]) -> Result<Secret, SecretError> {
+        let hash = DefaultResolver.resolve_hash(&HashChoice::SHA256);
+        let mut hash = hash.ok_or(SecretError::Derivation)?;
+        let mut derived = Secret(Zeroizing::new([0; Secret::BYTES]));
+        let input = [b"tbccl: a secret of one communicator".as_slice(), public].concat();
+        hash.hkdf(self.bytes(), &input, 1, derived.0.as_mut_slice(), &mut [], &mut []);
+        Ok(derived)
+    }
+
     pub(crate) fn bytes(&self) -> &[u8; Secret::BYTES] {
         &self.0
     }
@@ -172,6 +192,18 @@ mod tests {
         assert_eq!(again.0, secret.0);
         assert_eq!(format!("{secret:?}"), "Secret");
         assert_ne!(Secret::generate().expect("random numbers").0, secret.0);
+    }
+
+    #[test]
+    fn a_derived_secret_depends_on_the_secret_and_on_the_public_value() {
+        let [one, two] = [1, 2].map(|byte| Secret::from_bytes([byte; Secret::BYTES]));
+        let derived = |secret: &Secret, public: &[u8]| secret.derive(public).expect("SHA-256").0;
+        // HKDF of RFC 5869 by another implementation, with the secret as the salt.
+        let known = Secret::from_hex("eeea4b1564f94b34f2ec8b0a0f69a5df9f87dbca5a026195acd915ff1e4105b1")
+            .expect("digits");
+        assert_eq!(derived(&one, b"public"), known.0);
+        assert_ne!(derived(&one, b"public"), derived(&two, b"public"));
+        assert_ne!(derived(&one, b"public"), derived(&one, b"Public"));
     }
 
     #[test]

@@ -207,6 +207,9 @@ impl CompletionQueue {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         // SAFETY: the last owner is dropped, so no queue pair uses the queue.
         let _ = check(unsafe { (self.context.functions().ibv_destroy_cq)(self.raw.as_ptr()) });
     }
@@ -279,6 +282,9 @@ impl Channel {
 
 impl Drop for ChannelInner {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         let Some(destroy) = self.context.functions().ibv_destroy_comp_channel else { return };
         // SAFETY: the last owner is dropped, so no completion queue uses the channel.
         let _ = check(unsafe { destroy(self.raw.as_ptr()) });

@@ -12,6 +12,7 @@ use super::{
     functions::Functions,
     port::PORT,
 };
+use crate::forks::Origin;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::{
     ffi::c_int,
@@ -33,6 +34,7 @@ struct Inner {
     /// Descriptor of asynchronous events, if it could be made non-blocking.
     async_fd: Option<RawFd>,
     library: Library,
+    origin: Origin,
 }
 
 // SAFETY: verbs allow any thread to use a context, several at a time; the other fields are immutable.
@@ -61,7 +63,14 @@ impl Context {
         let raw = NonNull::new(raw)
             .ok_or_else(|| VerbsError::of_library(&info.name, Action::Open, Errno::last()))?;
         // From here on, dropping `inner` closes the device on every path.
-        let mut inner = Inner { raw, info, attributes: None, async_fd: None, library: library.clone() };
+        let mut inner = Inner {
+            raw,
+            info,
+            attributes: None,
+            async_fd: None,
+            library: library.clone(),
+            origin: Origin::here(),
+        };
         inner.check_operations()?;
         inner.attributes = inner.query_attributes();
         inner.async_fd = inner.nonblocking_async_fd();
@@ -153,6 +162,11 @@ impl Context {
         self.0.raw.as_ptr()
     }
 
+    /// Whether this process is a forked child of the one that opened the device and has the objects on it.
+    pub(super) fn is_inherited(&self) -> bool {
+        !self.0.origin.is_here()
+    }
+
     pub(super) fn functions(&self) -> &Functions {
         self.0.library.functions()
     }
@@ -225,6 +239,9 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.origin.is_here() {
+            return;
+        }
         // SAFETY: the device is open, and no object made from it is left, since each one owns a `Context`.
         unsafe { (self.library.functions().ibv_close_device)(self.raw.as_ptr()) };
     }

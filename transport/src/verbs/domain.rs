@@ -142,6 +142,9 @@ impl Domain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.context.is_inherited() {
+            return;
+        }
         // SAFETY: the last owner is dropped, so no region and no queue pair uses the domain.
         let _ = check(unsafe { (self.context.functions().ibv_dealloc_pd)(self.raw.as_ptr()) });
     }
@@ -200,6 +203,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        if self.domain.context().is_inherited() {
+            return;
+        }
         // SAFETY: the region was registered once and is deregistered once. The callers of the post methods
         // promised that no work on it is in progress.
         let _ = check(unsafe { (self.domain.context().functions().ibv_dereg_mr)(self.raw.as_ptr()) });

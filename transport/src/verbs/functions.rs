@@ -74,6 +74,7 @@ functions! {
         ibv_destroy_qp(*mut Qp) -> c_int;
     }
     optional {
+        ibv_fork_init() -> c_int;
         ibv_get_device_guid(*mut Device) -> u64;
         ibv_query_device(*mut Context, *mut DeviceAttr) -> c_int;
         ibv_query_qp(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int;

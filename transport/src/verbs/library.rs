@@ -54,7 +54,21 @@ impl Library {
         let functions = Functions::find(&library, &name)?;
         // The library is never unloaded.
         std::mem::forget(library);
+        if let Some(fork_init) = functions.ibv_fork_init {
+            // Precedes the first registration. On kernels that don't copy pinned pages at a fork (before
+            // 5.12), a device would otherwise go on with pages that the parent no longer has. An error means
+            // that another user of the library has registered memory already; then the choice was that
+            // user's.
+            // SAFETY: the function takes no argument, and may be called at any time.
+            let _ = unsafe { fork_init() };
+        }
         Ok(Library(Arc::new(Inner { name, functions })))
+    }
+
+    /// Returns a library of these functions.
+    #[cfg(test)]
+    pub(super) fn of_functions(functions: Functions) -> Library {
+        Library(Arc::new(Inner { name: "stubs".to_owned(), functions }))
     }
 
     /// Returns the name or path from which the library was loaded.

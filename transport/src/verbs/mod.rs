@@ -6,6 +6,8 @@
 //! then channel, then context. Types do not enforce one order: that of regions and the work posted on them.
 //! Posting is therefore unsafe.
 //!
+//! In a forked child the objects are still the parent's. Dropping them there does nothing.
+//!
 //! Invariants: nothing here waits for a peer, and only [`find_gid`] sleeps, up to its timeout. Posting and
 //! polling call the library's operations table directly, without allocation and without a lock of this crate.
 //! Every failed call becomes a [`VerbsError`] with the action, the device and the library's answer.
@@ -25,6 +27,8 @@ mod error;
 mod event;
 mod functions;
 mod gid;
+#[cfg(all(test, target_os = "linux"))]
+mod inherited_tests;
 mod library;
 mod port;
 mod post;

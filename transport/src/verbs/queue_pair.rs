@@ -360,6 +360,9 @@ impl AsyncEvent {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
+        if self.context().is_inherited() {
+            return;
+        }
         // SAFETY: the queue pair was created once and is destroyed once.
         let _ = check(unsafe { (self.context().functions().ibv_destroy_qp)(self.raw.as_ptr()) });
     }

@@ -19,7 +19,7 @@ fn post(link: &mut dyn Link, protocol: Protocol, src: Span<'_>) {
 }
 
 #[track_caller]
-fn assert_revoked(received: Result<RecvProgress, TransportError>, context: &str) {
+fn assert_revoked(received: &Result<RecvProgress, TransportError>, context: &str) {
     assert!(matches!(received, Err(TransportError::Revoked { peer: 0 })), "{context}: {received:?}");
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn memory_of_a_rank_that_has_failed_is_not_received(mut pair: Pair) {
         let sinks: [&mut dyn Sink; 2] = [&mut CopySink(&mut copied), &mut ReduceSink(&mut reduced)];
         for sink in sinks {
             let received = pair.ends(lane).1.poll_recv(&mut RecvState::new(5, LONG), sink);
-            assert_revoked(received, &format!("{protocol:?}"));
+            assert_revoked(&received, &format!("{protocol:?}"));
         }
     }
 }
@@ -54,7 +54,8 @@ pub(crate) fn a_message_whose_sender_fails_during_the_read_is_not_received(mut p
     pair.from(0, 1).0.abort();
     memory.as_mut_slice().fill(66);
     let (_, b) = pair.ends(0);
-    assert_revoked(b.poll_recv(&mut state, &mut CopySink(&mut received)), "after a part");
+    let late = b.poll_recv(&mut state, &mut CopySink(&mut received));
+    assert_revoked(&late, "after a part");
     assert_eq!(state.received(), good, "bytes read too late are not passed on");
     assert!(received[..good] == before[..good]);
 }
