@@ -2,8 +2,7 @@
 //!
 //! A group splits over links of its own. MLX splits on its main thread while its stream threads run
 //! collectives, and the order of the two differs from rank to rank. Over the same links that would be a
-//! mismatch. RDMA devices have few connections and splits need no speed, so splits go over TCP there. Calls
-//! of a group go over TCP, too, if a device has no connection left for the group.
+//! mismatch.
 //!
 //! All groups of a job share the point-to-point messages of the world. The context of a group tells its
 //! messages from those of other groups. Its first rank counts the groups that it is the first rank of, and
@@ -11,13 +10,10 @@
 
 use crate::boundary::{Failure, Outcome};
 use std::{
-    sync::{
-        Once,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::Duration,
 };
-use tbccl::{Communicator, Config, Rank, SharedCommunicator, Transport};
+use tbccl::{Communicator, Config, Rank, SharedCommunicator};
 
 /// Number of the next group that this rank may be the first rank of. Number 0 is the world's.
 static GROUPS_LED: AtomicU32 = AtomicU32::new(1);
@@ -44,45 +40,23 @@ pub(crate) struct Group {
 pub(crate) struct GroupOptions {
     config: Config,
     timeout: Duration,
-    /// Same transport without RDMA devices; `None` if the transport uses none.
-    fallback: Option<Transport>,
 }
 
 impl GroupOptions {
     /// Returns the options of all groups of a world.
-    pub(crate) fn new(world: &Communicator, config: Config, timeout: Duration) -> GroupOptions {
-        let fallback = match world.transport() {
-            "verbs" => Some(Transport::Tcp),
-            name if name.contains("verbs") => Some(Transport::Mixed),
-            _ => None,
-        };
-        GroupOptions { config, timeout, fallback }
+    pub(crate) const fn new(config: Config, timeout: Duration) -> GroupOptions {
+        GroupOptions { config, timeout }
     }
 
     /// Returns the configuration of links that only carry colors and keys.
     fn control_config(&self) -> Config {
-        Config { slab_bytes: Some(CONTROL_SLAB_BYTES), ..self.fallback_config() }
-    }
-
-    fn fallback_config(&self) -> Config {
-        Config { transport: self.fallback.unwrap_or(self.config.transport), ..self.config.clone() }
+        Config { slab_bytes: Some(CONTROL_SLAB_BYTES), ..self.config.clone() }
     }
 
     /// Returns a communicator of the same ranks with links of its own, for calls or for messages.
-    ///
-    /// Retries without RDMA devices if the first attempt fails. All ranks get a communicator, or none does.
+    /// All ranks get a communicator, or none does.
     fn duplicate(&self, of: &mut Communicator) -> Outcome<Communicator> {
-        let color = Some(0);
-        let made = of.split(color, 0, &self.config).or_else(|error| {
-            if self.fallback.is_none() || of.failure().is_some() {
-                return Err(error);
-            }
-            static WARNED: Once = Once::new();
-            if of.rank().0 == 0 {
-                WARNED.call_once(|| eprintln!("tbccl: warning: some groups use TCP: {error}"));
-            }
-            of.split(color, 0, &self.fallback_config())
-        })?;
+        let made = of.split(Some(0), 0, &self.config)?;
         made.ok_or_else(|| Failure::usage("a split with a color made no group"))
     }
 }

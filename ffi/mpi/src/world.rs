@@ -182,7 +182,7 @@ impl World {
                 .pop()
                 .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
         };
-        let options = GroupOptions::new(&communicator, config, timeout);
+        let options = GroupOptions::new(config, timeout);
         let world = Group::world(communicator, options)?;
         let p2p = Arc::new(WorldP2p::new(world.duplicate()?)?);
         let groups = HashMap::from([(objects::ompi_mpi_comm_world.handle(), Arc::new(world))]);

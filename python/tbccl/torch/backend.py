@@ -85,8 +85,8 @@ def _create_communicator(
 ) -> tuple[Any, int]:
     """Returns the communicator of the group and the context number of its messages.
 
-    If RDMA devices have no connections left for the group, it communicates over TCP, with a warning: slower,
-    but correct.
+    Groups use the connections of the default group. A group with options that need other connections
+    communicates over TCP, with a warning, if RDMA devices have none left for it.
     """
     try:
         return _join_through_store(options, pg_options, p2p_group, f"tbccl/{_default_group_count}")

@@ -2,8 +2,9 @@
 //! ([`Communicator::shrink`]), or with new ones ([`Communicator::grow`]).
 //!
 //! This module decides which ranks take part, from arguments and from messages between the ranks;
-//! `join::rejoin` brings them together. The new communicator has links, memory and a rendezvous of its own:
-//! it needs nothing of the old one, which may go on, fail or be closed.
+//! `join::rejoin` brings them together. The new communicator has links and a rendezvous of its own: it needs
+//! nothing of the old one, which may go on, fail or be closed. Over RDMA both use the same connections and
+//! the same slab, which end with the last of them.
 //!
 //! Only colors and keys travel over links. A communicator that has failed cannot be relied on to carry
 //! anything, so survivors meet at the listeners that they have known since they started.

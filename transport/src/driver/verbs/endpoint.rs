@@ -296,6 +296,9 @@ impl Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
+        if !self.network.is_ours() {
+            return;
+        }
         let mut engine = self.network.engine.lock();
         for (member, stream) in self.streams() {
             engine.drive(member as usize, |peer, env| peer.close_stream(env, stream));

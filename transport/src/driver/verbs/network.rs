@@ -8,8 +8,8 @@
 //! that no other stream of the network ever has: it consists of the member that is rank 0 of its
 //! communicator, of a serial number which that member gives once, and of the lane.
 //!
-//! Invariant: a network lives as long as an endpoint uses it. Its end kills all queue pairs before memory is
-//! unmapped.
+//! Invariants: a network lives as long as an endpoint uses it; its end kills all queue pairs before memory is
+//! unmapped; a forked child neither uses nor ends its parent's network.
 
 use super::{
     VerbsConfig,
@@ -26,6 +26,7 @@ use super::{
 };
 use crate::{
     TransportError,
+    forks::Origin,
     memory::{Registered, Slab},
     verbs::Library,
 };
@@ -119,6 +120,8 @@ pub(super) struct Network {
     /// The next serial number.
     serial: AtomicU32,
     has_said_goodbye: AtomicBool,
+    /// The process that has made it.
+    origin: Origin,
 }
 
 impl Network {
@@ -164,8 +167,14 @@ impl Network {
             places: Vec::new(),
             serial: AtomicU32::new(1),
             has_said_goodbye: AtomicBool::new(false),
+            origin: Origin::here(),
         };
         Ok((network, opened))
+    }
+
+    /// Whether it is a network of this process, and not of one that has forked it.
+    pub(super) fn is_ours(&self) -> bool {
+        self.origin.is_here()
     }
 
     /// Starts to look after connections between calls.
@@ -183,7 +192,7 @@ impl Network {
     fn suits(&self, config: &VerbsConfig) -> bool {
         let (matrix, slab_bytes) = (self.config.matrix.clone(), self.config.slab_bytes);
         let address_timeout = self.config.address_timeout;
-        let is_open = !self.has_said_goodbye.load(Relaxed);
+        let is_open = self.is_ours() && !self.has_said_goodbye.load(Relaxed);
         is_open && self.config == VerbsConfig { matrix, slab_bytes, address_timeout, ..config.clone() }
     }
 
@@ -228,7 +237,12 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        drop(self.keep_alive.take());
+        let keep_alive = self.keep_alive.take();
+        if !self.is_ours() {
+            // The thread runs in the parent only.
+            return std::mem::forget(keep_alive);
+        }
+        drop(keep_alive);
         signals::forget(&self.engine);
         if !*self.has_said_goodbye.get_mut() {
             self.say_goodbye(Instant::now() + GOODBYE_TIMEOUT);
