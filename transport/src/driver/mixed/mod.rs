@@ -160,10 +160,10 @@ impl Mixed {
             return Ok(message);
         }
         self.progress_handle = inter_host.progress_handle();
-        self.finish(host_memory)
+        self.finish(&host_memory)
     }
 
-    fn finish(&mut self, host_memory: HostMemory) -> Result<Option<Vec<u8>>, TransportError> {
+    fn finish(&mut self, host_memory: &HostMemory) -> Result<Option<Vec<u8>>, TransportError> {
         self.slab = Some(host_memory.choose_slab(self.inter_host.as_deref().map(Endpoint::slab))?);
         Ok(None)
     }
@@ -201,7 +201,7 @@ impl Endpoint for Mixed {
                 self.share_memory(open_inter_host, object, &descriptors, messages)
             }
             Stage::InterHost(host_memory) => self.exchange_inter_host(host_memory, messages),
-            Stage::OneHost(host_memory) => self.finish(host_memory),
+            Stage::OneHost(host_memory) => self.finish(&host_memory),
             Stage::Done => Ok(None),
         }
     }

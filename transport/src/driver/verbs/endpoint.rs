@@ -212,9 +212,9 @@ impl VerbsEndpoint {
 
     /// Opens a stream on each lane to each rank that the network connects with this one. `members` are the
     /// ranks, and `serial` is what rank 0 has given.
-    fn join(&mut self, network: &Arc<Network>, members: Vec<u32>, serial: u32) -> Result<(), TransportError> {
+    fn join(&mut self, network: &Arc<Network>, members: &[u32], serial: u32) -> Result<(), TransportError> {
         let mut joined = Joined {
-            members: Arc::new(Members::new(self.rank, members.clone())),
+            members: Arc::new(Members::new(self.rank, members.to_vec())),
             streams: vec![None; members.len()],
             _places: Vec::new(),
             network: Arc::clone(network),
@@ -238,8 +238,8 @@ impl VerbsEndpoint {
     /// Answers the offers of all ranks: joins a network that exists, or begins a new one.
     fn choose(&mut self, ours: &[Arc<Network>], offers: &[Offers]) -> Result<Vec<u8>, TransportError> {
         if let Some((network, found)) = self.common(offers, ours) {
-            let members = found.iter().map(|offer| offer.member).collect();
-            self.join(&network, members, found[0].serial)?;
+            let members: Vec<u32> = found.iter().map(|offer| offer.member).collect();
+            self.join(&network, &members, found[0].serial)?;
             self.stage = Stage::Waiting(network);
             return Ok(encode("ready", ()));
         }
@@ -253,7 +253,7 @@ impl VerbsEndpoint {
         network.connect(rails)?;
         network.keep_alive();
         let network = Arc::new(network);
-        self.join(&network, (0..network.size).collect(), 0)?;
+        self.join(&network, &(0..network.size).collect::<Vec<u32>>(), 0)?;
         self.stage = Stage::Waiting(network);
         Ok(encode("ready", ()))
     }

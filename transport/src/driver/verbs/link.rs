@@ -44,8 +44,8 @@ impl Members {
         if !engine.has_broken_peer() {
             return Ok(());
         }
-        let others = self.all.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
-        let checked = others.map(|(_, member)| engine.check(*member as usize)).collect::<Result<(), _>>();
+        let mut others = self.all.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        let checked = others.try_for_each(|(_, member)| engine.check(*member as usize));
         checked.map_err(|error| self.renumber(error))
     }
 

@@ -1,4 +1,5 @@
-//! Exhaustive check of both ends of a direction: all orders of epochs, losses, and a rail's fall.
+//! Exhaustive check of both ends of a direction: all orders of epochs, losses, a rail's fall, and the end of a
+//! stream.
 //!
 //! Epochs, pieces and the order of control messages are those of the real code. This model takes the place of
 //! rails, queue pairs and memory.
@@ -8,6 +9,9 @@
 //! taken in order. A cable that falls loses its pieces; its control messages are sent again by the other one.
 //! The sender may be late to post a piece, as if the device held it. A place remembers the piece that was
 //! last written to it. Without checksums, as here, only the order of messages protects from wrong pieces.
+//!
+//! A stream may end at either end at any time. Its places belong to somebody else from then on. The queues then
+//! go to a second stream, all of whose pieces must arrive.
 
 use super::{
     epoch::Epoch,
@@ -28,16 +32,33 @@ const RECEIVER: usize = 1;
 /// A control message.
 #[derive(Clone, Copy, Hash)]
 enum Control {
-    Down { epoch: u32 },
+    Down {
+        epoch: u32,
+    },
     Ready(Ready),
+    /// The first stream has ended.
+    Ended,
+    /// Receives are posted for the second stream.
+    Given,
 }
 
 /// A message on a cable.
 #[derive(Clone, Copy, Hash)]
 enum Item {
-    Piece { number: u32, epoch: u32 },
-    Trailer { number: u32, epoch: u32 },
-    Control { number: u32, control: Control },
+    /// `place` is where the piece belongs.
+    Piece {
+        number: u32,
+        epoch: u32,
+        place: usize,
+    },
+    Trailer {
+        number: u32,
+        epoch: u32,
+    },
+    Control {
+        number: u32,
+        control: Control,
+    },
 }
 
 /// A receive: a place for a piece, or one for a trailer.
@@ -60,10 +81,19 @@ struct World {
     heard: [RecvSequence<(Control, u8)>; 2],
     /// Posted receives of a rail.
     receives: [VecDeque<Receive>; 2],
-    /// The piece that was last written to each place.
-    places: Vec<Option<u32>>,
-    /// Pieces that were handed over.
-    handed_over: u32,
+    /// The piece that was last written to each place, by the place where it belongs.
+    places: Vec<Option<usize>>,
+    /// Places whose pieces have arrived.
+    arrived: Vec<usize>,
+    /// Places whose pieces were handed over, in order.
+    handed_over: Vec<usize>,
+    /// Pieces of the first stream.
+    first: usize,
+    /// Whether an end may still end the first stream.
+    may_end: [bool; 2],
+    /// Whether the receiver has announced the second stream, and whether the sender must send it.
+    is_announced: bool,
+    is_wanted: bool,
     /// Events that may still happen.
     begins: u8,
     losses: u8,
@@ -90,14 +120,17 @@ enum Step {
     HandOver,
     Fall(usize),
     Return(usize),
+    /// An end ends the first stream.
+    End(usize),
+    /// The receiver announces the message of the second stream.
+    Announce,
 }
 
 impl World {
     fn new(pieces: usize) -> World {
         let stages = staging(100, 1);
         let (mut send, mut recv) = (PlacedSend::new(stages.0), PlacedRecv::new(stages.1));
-        let piece = SendPiece { at: 0, len: 1, stage: None, stream: 0, crc: 0, digest: 0 };
-        (0..pieces).for_each(|_| send.push(piece));
+        (0..pieces).for_each(|at| send.push(piece(0, at)));
         recv.announce(0, 0, pieces, Some(0));
         let mut world = World {
             epochs: [Epoch::new(2), Epoch::new(2)],
@@ -109,13 +142,25 @@ impl World {
             heard: [RecvSequence::new(), RecvSequence::new()],
             receives: Default::default(),
             places: vec![None; pieces],
-            handed_over: 0,
+            arrived: Vec::new(),
+            handed_over: Vec::new(),
+            first: pieces,
+            may_end: [false; 2],
+            is_announced: false,
+            is_wanted: false,
             begins: 0,
             losses: 0,
             falls: 0,
             last_epoch: 2,
         };
         world.post_receives();
+        world
+    }
+
+    /// A stream of so many pieces that may end, and a second one.
+    fn with_two_streams(first: usize, second: usize) -> World {
+        let mut world = World { may_end: [true; 2], ..World::new(first) };
+        world.places.resize(first + second, None);
         world
     }
 
@@ -187,6 +232,45 @@ impl World {
         }
         let first = self.epochs[end].first_outgoing().expect("the peer has told");
         assert!(self.send.resume(first).is_some(), "a piece number that it can't expect");
+        self.push_second();
+    }
+
+    /// As in `Peer::end_stream`.
+    fn end(&mut self, end: usize) {
+        self.may_end[end] = false;
+        self.tell(1 - end, 0, Control::Ended);
+        self.forget(end);
+    }
+
+    /// As in `Peer::forget_placed`.
+    fn forget(&mut self, end: usize) {
+        let must_reset = if end == SENDER { self.send.forget(0) } else { self.recv.forget(0) };
+        if end == RECEIVER {
+            self.arrived.retain(|place| *place >= self.first);
+        }
+        if must_reset {
+            self.begin(end);
+        }
+    }
+
+    fn announce(&mut self) {
+        self.is_announced = true;
+        self.recv.announce(1, 0, self.places.len() - self.first, Some(self.first));
+        self.tell(SENDER, 0, Control::Given);
+        self.post_receives();
+    }
+
+    /// As in `Peer::add_piece`.
+    fn push_second(&mut self) {
+        if self.is_wanted && self.send.is_open() {
+            self.is_wanted = false;
+            (self.first..self.places.len()).for_each(|at| self.send.push(piece(1, at)));
+        }
+    }
+
+    /// Whether the first piece that was not handed over has arrived.
+    fn can_hand_over(&self) -> bool {
+        self.recv.clone().pop().is_some()
     }
 
     fn post_receives(&mut self) {
@@ -201,16 +285,17 @@ impl World {
     }
 
     /// The piece that the sender may post, and its rail.
-    fn outgoing(&self) -> Option<(u32, usize)> {
-        let (number, _) = self.send.unposted().filter(|_| self.epochs[SENDER].is_up())?;
+    fn outgoing(&self) -> Option<(u32, usize, usize)> {
+        let (number, piece) = self.send.unposted().filter(|_| self.epochs[SENDER].is_up())?;
         let rail = self.epochs[SENDER].outgoing_rail(number);
-        self.is_up[rail].then_some((number, rail))
+        self.is_up[rail].then_some((number, rail, piece.at))
     }
 
     fn post(&mut self) {
-        let Some((number, rail)) = self.outgoing() else { return };
+        let Some((number, rail, place)) = self.outgoing() else { return };
         let epoch = self.epochs[SENDER].number();
-        self.cables[RECEIVER][rail].extend([Item::Piece { number, epoch }, Item::Trailer { number, epoch }]);
+        let items = [Item::Piece { number, epoch, place }, Item::Trailer { number, epoch }];
+        self.cables[RECEIVER][rail].extend(items);
         self.send.posted(number);
     }
 
@@ -230,6 +315,13 @@ impl World {
     fn hear(&mut self, end: usize, control: Control, by_rail: usize) {
         let epoch = &mut self.epochs[end];
         let must_renew = match control {
+            Control::Ended if end == SENDER => return self.forget(SENDER),
+            // What has arrived can still be received.
+            Control::Ended => return,
+            Control::Given => {
+                self.is_wanted = true;
+                return self.push_second();
+            }
             Control::Down { epoch: number } if epoch.peer_began(number) => true,
             Control::Down { .. } => return,
             Control::Ready(ready) => epoch.peer_renewed(ready, by_rail) && epoch.needs_renewal(),
@@ -241,11 +333,15 @@ impl World {
     fn meet(&mut self, rail: usize, item: Item) {
         let Some(receive) = self.receives[rail].pop_front() else { return };
         let present = self.epochs[RECEIVER].number();
+        if let Receive::Piece { at, .. } = receive {
+            let is_ended = at < self.first && self.has_forgotten();
+            assert!(!is_ended, "memory of a stream that has ended is written");
+        }
         let is_right = match (item, receive) {
-            (Item::Piece { number: piece, epoch }, Receive::Piece { number, at }) => {
+            (Item::Piece { number: piece, epoch, place }, Receive::Piece { number, at }) => {
                 assert_eq!(epoch, present, "piece {piece} of an earlier epoch meets a receive");
                 assert!(number >= self.recv.done(), "piece {number} is written after it has arrived");
-                self.places[at] = Some(piece);
+                self.places[at] = Some(place);
                 self.recv.came(number, 1)
             }
             (Item::Trailer { epoch, .. }, Receive::Piece { number, at }) => {
@@ -258,6 +354,8 @@ impl World {
                 let is_here = self.recv.piece(number).is_some_and(|piece| piece.is_here);
                 let is_complete = piece == number && epoch == present && is_here;
                 if is_complete {
+                    let at = self.recv.piece(number).map(|piece| piece.at);
+                    self.arrived.extend(at);
                     self.recv.complete(number);
                 }
                 is_complete
@@ -265,6 +363,11 @@ impl World {
             _ => false,
         };
         if is_right { self.post_receives() } else { self.begin(RECEIVER) }
+    }
+
+    /// Whether the first stream has ended at the receiver.
+    fn has_forgotten(&self) -> bool {
+        self.first < self.places.len() && !self.may_end[RECEIVER]
     }
 
     /// Lets a cable fall. Its control messages are sent again by the other one.
@@ -325,8 +428,12 @@ impl Model for World {
             }
         }
         steps.extend((self.known() + 1..=self.recv.done()).map(Step::Done));
-        if self.recv.done() > self.handed_over {
+        if self.can_hand_over() {
             steps.push(Step::HandOver);
+        }
+        steps.extend((0..2).filter(|end| self.may_end[*end]).map(Step::End));
+        if self.has_forgotten() && !self.is_announced {
+            steps.push(Step::Announce);
         }
         steps
     }
@@ -347,8 +454,9 @@ impl Model for World {
             Step::Done(number) => self.send.arrived_before(number),
             Step::HandOver => {
                 let at = self.recv.pop().expect("it has arrived").at;
-                assert_eq!((at, self.places[at]), (self.handed_over as usize, Some(self.handed_over)));
-                self.handed_over += 1;
+                assert_eq!(self.places[at], Some(at), "the wrong piece");
+                assert!(self.handed_over.last().is_none_or(|last| *last < at), "out of order");
+                self.handed_over.push(at);
                 self.post_receives();
             }
             Step::Fall(rail) => {
@@ -356,6 +464,8 @@ impl Model for World {
                 self.fall(rail);
             }
             Step::Return(rail) => self.is_up[rail] = true,
+            Step::End(end) => self.end(end),
+            Step::Announce => self.announce(),
         }
     }
 
@@ -363,26 +473,34 @@ impl Model for World {
     /// more.
     fn check(&self) {
         assert!(self.known() <= self.recv.done(), "a piece is freed that has not arrived");
-        for at in 0..self.recv.done() {
-            assert_eq!(self.places[at as usize], Some(at), "the wrong piece");
+        for at in &self.arrived {
+            assert_eq!(self.places[*at], Some(*at), "the wrong piece");
         }
         let mut world = self.clone();
+        let all = if world.may_end == [true; 2] || world.places.len() == world.first {
+            0..world.first
+        } else {
+            (0..2).filter(|end| self.may_end[*end]).for_each(|end| world.end(end));
+            if !world.is_announced {
+                world.announce();
+            }
+            world.first..world.places.len()
+        };
         while let Some(end) = (0..2).find(|end| world.is_outdated(*end)) {
             world.begin(end);
         }
         world.is_up = [true; 2];
-        let pieces = world.places.len() as u32;
-        for _ in 0..10 {
+        for _ in 0..12 {
             while world.is_anything_under_way() {
                 for (to, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     world.arrive(to, rail);
                 }
             }
-            while world.recv.done() > world.handed_over {
+            while world.can_hand_over() {
                 world.take(Step::HandOver);
             }
             world.send.arrived_before(world.recv.done());
-            if world.handed_over == pieces {
+            if world.handed_over.iter().copied().filter(|at| all.contains(at)).eq(all.clone()) {
                 assert!(world.send.is_idle(), "the sender does not know");
                 return;
             }
@@ -396,6 +514,18 @@ impl Model for World {
         }
         panic!("pieces do not arrive");
     }
+}
+
+/// Returns a piece of a stream, which belongs to a place.
+fn piece(stream: u32, place: usize) -> SendPiece {
+    SendPiece { at: place, len: 1, stage: None, stream, crc: 0, digest: 0 }
+}
+
+#[test]
+fn a_stream_that_ends_leaves_memory_alone_and_the_queues_to_the_next_one() {
+    explore(1, World { last_epoch: 3, ..World::with_two_streams(2, 2) });
+    explore(1, World { losses: 1, last_epoch: 3, ..World::with_two_streams(1, 2) });
+    explore(1, World { begins: 1, last_epoch: 3, ..World::with_two_streams(1, 1) });
 }
 
 #[test]
