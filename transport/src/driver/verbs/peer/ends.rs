@@ -86,15 +86,15 @@ impl Peer {
     }
 
     /// Drops the placed pieces of a stream, in both directions. If a device may still read or write their
-    /// memory, the placed queues are made new.
+    /// memory, or the peer's may still send some, the placed queues are made new.
     fn forget_placed(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         let number = self.streams[index].number();
         let Some(placed) = &mut self.placed else { return Ok(()) };
         let is_sending = placed.send.forget(number);
-        let is_receiving = placed.recv.forget(index);
+        placed.recv.forget(index);
         placed.send_owner.forget(index);
-        placed.recv_owner.forget(index);
-        if is_sending || is_receiving { self.begin_epoch(env, CAUSE) } else { Ok(()) }
+        let was_owner = placed.recv_owner.forget(index);
+        if is_sending || was_owner { self.begin_epoch(env, CAUSE) } else { Ok(()) }
     }
 
     /// Takes in that a stream has ended at the peer's end. What has arrived can still be received.

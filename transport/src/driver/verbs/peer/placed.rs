@@ -312,13 +312,16 @@ impl Peer {
         if bytes != size_of::<Header>() + size_of::<Mark>() {
             return None;
         }
-        let epoch = self.placed.as_ref()?.epoch.number();
+        let placed = self.placed.as_ref()?;
+        let epoch = placed.epoch.number();
+        let stream = self.streams.get(placed.recv.stream_of(piece)?)?.number();
         let at = self.rails[rail].trailer_in(piece);
         let header = env.memory.read::<Header>(at);
         let kind = header.checked(bytes).ok()?;
         let mark = env.memory.read::<Mark>(at + size_of::<Header>());
         let is_whole = !env.rules.checksum || header.crc == message_checksum(env.memory.bytes(at, bytes));
-        let is_ours = kind == Kind::Trailer && mark.piece == piece && mark.attempt == epoch;
+        let is_of_piece = mark.piece == piece && mark.stream == stream && mark.attempt == epoch;
+        let is_ours = kind == Kind::Trailer && is_of_piece;
         (is_whole && is_ours).then_some(mark)
     }
 

@@ -70,14 +70,17 @@ impl RecvOwner {
         Some(stream)
     }
 
-    /// Frees the queues if this stream has them, since it ends.
-    pub(in crate::driver::verbs) fn forget(&mut self, ended: usize) {
+    /// Frees the queues if this stream has them, since it ends; returns whether it had. Then the queues must be
+    /// made new: its sender may have sent pieces for which no receive is posted yet.
+    pub(in crate::driver::verbs) fn forget(&mut self, ended: usize) -> bool {
         if let Ownership::Owned { stream } | Ownership::Asked { stream } | Ownership::Ending { stream, .. } =
             self.state
             && stream == ended
         {
             self.state = Ownership::Free;
+            return true;
         }
+        false
     }
 
     /// The sender's answer.
@@ -163,6 +166,22 @@ mod tests {
         assert_eq!((send.way(0, 0), send.way(0, 1)), (Some(Way::Relayed), None));
         send.relay_sent(0, 0);
         assert_eq!(send.way(0, 0), None);
+    }
+
+    #[test]
+    fn a_stream_that_ends_frees_the_queues_that_it_has() {
+        let (mut recv, mut send) = (RecvOwner::default(), SendOwner::default());
+        assert!(!recv.forget(1), "nobody has them");
+        recv.claim(1, 0);
+        send.give(1, 0);
+        recv.claim(0, 0);
+        send.relay(0, 0);
+        assert!(!recv.forget(0));
+        send.forget(0);
+        assert_eq!((send.way(0, 0), send.way(1, 0)), (None, Some(Way::Placed)));
+        assert!(recv.forget(1));
+        send.forget(1);
+        assert_eq!((send.way(1, 0), recv.claim(0, 1)), (None, Claim::NewOwner));
     }
 
     #[test]

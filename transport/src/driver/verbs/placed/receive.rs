@@ -167,6 +167,12 @@ impl PlacedRecv {
         self.pieces.get(number.wrapping_sub(self.first_piece) as usize).copied()
     }
 
+    /// Stream of a piece that is expected.
+    pub(in crate::driver::verbs) fn stream_of(&self, number: u32) -> Option<usize> {
+        let message = self.piece(number)?.message.wrapping_sub(self.first_message);
+        Some(self.messages.get(message as usize)?.stream)
+    }
+
     /// Ends an epoch: all of its receives are gone.
     pub(in crate::driver::verbs) fn stop(&mut self) {
         self.next = self.done;
@@ -180,15 +186,12 @@ impl PlacedRecv {
         }
     }
 
-    /// Drops all messages if they are of this stream. Returns whether a receive was posted for them: then its
-    /// queue pair must be reset, since the device may still write to their memory.
-    ///
-    /// All messages are of one stream: the one that owns the queues.
-    pub(in crate::driver::verbs) fn forget(&mut self, stream: usize) -> bool {
+    /// Drops all messages if they are of this stream, which owns the queues. The queues must be made new: the
+    /// device may still write to the memory of the messages.
+    pub(in crate::driver::verbs) fn forget(&mut self, stream: usize) {
         if self.messages.front().is_none_or(|message| message.stream != stream) {
-            return false;
+            return;
         }
-        let is_posted = self.next != self.done || self.posted != Posted::None;
         self.first_message = self.first_message.wrapping_add(self.messages.len() as u32);
         self.messages.clear();
         self.pieces.clear();
@@ -196,7 +199,6 @@ impl PlacedRecv {
         self.next = self.done;
         self.posted = Posted::None;
         self.waiting = None;
-        is_posted
     }
 
     fn outstanding(&self) -> usize {
