@@ -1,9 +1,8 @@
 //! Many communicators and tagged messages over the queue pairs of one.
 
-use crate::roles::say;
-use std::time::Duration;
+use crate::{parcel, roles::say};
 use support::{FabricJob, Shape, Wiring};
-use tbccl::{Communicator, Config, P2p, Rank, ReduceOp};
+use tbccl::{Communicator, Config, P2p, ReduceOp};
 
 const GROUPS: u32 = 32;
 /// Bytes of a tagged message that goes from memory to memory.
@@ -21,18 +20,11 @@ pub(crate) fn many(mut comm: Communicator) {
         // Every third group is a half of the ranks.
         .map(|number| split(&mut comm, if number % 3 == 2 { me / 2 } else { 0 }))
         .collect();
-    let next = Rank((me + 1) % comm.size());
+    let next = (me + 1) % comm.size();
     for round in 0..3u32 {
-        let sent = vec![(me + round) as u8; LONG];
-        let mut received = vec![0; LONG];
-        let previous = Rank((me + comm.size() - 1) % comm.size());
-        // SAFETY: the memory lives, and is not used otherwise, until both requests are complete.
-        let requests = unsafe {
-            [
-                p2p.recv(Some(previous), 0, Some(7), received.as_mut_ptr(), LONG).expect("posted"),
-                p2p.send(next, 0, 7, sent.as_ptr(), LONG).expect("posted"),
-            ]
-        };
+        let previous = (me + comm.size() - 1) % comm.size();
+        let received = parcel::recv(&p2p, Some(previous), 0, Some(7), LONG).expect("posted");
+        let sent = parcel::send(&p2p, next, 0, 7, vec![(me + round) as u8; LONG]).expect("posted");
         for count in [1usize, 5000, 200_000] {
             for group in groups.iter_mut().chain([&mut comm]) {
                 let mut sum = vec![group.rank().0 + round; count];
@@ -44,11 +36,9 @@ pub(crate) fn many(mut comm: Communicator) {
                 }
             }
         }
-        for request in &requests {
-            let done = request.wait(Some(Duration::from_secs(60)));
-            done.expect("in time").expect("it has arrived");
-        }
-        assert!(received.iter().all(|byte| *byte == (previous.0 + round) as u8));
+        sent.open().expect("it has arrived");
+        let (_, bytes) = received.open().expect("it has arrived");
+        assert!(bytes.iter().all(|byte| *byte == (previous + round) as u8));
     }
     // The world goes first, and what it has opened stays.
     say(&comm, "done", "");

@@ -147,7 +147,7 @@ pub(crate) fn a_later_communicator_uses_the_same_connections_and_messages_do_not
     }
 }
 
-/// Whoever gives up first, and however far a message had come.
+/// Tries both orders of the two ends, and messages that have come more or less far.
 pub(crate) fn an_operation_that_is_given_up_leaves_other_communicators_and_memory_alone(device: &str) {
     let configs = configs();
     let mut other = Communicator::new(device, &configs);

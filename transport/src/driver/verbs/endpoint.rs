@@ -5,7 +5,7 @@
 //!   all have one in common:             they open streams
 //!   otherwise:
 //!     open        devices, memory        ->  "devices"  ->  everyone's
-//!     exchange    who reaches whom       ->  "reach"    ->  everyone's     (not tried where a matrix says it)
+//!     exchange    who reaches whom       ->  "reach"    ->  everyone's    (not tried where a matrix says it)
 //!     exchange    queue pairs            ->  "rails"    ->  everyone's
 //!     exchange    connects them, posts receives
 //! exchange                               ->  "ready"  ->  everyone's: from now on anyone may send
