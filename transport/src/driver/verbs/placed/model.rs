@@ -1,5 +1,5 @@
-//! Exhaustive check of both ends of a direction: all orders of epochs, losses, a rail's fall, and the end of a
-//! stream.
+//! Exhaustive check of both ends of a direction: all orders of epochs, losses, a rail's fall, and the end of
+//! a stream.
 //!
 //! Epochs, pieces and the order of control messages are those of the real code. This model takes the place of
 //! rails, queue pairs and memory.
@@ -10,8 +10,8 @@
 //! The sender may be late to post a piece, as if the device held it. A place remembers the piece that was
 //! last written to it. Without checksums, as here, only the order of messages protects from wrong pieces.
 //!
-//! A stream may end at either end at any time. Its places belong to somebody else from then on. The queues then
-//! go to a second stream, all of whose pieces must arrive.
+//! A stream may end at either end at any time. Its places belong to somebody else from then on. The queues
+//! then go to a second stream, all of whose pieces must arrive.
 
 use super::{
     epoch::Epoch,
@@ -157,7 +157,7 @@ impl World {
         world
     }
 
-    /// A stream of so many pieces that may end, and a second one.
+    /// A stream of `first` pieces that may end, and a second one.
     fn with_two_streams(first: usize, second: usize) -> World {
         let mut world = World { may_end: [true; 2], ..World::new(first) };
         world.places.resize(first + second, None);

@@ -70,8 +70,8 @@ impl RecvOwner {
         Some(stream)
     }
 
-    /// Frees the queues if this stream has them, since it ends; returns whether it had. Then the queues must be
-    /// made new: its sender may have sent pieces for which no receive is posted yet.
+    /// Frees the queues if this stream has them, since it ends; returns whether it had. Then the queues must
+    /// be made new: its sender may have sent pieces for which no receive is posted yet.
     pub(in crate::driver::verbs) fn forget(&mut self, ended: usize) -> bool {
         if let Ownership::Owned { stream } | Ownership::Asked { stream } | Ownership::Ending { stream, .. } =
             self.state
