@@ -2,7 +2,7 @@
 
 use crate::{parcel, roles::say};
 use support::{FabricJob, Shape, Wiring};
-use tbccl::{Communicator, Config, P2p, ReduceOp};
+use tbccl::{Communicator, Config, P2p, Rank, ReduceOp};
 
 const GROUPS: u32 = 32;
 /// Bytes of a tagged message that goes from memory to memory.
@@ -45,6 +45,42 @@ pub(crate) fn many(mut comm: Communicator) {
     drop(comm);
     let last = groups.last_mut().expect("there are 32");
     last.barrier().expect("all take part");
+}
+
+/// Role: long messages over the world and groups in a random order, which all ranks know.
+pub(crate) fn in_turns(mut comm: Communicator) {
+    let config = Config::from_env().expect("good options");
+    let mut groups: Vec<Communicator> = (0..4)
+        .map(|_| comm.split(Some(0), 0, &config).expect("all take part").expect("a color was given"))
+        .collect();
+    let me = comm.rank().0;
+    let mut data = vec![0u32; 80_000];
+    let mut state = 0x1234_5678_9abc_def1u64;
+    for round in 0..3000u32 {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let root = Rank((state >> 20) as u32 % comm.size());
+        let part = &mut data[..20_000 + (state >> 30) as usize % 60_000];
+        part.fill(round ^ me);
+        let group = match (state >> 50) as usize % 5 {
+            4 => &mut comm,
+            group => &mut groups[group],
+        };
+        group.broadcast(part, root).expect("all take part");
+        assert!(part.iter().all(|value| *value == round ^ root.0), "round {round}");
+    }
+    say(&comm, "done", "");
+}
+
+/// A receive may be announced by the link while it is polled, after an attempt of the runtime that came too
+/// early. It must not be announced twice: all later messages would be taken for others.
+#[test]
+fn a_receive_is_announced_once_though_the_queues_change_hands_meanwhile() {
+    let env = [("SOFTRDMA_REMAP", "1"), ("TBCCL_TIMEOUT", "20")];
+    let wiring = Wiring::pair("apple-tb5", 1);
+    FabricJob::run(&wiring, "latency_us = 10.0\njitter_us = 10.0", "in_turns", &env)
+        .assert_success("done", 2);
 }
 
 /// The rails of a process have three queue pairs, whatever is made over them.

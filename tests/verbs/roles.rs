@@ -20,6 +20,7 @@ fn play() {
     let done = match name {
         "split" => return crate::scenarios::split(comm),
         "many_groups" => return crate::groups::many(comm),
+        "in_turns" => return crate::groups::in_turns(comm),
         "ladder" => {
             return crate::scenarios::ladder(
                 comm,

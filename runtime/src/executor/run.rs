@@ -414,7 +414,9 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             let binding = self.binding(op);
             let dst = binding.target(&op.dst);
             let destination = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
-            let mut state = self.fresh(binding, dst.len());
+            // The link may have announced the present one itself since it was polled.
+            let present = cursor.recv.filter(|_| cursor.announced == cursor.next);
+            let mut state = present.unwrap_or_else(|| self.fresh(binding, dst.len()));
             if !link(self.links, stream).announce(&mut state, destination)? {
                 break;
             }
