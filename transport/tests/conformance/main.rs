@@ -169,6 +169,7 @@ macro_rules! on_devices_by_name {
 #[cfg(target_os = "linux")]
 on_devices_by_name! {
     shared::a_later_communicator_uses_the_same_connections_and_messages_do_not_mix,
+    shared::a_matched_message_is_confirmed_before_its_sender_asks,
     shared::an_operation_that_is_given_up_leaves_other_communicators_and_memory_alone,
     shared::nothing_is_written_by_grants_of_an_operation_that_was_given_up,
     shared::a_communicator_that_is_closed_leaves_the_network_to_others,

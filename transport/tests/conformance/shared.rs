@@ -4,7 +4,7 @@ use crate::{
     fixture::*,
     verbs::{connect, endpoints_with},
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, SizeClass,
     driver::{
@@ -144,6 +144,38 @@ pub(crate) fn a_later_communicator_uses_the_same_connections_and_messages_do_not
         }
         other.finish(&mut second);
         one.finish(&mut first);
+    }
+}
+
+/// A sender that waits until its message is matched asks for that only after 2 ms, and then ever later.
+pub(crate) fn a_matched_message_is_confirmed_before_its_sender_asks(device: &str) {
+    let configs = configs();
+    let _first = Communicator::new(device, &configs);
+    let mut second = Communicator::new(device, &configs);
+    for lane in [0, 1] {
+        let mut waits = Vec::new();
+        for number in 0..21 {
+            let (bytes, mut received) = (noise(16, number), [0; 16]);
+            let mut send = SendState::new(number, Protocol::Copy).with_match_ack();
+            let mut recv = RecvState::new(number, 16);
+            let [from, to] = &mut second.links;
+            let until = Instant::now() + PATIENCE;
+            let mut poll_send = || from[lane].poll_send(&mut send, (&bytes[..]).into()).expect("send");
+            assert_ne!(poll_send(), SendProgress::Complete, "nobody has matched it");
+            while to[lane].poll_recv(&mut recv, &mut CopySink(&mut received)).expect("recv")
+                != RecvProgress::Complete
+            {
+                assert!(Instant::now() < until, "stuck");
+            }
+            let matched = Instant::now();
+            // The receiver polls no more.
+            while poll_send() != SendProgress::Complete {
+                assert!(Instant::now() < until, "stuck");
+            }
+            waits.push(matched.elapsed());
+        }
+        waits.sort_unstable();
+        assert!(waits[10] < Duration::from_millis(2), "on lane {lane}: {waits:?}");
     }
 }
 

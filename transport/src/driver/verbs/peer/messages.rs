@@ -304,8 +304,7 @@ impl Peer {
     ) -> Result<bool, TransportError> {
         let Stream { recv, counters, .. } = &mut self.streams[stream];
         let Some(fragment) = recv.pop() else { return Ok(false) };
-        self.ack_now |= fragment.must_confirm();
-        let is_head = fragment.is_head;
+        let (is_head, must_confirm) = (fragment.is_head, fragment.must_confirm());
         if !is_head {
             let is_stored = sink.destination().is_some();
             if fragment.len > 0 || is_stored {
@@ -325,7 +324,12 @@ impl Peer {
         } else if is_head {
             recv.take_head();
         }
-        if recv.owes_limit() {
+        let owes_limit = recv.owes_limit();
+        if must_confirm {
+            // The counters of the stream tell the sender.
+            self.streams[stream].must_tell = true;
+        }
+        if must_confirm || owes_limit {
             self.streams.touch(stream);
         }
         if let Bytes::Slot { rail, queue, slot, .. } = fragment.bytes {
