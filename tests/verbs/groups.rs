@@ -56,7 +56,7 @@ pub(crate) fn in_turns(mut comm: Communicator) {
     let me = comm.rank().0;
     let mut data = vec![0u32; 80_000];
     let mut state = 0x1234_5678_9abc_def1u64;
-    for round in 0..3000u32 {
+    for round in 0..1500u32 {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
