@@ -1,6 +1,7 @@
 //! Many communicators and tagged messages over the queue pairs of one.
 
 use crate::{parcel, roles::say};
+use std::time::{Duration, Instant};
 use support::{FabricJob, Shape, Wiring};
 use tbccl::{Communicator, Config, P2p, Rank, ReduceOp};
 
@@ -71,6 +72,33 @@ pub(crate) fn in_turns(mut comm: Communicator) {
         assert!(part.iter().all(|value| *value == round ^ root.0), "round {round}");
     }
     say(&comm, "done", "");
+}
+
+/// Role: ranks 0 and 1 go on in a group of their own for three seconds, whatever becomes of rank 2.
+pub(crate) fn bystanders(mut comm: Communicator) {
+    let config = Config::from_env().expect("good options");
+    let color = comm.rank().0 / 2;
+    let mut group = comm.split(Some(color), 0, &config).expect("all take part").expect("a color was given");
+    say(&comm, "made", "");
+    let until = Instant::now() + Duration::from_secs(3);
+    let mut go = [1u8];
+    while go[0] == 1 {
+        go[0] = u8::from(Instant::now() < until);
+        group.broadcast(&mut go, Rank(0)).expect("rank 2 is not in the group");
+    }
+    say(&comm, "done", "");
+}
+
+/// A peer that can't be reached is no error for communicators that do not have it, though they share a wire.
+#[test]
+fn a_rank_without_a_cable_fails_no_group_that_it_is_not_in() {
+    let wiring = Wiring { profile: "apple-tb5", shape: Shape::Mesh, nodes: 3, cables: 1 };
+    let env = [("SOFTRDMA_REMAP", "1"), ("TBCCL_CABLE_WAIT", "0.3")];
+    let mut job = FabricJob::start(&wiring, "", "bystanders", &env);
+    job.wait_for("made", 3);
+    job.fault(&["unplug", "n2/d0"]);
+    job.fault(&["unplug", "n2/d1"]);
+    job.finish().assert_success("done", 3);
 }
 
 /// A receive may be announced by the link while it is polled, after an attempt of the runtime that came too

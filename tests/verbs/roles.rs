@@ -21,6 +21,7 @@ fn play() {
         "split" => return crate::scenarios::split(comm),
         "many_groups" => return crate::groups::many(comm),
         "in_turns" => return crate::groups::in_turns(comm),
+        "bystanders" => return crate::groups::bystanders(comm),
         "ladder" => {
             return crate::scenarios::ladder(
                 comm,

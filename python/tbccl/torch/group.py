@@ -2,8 +2,7 @@
 
 A group has a communicator of its own. Calls of a group are carried out in the order in which they were
 issued; a blocking call runs on its caller's thread. If tbccl is the backend of the default group, the
-messages of all groups use the default group's communicator, each with a context number of its own, since
-devices have few queue pairs.
+messages of all groups use the default group's communicator, each with a context number of its own.
 
 The operations are defined by the mixin classes of `ProcessGroup`.
 """

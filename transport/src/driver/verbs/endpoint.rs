@@ -88,7 +88,7 @@ struct Joined {
     /// Streams by rank and lane, with their indices; none for ranks without a rail.
     streams: Vec<Option<[usize; LANES]>>,
     /// Staging places of the streams.
-    _places: Vec<Registered>,
+    places: Vec<Registered>,
     network: Arc<Network>,
 }
 
@@ -216,7 +216,7 @@ impl VerbsEndpoint {
         let mut joined = Joined {
             members: Arc::new(Members::new(self.rank, members.to_vec())),
             streams: vec![None; members.len()],
-            _places: Vec::new(),
+            places: Vec::new(),
             network: Arc::clone(network),
         };
         for (rank, member) in members.iter().enumerate() {
@@ -271,7 +271,7 @@ impl Joined {
         let granted = if rules.one_sided {
             let place = network.slab.allocate(Granted::staging_bytes(&rules))?;
             let at = network.engine.lock().memory.locate(place.as_ptr(), place.len());
-            self._places.push(place);
+            self.places.push(place);
             Granted::new(at.expect("a part of the slab"), &rules)
         } else {
             Granted::unused()

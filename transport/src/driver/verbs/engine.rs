@@ -323,17 +323,12 @@ impl Engine {
         (0..self.peers.len() as u32).filter(is_broken).collect()
     }
 
-    /// Gives up all peers: no call does anything any more.
+    /// Gives up all peers: no call does anything any more, and no device accesses memory for them.
     pub(super) fn give_up_all(&mut self) {
         for rank in 0..self.peers.len() {
             let what = "this communicator is closed".to_owned();
             self.give_up(rank, &TransportError::Lost { peer: rank as u32, what });
         }
-    }
-
-    /// Makes all queue pairs dead: devices do nothing with memory on their behalf any more.
-    pub(super) fn kill_queues(&self) {
-        self.peers.iter().flatten().for_each(Peer::kill_queues);
     }
 
     /// Prepares to sleep until a device has an event. Returns false if there are completions already, or were

@@ -5,6 +5,8 @@
 
 use super::{
     engine::{Engine, SharedEngine},
+    env::Env,
+    peer::Peer,
     wire::SHORT_PAYLOAD,
 };
 use crate::{
@@ -108,6 +110,32 @@ impl VerbsLink {
         VerbsLink { engine, members, peer, stream, reports, capabilities }
     }
 
+    /// Makes a step of the peer. If the message then waits, drives the engine, and makes another step if
+    /// something has arrived.
+    #[inline]
+    fn poll<P>(
+        &self,
+        mut step: impl FnMut(&mut Peer, &mut Env<'_>) -> Result<P, TransportError>,
+        is_waiting: impl Fn(&P) -> bool,
+    ) -> Result<P, TransportError> {
+        let mut engine = self.engine.lock();
+        let mut once = |engine: &mut Engine| {
+            let (peer, mut env) = engine.peer(self.peer);
+            step(peer, &mut env).map_err(|error| self.failed(engine, error))
+        };
+        let progress = once(&mut engine)?;
+        if !is_waiting(&progress) {
+            return Ok(progress);
+        }
+        if engine.progress() {
+            return once(&mut engine);
+        }
+        self.members.check(&engine)?;
+        drop(engine);
+        self.engine.yield_to_waiting();
+        Ok(progress)
+    }
+
     /// Takes in the error of a call. One that does not say that ranks are in different operations ends the
     /// use of the peer.
     #[cold]
@@ -151,24 +179,11 @@ impl Link for VerbsLink {
         src: Span<'_>,
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
-        let mut engine = self.engine.lock();
-        for is_last in [false, true] {
-            let (peer, mut env) = engine.peer(self.peer);
-            let progress = match peer.poll_send(&mut env, self.stream, state, src, ready) {
-                Ok(progress) => progress,
-                Err(error) => return Err(self.failed(&mut engine, error)),
-            };
-            if is_last || !matches!(progress, SendProgress::Idle | SendProgress::Posted) {
-                return Ok(progress);
-            }
-            if !engine.progress() {
-                self.members.check(&engine)?;
-                drop(engine);
-                self.engine.yield_to_waiting();
-                return Ok(progress);
-            }
-        }
-        unreachable!("the second round returns")
+        let stream = self.stream;
+        self.poll(
+            |peer, env| peer.poll_send(env, stream, state, src, ready),
+            |progress| matches!(progress, SendProgress::Idle | SendProgress::Posted),
+        )
     }
 
     #[inline]
@@ -177,24 +192,11 @@ impl Link for VerbsLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
-        let mut engine = self.engine.lock();
-        for is_last in [false, true] {
-            let (peer, mut env) = engine.peer(self.peer);
-            let progress = match peer.poll_recv(&mut env, self.stream, state, sink) {
-                Ok(progress) => progress,
-                Err(error) => return Err(self.failed(&mut engine, error)),
-            };
-            if is_last || progress != RecvProgress::Idle {
-                return Ok(progress);
-            }
-            if !engine.progress() {
-                self.members.check(&engine)?;
-                drop(engine);
-                self.engine.yield_to_waiting();
-                return Ok(progress);
-            }
-        }
-        unreachable!("the second round returns")
+        let stream = self.stream;
+        self.poll(
+            |peer, env| peer.poll_recv(env, stream, state, sink),
+            |progress| *progress == RecvProgress::Idle,
+        )
     }
 
     fn peek_digest(&self) -> Option<u64> {

@@ -248,9 +248,7 @@ impl Drop for Network {
             self.say_goodbye(Instant::now() + GOODBYE_TIMEOUT);
         }
         // Links hold the engine too. Their later calls must not reach memory that is about to be unmapped.
-        let mut engine = self.engine.lock();
-        engine.kill_queues();
-        engine.give_up_all();
+        self.engine.lock().give_up_all();
     }
 }
 

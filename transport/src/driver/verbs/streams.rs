@@ -84,7 +84,7 @@ impl Streams {
         self.places.iter_mut().flatten()
     }
 
-    /// Indices of open streams below the returned range's end; some may be closed.
+    /// Range that contains the indices of all open streams.
     pub(super) fn indices(&self) -> std::ops::Range<usize> {
         0..self.places.len()
     }

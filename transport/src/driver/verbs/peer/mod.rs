@@ -247,7 +247,7 @@ impl Peer {
     }
 
     /// Makes all queue pairs dead: devices do not access memory for them any more.
-    pub(super) fn kill_queues(&self) {
+    fn kill_queues(&self) {
         for queue in self.rails.iter().flat_map(Rail::queues) {
             // A queue pair that can't be made dead belongs to a device that is gone.
             let _ = queue.fail();
