@@ -3,9 +3,9 @@
 //! Outgoing payloads are queued and written as the socket takes them. Received bytes are kept until they form
 //! a frame. The server uses this from its event loop; a rank waits for its socket with `poll`.
 //!
-//! Where the job has a secret, a [`RecordLayer`] lies between frames and socket: no frame travels
-//! unencrypted, and no byte of an unauthenticated peer is parsed as a frame. Connections may share a queued
-//! payload; each seals it only when its socket can take it.
+//! A [`RecordLayer`] lies between frames and socket if the job has a secret: no frame travels unencrypted,
+//! and no byte of an unauthenticated peer is parsed as a frame. Connections may share a queued payload; each
+//! seals it only when its socket can take it.
 
 use super::{
     record_layer::{Decoded, RecordLayer},

@@ -14,7 +14,7 @@
 
 use rustix::{fd::AsFd, io, net::sockopt};
 use std::time::{Duration, Instant};
-use transport::driver::unanswered_for;
+use transport::driver::{Overdue, unanswered_for};
 
 /// Interval of [`SilenceCheck::is_silent`] checks while waiting.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(250);
@@ -43,8 +43,7 @@ pub(super) fn enable_keepalive(socket: impl AsFd, peer_timeout: Duration) -> io:
 /// State of the checks of one TCP connection.
 #[derive(Debug, Default)]
 pub(super) struct SilenceCheck {
-    /// Time of the first check that found the current answer overdue.
-    overdue_since: Option<Instant>,
+    overdue: Overdue,
 }
 
 impl SilenceCheck {
@@ -64,17 +63,8 @@ impl SilenceCheck {
 
     /// Judges the time for which an answer is overdue, if one is.
     fn judge(&mut self, overdue: Option<Duration>, timeout: Duration, now: Instant) -> bool {
-        let Some(overdue) = overdue else {
-            self.overdue_since = None;
-            return false;
-        };
-        let seen = now.saturating_duration_since(*self.overdue_since.get_or_insert(now));
-        if overdue < seen {
-            // An answer has come since.
-            self.overdue_since = Some(now);
-            return false;
-        }
-        overdue >= timeout && seen >= CONFIRMATION
+        let seen = self.overdue.look(overdue, now);
+        overdue >= Some(timeout) && seen >= Some(CONFIRMATION)
     }
 }
 

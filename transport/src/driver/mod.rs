@@ -30,4 +30,4 @@ pub use fallback::{Fallback, OnChoice};
 pub use host_memory::{HostMemory, SlabSource};
 #[cfg(target_vendor = "apple")]
 pub use peer_timeout::limit_retransmission;
-pub use peer_timeout::{PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, unanswered_for};
+pub use peer_timeout::{Overdue, PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, unanswered_for};

@@ -7,7 +7,7 @@
 //! The kernel fills a structure of integers, and reads an option, whose sizes it is given.
 
 use rustix::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Default time without an acknowledgement after which a host counts as gone.
 ///
@@ -54,6 +54,29 @@ pub fn unanswered_for(socket: impl AsFd) -> Option<Duration> {
     {
         let _ = socket;
         None
+    }
+}
+
+/// Time since which an answer of one peer has been overdue at every look.
+#[derive(Debug, Default)]
+pub struct Overdue {
+    since: Option<Instant>,
+}
+
+impl Overdue {
+    /// Takes in for how long an answer is overdue, as [`unanswered_for`] returns it. Returns for how long it
+    /// has been overdue at every look; `None` if it is not, or if an answer has come between two looks.
+    pub fn look(&mut self, overdue: Option<Duration>, now: Instant) -> Option<Duration> {
+        let Some(overdue) = overdue else {
+            self.since = None;
+            return None;
+        };
+        let seen = now.saturating_duration_since(*self.since.get_or_insert(now));
+        if overdue < seen {
+            self.since = Some(now);
+            return None;
+        }
+        Some(seen)
     }
 }
 

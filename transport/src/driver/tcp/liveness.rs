@@ -7,7 +7,7 @@
 //!
 //! The system probes an idle connection after a second (`SO_KEEPALIVE`).
 
-use super::super::unanswered_for;
+use super::super::{Overdue, unanswered_for};
 use rustix::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,7 @@ pub(super) struct LivenessCheck {
     empty_polls: u32,
     /// Time of the last check, or the first clock reading of this wait.
     last_check: Option<Instant>,
-    /// Time of the first check that found retransmitted bytes unanswered.
-    unanswered_since: Option<Instant>,
+    overdue: Overdue,
 }
 
 impl LivenessCheck {
@@ -55,20 +54,12 @@ impl LivenessCheck {
     /// Returns why the peer counts as dead, if its kernel has not answered retransmitted bytes for `timeout`.
     #[cold]
     pub(super) fn check(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> Option<String> {
-        let now = Instant::now();
-        let Some(overdue) = unanswered_for(socket) else {
-            self.unanswered_since = None;
-            return None;
-        };
-        let unanswered = now.saturating_duration_since(*self.unanswered_since.get_or_insert(now));
-        if overdue < unanswered {
-            self.unanswered_since = Some(now);
-            return None;
-        }
-        (unanswered >= timeout).then(|| {
+        let overdue = unanswered_for(socket);
+        let seen = self.overdue.look(overdue, Instant::now())?;
+        (seen >= timeout).then(|| {
             format!(
                 "no answer from its host for {:.1} s; check the cable and the host",
-                overdue.as_secs_f64()
+                overdue.unwrap_or(seen).as_secs_f64()
             )
         })
     }
