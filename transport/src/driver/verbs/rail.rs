@@ -378,7 +378,7 @@ impl Rail {
     pub(super) fn fence(&mut self) {
         // A queue pair that can't be made dead belongs to a device that is gone.
         for (queue, _) in &self.slot_queues {
-            let _ = queue.fail();
+            let _ = queue.stop();
         }
         self.fence_placed();
         self.handshake.fall();
@@ -387,7 +387,7 @@ impl Rail {
     /// Makes the placed queue dead.
     pub(super) fn fence_placed(&mut self) {
         if let Some(queue) = &self.placed {
-            let _ = queue.fail();
+            let _ = queue.stop();
         }
         self.placed_is_new = false;
     }
