@@ -1,6 +1,6 @@
 //! P2p between threads of one process.
 
-use crate::{parcel, random, scenarios};
+use crate::{random, scenarios};
 use proptest::prelude::*;
 use std::{
     sync::Barrier,
@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tbccl::{Communicator, Config, Error, P2p, Rank};
+use tbccl_cli::reference::parcel;
 
 pub(crate) fn config() -> Config {
     Config { slab_bytes: Some(256 << 20), ..Config::default() }
