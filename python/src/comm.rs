@@ -259,8 +259,8 @@ impl Communicator {
 
     /// Waits for issued calls, then closes this rank's part of the communicator.
     ///
-    /// Every further call raises an error; closing again does nothing. In a signal handler that has interrupted
-    /// a wait on this communicator, aborts it instead; it is closed when the wait has ended.
+    /// Every further call raises an error; closing again does nothing. In a signal handler that has
+    /// interrupted a wait on this communicator, aborts it instead; it is closed when the wait has ended.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         check_fork()?;
         if self.state.is_closed.swap(true, Relaxed) {

@@ -107,8 +107,8 @@ impl State {
 
     /// Runs work that uses the communicator on a thread of its own, and waits for it.
     ///
-    /// Aborts the communicator if a signal handler raises an exception meanwhile: this rank will skip the calls
-    /// that follow.
+    /// Aborts the communicator if a signal handler raises an exception meanwhile: this rank will skip the
+    /// calls that follow.
     ///
     /// # Errors
     /// The handler's exception; a `UsageError` in a forked child, or as [`State::check_not_in_call`].
@@ -221,8 +221,9 @@ impl Drop for State {
 #[cold]
 fn interrupted_call() -> PyErr {
     usage_error(
-        "a signal handler can't wait for a call of the communicator whose call it has interrupted: that call \
-         goes on when the handler returns; close() or abort() the communicator, or let the handler set a flag",
+        "a signal handler can't wait for a call of the communicator whose call it has interrupted: that \
+         call goes on when the handler returns; close() or abort() the communicator, or let the handler \
+         set a flag",
     )
 }
 
