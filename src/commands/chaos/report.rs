@@ -3,7 +3,7 @@
 use super::{
     CommandError,
     driver::Judged,
-    fault::{Actor, Fault, Kind},
+    fault::{Actor, Effect, Fault, Kind},
     oracle::Violation,
     plan::{Round, Wishes},
     print,
@@ -213,8 +213,16 @@ impl Summary {
         if kinds.is_empty() {
             self.by_fault.entry("none").or_default().add(judged);
         }
+        // Errors belong to the fault that may cause them.
+        let may_fail = |kind: &Kind| kind.row().effect != Effect::None;
+        let has_cause = kinds.iter().any(may_fail);
         for kind in kinds {
-            self.by_fault.entry(kind.name()).or_default().add(judged);
+            let tally = self.by_fault.entry(kind.name()).or_default();
+            if may_fail(&kind) || !has_cause {
+                tally.add(judged);
+            } else {
+                tally.rounds += 1;
+            }
         }
     }
 

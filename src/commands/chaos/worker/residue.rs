@@ -9,6 +9,9 @@ use std::{
 /// Time that threads and descriptors have to go after everything was closed.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
+/// Threads that the library keeps for the life of the process, with the sockets that belong to each.
+const SERVICES: [(&str, usize); 1] = [("tbccl-signals", 4)];
+
 /// Parts of the paths of mappings that belong to communicators.
 const MAPPINGS: [&str; 3] = ["memfd:", "/dev/shm/", "softrdma-"];
 
@@ -39,15 +42,22 @@ impl Baseline {
     }
 
     fn difference(&self) -> Vec<String> {
+        let (threads, mappings) = (threads(), mappings());
         let is_new = |(number, target): &(String, String)| self.descriptors.get(number) != Some(target);
-        let mut found: Vec<String> = descriptors()
+        let (sockets, mut found): (Vec<_>, Vec<_>) = descriptors()
             .into_iter()
             .filter(is_new)
             .map(|(number, target)| format!("descriptor {number} of {target}"))
-            .collect();
-        let (threads, mappings) = (threads(), mappings());
-        if threads.len() > self.threads {
-            found.push(format!("{} threads: {}", threads.len() - self.threads, threads.join(", ")));
+            .partition(|text| text.contains("socket:"));
+        let services: Vec<_> =
+            SERVICES.iter().filter(|(name, _)| threads.iter().any(|thread| thread == name)).collect();
+        let theirs = services.iter().map(|(_, sockets)| sockets).sum::<usize>();
+        if sockets.len() > theirs {
+            found.extend(sockets);
+        }
+        let more = threads.len().saturating_sub(self.threads + services.len());
+        if more > 0 {
+            found.push(format!("{more} threads: {}", threads.join(", ")));
         }
         if mappings.len() > self.mappings {
             found.push(format!("{} mappings, as {}", mappings.len() - self.mappings, mappings[0]));
