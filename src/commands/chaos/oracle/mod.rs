@@ -17,7 +17,7 @@ mod tests;
 
 use super::{
     account::{Account, Failed},
-    fault::{Effect, Fault},
+    fault::{Effect, Fault, Kind},
     plan::{Round, Work},
 };
 use serde::Serialize;
@@ -160,11 +160,12 @@ impl Observation<'_> {
             return Err(format!("failed {place} and names no culprit: {}", failed.text));
         }
         let late = Duration::from_micros(failed.took.min(failed.at.saturating_sub(cause)));
-        let slowed: Duration = self
-            .happened()
-            .filter(|(fault, _)| self.round.effect(fault) == Effect::None)
-            .map(|(fault, _)| fault.lasting)
-            .sum();
+        // A stopped process can't return, and a fault that fails no call may slow calls down.
+        let slows = |fault: &Fault| {
+            self.round.effect(fault) == Effect::None || (fault.kind == Kind::Stop && fault.rank == number)
+        };
+        let slowed: Duration =
+            self.happened().filter(|(fault, _)| slows(fault)).map(|(fault, _)| fault.lasting).sum();
         if late > self.round.timeout + GRACE + slowed {
             return Err(format!("failed {place} only after {late:?}: {}", failed.text));
         }

@@ -196,3 +196,16 @@ fn a_rank_that_failed_to_make_a_group_may_be_named_there() {
         assert_eq!(is_right, is_excused, "{observed:?}");
     }
 }
+
+#[test]
+fn a_stopped_process_may_report_its_error_when_it_runs_again() {
+    let round = round_with(Kind::Stop, 1);
+    let stopped = round.faults[0].lasting.as_micros() as u64;
+    for (number, is_in_time) in [(1, true), (0, false)] {
+        let mut accounts = accounts(&round);
+        let took = stopped + 4 * SECOND;
+        accounts[number].failures.push(failed(Some(0), SECOND + took, took, "rank 1 is outside"));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_in_time, "{verdict:?}");
+    }
+}

@@ -39,6 +39,9 @@ fn goes_with(kind: Kind, first: Kind) -> bool {
         // A rank that is being stopped does not come to its own fault.
         && !(first.row().actor == Actor::Rank && kind == Kind::Pause)
         && !(first.aims_at_cable() && kind.aims_at_cable())
+        // Both ends of a cable make new connections, in less time than ranks may be stopped.
+        && !(first.aims_at_cable() && takes_time(kind))
+        && !(kind.aims_at_cable() && takes_time(first))
 }
 
 /// Returns a fault whose place is not chosen yet.
