@@ -3,6 +3,9 @@
 use serde_json::Value;
 use std::process::Output;
 
+/// Faults of the campaign over software devices: those of cables and devices, and the end of a rank.
+const DEVICE_FAULTS: &str = "kill,pause,abort,loss,corruption,reorder,bandwidth,unplug,port,address";
+
 /// Runs a campaign.
 fn chaos(args: &[&str]) -> Output {
     let mut command = support::tbccl_with_software_device();
@@ -10,9 +13,9 @@ fn chaos(args: &[&str]) -> Output {
 }
 
 /// Runs a campaign of a third of a minute that violates no rule; returns its summary.
-fn campaign(seed: &str, transports: &str) -> Value {
+fn campaign(seed: &str, transports: &str, faults: &[&str]) -> Value {
     let args = ["--minutes", "0.33", "--seed", seed, "--transport", transports, "--json", "-"];
-    let output = chaos(&args);
+    let output = chaos(&[&args, faults].concat());
     let lines: Vec<Value> = String::from_utf8_lossy(&output.stdout)
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
@@ -29,14 +32,14 @@ fn campaign(seed: &str, transports: &str) -> Value {
 
 #[test]
 fn a_campaign_over_shared_memory_and_tcp_finds_nothing() {
-    let summary = campaign("1", "shm,tcp,shm+tcp");
+    let summary = campaign("1", "shm,tcp,shm+tcp", &[]);
     assert!(summary["rounds"].as_u64().is_some_and(|rounds| rounds >= 3), "{summary}");
     assert_eq!(summary["failing_rounds"], 0);
 }
 
 #[test]
 fn a_campaign_over_software_devices_finds_nothing() {
-    let summary = campaign("1", "verbs,shm+verbs");
+    let summary = campaign("1", "verbs,shm+verbs", &["--faults", DEVICE_FAULTS]);
     assert!(summary["rounds"].as_u64().is_some_and(|rounds| rounds >= 3), "{summary}");
 }
 
