@@ -128,7 +128,9 @@ fn on_several_cables(place: &Place) -> bool {
 }
 
 macro_rules! table {
-    ($($kind:ident $name:literal $actor:ident $effect:ident $lasting:ident ($possible:expr) $about:literal;)*) => {
+    ($(
+        $kind:ident $name:literal $actor:ident $effect:ident $lasting:ident ($possible:expr) $about:literal;
+    )*) => {
         /// All kinds of faults.
         pub(super) const TABLE: &[Row] = &[$(Row {
             kind: Kind::$kind,
@@ -174,7 +176,7 @@ table! {
     QueuePair "queue-pair" Driver None Moment (on_devices) "the queue pairs of a device fail";
     Silence "silence" Driver None Moment (on_devices) "the connections of a device stop without an error";
     Overflow "overflow" Driver Fails Moment (on_devices) "the completion queues of a device overflow";
-    Stall "stall" Driver None Short (on_devices) "the device of a node does nothing for less than the time limit";
+    Stall "stall" Driver None Short (on_devices) "the devices of a node do nothing for a while";
     Address "address" Driver None Moment (on_devices) "the address of a port moves in its table";
 }
 

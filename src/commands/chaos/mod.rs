@@ -90,7 +90,12 @@ pub(crate) struct Args {
     round: Option<u32>,
 
     /// Run each round this many times
-    #[arg(long, value_name = "TIMES", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "TIMES",
+        default_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     times: u32,
 
     /// Time limit of calls in seconds
