@@ -1,5 +1,5 @@
-//! Test harness: feeds arbitrary bytes to both ends of a connection, for property tests and the fuzz targets
-//! under `fuzz/`.
+//! Test harness: feeds arbitrary bytes to both ends of a connection and to the client of PyTorch's store, for
+//! property tests and the fuzz targets under `fuzz/`.
 //!
 //! Each function takes any bytes and asserts the invariants that hold for all of them.
 
@@ -11,7 +11,7 @@ use super::{
     socket::Socket,
 };
 use std::{
-    io::Write,
+    io::{self, Read, Write},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -78,10 +78,14 @@ pub fn feed_rank(bytes: &[u8]) {
     }
 }
 
-/// Feeds the record layer of a TCP connection with bytes of an unauthenticated peer.
+/// Feeds the record layer of a TCP connection, at either end, with bytes of an unauthenticated peer.
 pub fn feed_handshake(bytes: &[u8]) {
     let secret = Secret::from_bytes([7; 32]);
-    let mut record_layer = RecordLayer::responder(&secret).expect("random numbers");
+    feed_record_layer(RecordLayer::responder(&secret).expect("random numbers"), bytes);
+    feed_record_layer(RecordLayer::initiator(&secret).expect("random numbers"), bytes);
+}
+
+fn feed_record_layer(mut record_layer: RecordLayer, bytes: &[u8]) {
     let (mut plain, mut answer, mut done) = (Vec::new(), Vec::new(), 0);
     while let Ok(Decoded::Bytes(len)) = record_layer.open(&bytes[done..], &mut plain, &mut answer) {
         assert!(len > 0 && done + len <= bytes.len());
@@ -102,7 +106,46 @@ pub fn parse_addresses(bytes: &[u8]) {
             "what is written can be read"
         );
     }
-    if let Ok(bytes) = bytes.try_into() {
-        let _ = super::UniqueId::from_bytes(bytes).map(|id| format!("{id:?}"));
+    if let Ok(bytes) = bytes.try_into()
+        && let Ok(id) = super::UniqueId::from_bytes(bytes)
+    {
+        assert_eq!(id.as_bytes(), &bytes);
+        assert!(!format!("{id:?}").is_empty());
+    }
+    let _ = super::UniqueId::from_bytes(with_checksum(bytes)).map(|id| format!("{id:?}"));
+}
+
+/// Returns the bytes as a unique id whose checksum is right, so that a fuzzer gets past the checksum.
+fn with_checksum(bytes: &[u8]) -> [u8; super::UniqueId::BYTES] {
+    let mut id = [0; super::UniqueId::BYTES];
+    let len = bytes.len().min(id.len());
+    id[..len].copy_from_slice(&bytes[..len]);
+    super::unique_id::seal(&mut id);
+    id
+}
+
+/// A store whose answers are given, and which ignores queries.
+struct Answers<'a>(&'a [u8]);
+
+impl Read for Answers<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Answers<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Feeds a rank with the answers of PyTorch's store, or of whatever listens in its place.
+pub fn feed_store_client(answers: &[u8]) {
+    if let Some(connect_spec) = super::identity::read_store(Answers(answers)) {
+        assert!(!connect_spec.addresses.is_empty() && connect_spec.secret.is_some());
     }
 }

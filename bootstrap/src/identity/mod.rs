@@ -16,6 +16,8 @@ mod store;
 mod tests;
 
 pub use resolve::Resolved;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use resolve::read_store;
 
 use crate::{
     Secret,

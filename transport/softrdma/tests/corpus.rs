@@ -1,0 +1,9 @@
+//! Fabric files: inputs that fuzzing has found are replayed.
+
+#[path = "../../../fuzz/src/fabric.rs"]
+mod fabric;
+
+#[test]
+fn fabric_files_are_replayed() {
+    support::replay("fabric_file", fabric::parse_fabric);
+}
