@@ -27,13 +27,12 @@ use crate::{
     error::{Error, PeerName, Place},
 };
 use bootstrap::Word;
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-    fence,
-};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use topology::Rank;
-use transport::{Board, TransportError};
+use transport::{
+    Board, TransportError,
+    sync::{AtomicU64, fence, sleep},
+};
 
 const ENTERED: usize = 0;
 const FINISHED: usize = 1;
@@ -277,7 +276,7 @@ impl Agreement {
             if words[FAILURE + 1].load(Acquire) != 0 {
                 return Some(read_failure(words));
             }
-            std::thread::sleep(std::time::Duration::from_micros(100));
+            sleep(std::time::Duration::from_micros(100));
         }
         Some(Failure::Failed {
             rank: Rank((claim - 1) as u32),
@@ -371,7 +370,10 @@ fn read_text(words: &[AtomicU64]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::call::CallKind;
