@@ -55,8 +55,36 @@ fn loom_a_rank_that_has_entered_a_call_shows_that_call() {
     });
 }
 
+/// Messages to different peers have equal numbers.
+#[test]
+fn loom_a_message_is_read_whole_where_the_next_one_has_the_same_number() {
+    explore_with("the line of messages that is written while it is read", 3, || {
+        let [writer, reader] = pair();
+        let message = |peer: u32| CallRecord {
+            kind: CallKind::Send,
+            count: peer.into(),
+            root: Rank(peer),
+            ..record(1)
+        };
+        let other = thread::spawn(move || {
+            writer.enter_message(&message(1));
+            writer.enter_message(&message(2));
+        });
+        let words = reader.boards[0].words();
+        let seen = read_line(line(words, MESSAGE));
+        assert!(seen.is_none_or(|seen| seen == message(1) || seen == message(2)), "a torn message: {seen:?}");
+        other.join().expect("a rank");
+    });
+}
+
 fn failure(rank: u32) -> Failure {
     Failure::Died { rank: Rank(rank), how: "x".repeat(rank as usize + 1) }
+}
+
+/// Returns the words in which the rendezvous reports the failure of rank 0.
+fn reported() -> Vec<Word> {
+    let [rank, _] = pair();
+    rank.failure_words(&failure(0))
 }
 
 #[test]
@@ -66,6 +94,36 @@ fn loom_the_first_failure_holds_on_all_ranks() {
         let other = thread::spawn(move || b.raise(failure(1)));
         let ours = a.raise(failure(0));
         assert_eq!(ours, other.join().expect("a rank"), "ranks report different failures");
+    });
+}
+
+/// The thread that makes calls enters the failure that the rendezvous reports, while another thread of the
+/// rank asks for it.
+#[test]
+fn loom_a_failure_that_the_rendezvous_reports_is_whole_for_other_threads() {
+    let words = reported();
+    explore_with("a failure that is entered while it is read", 3, move || {
+        let mirrored = Agreement::mirrored(Rank(1), 2).expect("memory");
+        let asked = mirrored.clone();
+        let other = thread::spawn(move || asked.failure());
+        mirrored.enter_failure(&words);
+        let seen = other.join().expect("another thread");
+        assert!(seen.is_none_or(|seen| seen == failure(0)), "a torn failure");
+        assert_eq!(mirrored.failure(), Some(failure(0)));
+    });
+}
+
+/// A thread that has failed by itself keeps its failure when the rendezvous reports another one.
+#[test]
+fn loom_a_failure_does_not_change_once_it_was_seen() {
+    let words = reported();
+    explore_with("a failure that is entered after another one", 2, move || {
+        let mirrored = Agreement::mirrored(Rank(1), 2).expect("memory");
+        mirrored.raise(failure(1));
+        let asked = mirrored.clone();
+        let other = thread::spawn(move || asked.failure());
+        mirrored.enter_failure(&words);
+        assert_eq!(other.join().expect("another thread"), Some(failure(1)));
     });
 }
 
