@@ -90,8 +90,12 @@ if _native.__version__ != __version__:
         f"{_native.__version__}: install the package anew"
     )
 
-_lock = threading.Lock()
+#: Held while a communicator is made. Reentrant, since a signal handler may run meanwhile and make another
+#: one.
+_lock = threading.RLock()
 _default: Communicator | None = None
+#: Whether `init` is joining the launcher's job.
+_is_joining = False
 
 
 def unique_id() -> bytes:
@@ -147,13 +151,13 @@ def init(
     Raises:
         InvalidArgumentError: `uid` without `rank` and `size`, the reverse, or an invalid value.
         UnknownNameError: An option has an unknown name or value.
-        UsageError: `init` was called before without `uid` and that communicator is open, or the process was
-            forked from one with communicators.
+        UsageError: `init` was called before without `uid` and that communicator is open or being made, or the
+            process was forked from one with communicators.
         BootstrapError: The launcher's variables are incomplete, or some ranks did not join within `timeout`;
             the message names the missing ranks.
         TransportError: A link to another rank cannot be set up.
     """
-    global _default
+    global _default, _is_joining
     with _lock:
         if uid is not None:
             if rank is None or size is None:
@@ -170,8 +174,14 @@ def init(
                     "another communicator of the same ranks",
                     code=5,
                 )
+            if _is_joining:
+                raise UsageError("a signal handler can't call tbccl.init() while it is in progress", code=5)
             texts = None if options is None else {name: str(value) for name, value in options.items()}
-            comm = Communicator(_native.join_from_env(timeout, texts, mail))
+            _is_joining = True
+            try:
+                comm = Communicator(_native.join_from_env(timeout, texts, mail))
+            finally:
+                _is_joining = False
             comm.is_of_launcher = True
         if _default is None or _default.is_closed:
             _default = comm

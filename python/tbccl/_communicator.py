@@ -37,6 +37,12 @@ class Communicator(_native.Communicator, Collectives):
     Python's global interpreter lock. Ctrl-C during a call raises KeyboardInterrupt and aborts the
     communicator, since this rank can no longer do its part.
 
+    Signal handlers: Python runs them on its main thread, also while that thread waits in a call, which goes
+    on when the handler has returned. `close` then aborts the communicator of that call. Other methods that
+    would wait for an interrupted blocking call raise UsageError: blocking calls, `Work.wait` of collectives,
+    `split`, `shrink`, `grow`, `grow_id` and `empty`. Messages, `_async` forms, queries and other
+    communicators work as ever.
+
     Errors: Every call raises a subclass of `tbccl.Error` when it fails. An invalid argument
     (InvalidArgumentError) leaves the communicator usable. Any other failure of a collective ends the
     communicator on all ranks: later calls raise as well.

@@ -35,6 +35,8 @@ class Work(Generic[T]):
             True if the call is done, False if it is still in progress after `timeout`.
 
         Raises:
+            UsageError: A signal handler waits for a collective in the midst of a blocking call on the
+                communicator.
             Error: The call failed. Each later `wait`, `done` or `result` raises the same error.
         """
         return self._request.wait(timeout)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from tbccl import TimeoutError
+from tbccl import Error, TimeoutError
 
 if TYPE_CHECKING:
     from .group import ProcessGroup
@@ -88,6 +88,7 @@ class Work(dist.Work):
 
         Raises:
             tbccl.TimeoutError: The call is not done within ``timeout``. It goes on.
+            tbccl.UsageError: A signal handler waits for it in the midst of a blocking call of the group.
             tbccl.Error: The call failed.
         """
         request = self._request
@@ -95,8 +96,10 @@ class Work(dist.Work):
             limit = seconds(timeout)
             try:
                 done = request.wait(limit)
-            except Exception as error:
-                self._complete(request, error)
+            except Error:
+                # An exception of a signal handler ends the wait only: the call may still use its memory.
+                if not self.is_completed() or self._error is None:
+                    raise
             else:
                 if not done:
                     raise TimeoutError(f"Operation timed out! It is still in progress after {limit:g} s")

@@ -306,10 +306,14 @@ impl Job {
         }
         match message {
             FromRank::Probed { obstacle } => self.probed(rank, obstacle),
+            // A rank that has reported need not wait for the others with its first contribution.
+            FromRank::Exchange { .. } if self.rank_states[rank as usize].probed.is_some() => {
+                self.contribute(rank, bytes, now)
+            }
             _ if !self.has_started() => {
                 Err(format!("rank {rank} sent a message before all ranks had started"))
             }
-            FromRank::Exchange { .. } => self.contribute(rank, bytes, now),
+            FromRank::Exchange { .. } => Err(format!("rank {rank} contributed without having started")),
             FromRank::SyncBoard { seen, words } => {
                 self.sync_board(rank, seen, &words);
                 Ok(())
@@ -344,7 +348,13 @@ impl Job {
         if self.has_started() {
             // All ranks have mapped all arenas. The memory has to end with the ranks, so the server drops its
             // descriptors.
-            self.rank_states.iter_mut().for_each(|state| (state.arena, state.deadline) = (None, None));
+            for state in &mut self.rank_states {
+                state.arena = None;
+                // Those that have contributed wait for the exchange.
+                if state.contribution.is_none() {
+                    state.deadline = None;
+                }
+            }
             let obstacle = self.rank_states.iter().find_map(|state| state.probed.clone().flatten());
             self.send_to_all(&FromServer::Go { obstacle });
         }
