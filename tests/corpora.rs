@@ -1,5 +1,6 @@
 //! Files that users write or programs measure: inputs that fuzzing has found are replayed.
 
+#[expect(unreachable_pub, reason = "fuzz targets use it, too")]
 #[path = "../fuzz/src/files.rs"]
 mod files;
 

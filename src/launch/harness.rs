@@ -35,7 +35,10 @@ where
     for piece in bytes.chunks(piece_bytes) {
         decoder.push(piece);
         is_greeted = is_greeted || decoder.skip_to_greeting();
-        while is_greeted {
+        if !is_greeted {
+            continue;
+        }
+        loop {
             match decoder.next::<F>() {
                 Ok(Some(frame)) => frames.push(frame),
                 Ok(None) => break,

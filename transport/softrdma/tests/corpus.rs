@@ -1,5 +1,6 @@
 //! Fabric files: inputs that fuzzing has found are replayed.
 
+#[expect(unreachable_pub, reason = "a fuzz target uses it, too")]
 #[path = "../../../fuzz/src/fabric.rs"]
 mod fabric;
 

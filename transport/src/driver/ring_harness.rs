@@ -117,7 +117,7 @@ pub fn feed(script: &[u8]) {
                 for index in 2..5 {
                     word(&ours, at + 8 * index).store(script.word(), Relaxed);
                 }
-                word(&ours, at).store(published + 1 & 0xffff_ffff | kind << 32 | len << 40, Relaxed);
+                word(&ours, at).store((published + 1) & 0xffff_ffff | kind << 32 | len << 40, Relaxed);
                 published += 1;
             }
             1 => {
@@ -128,7 +128,7 @@ pub fn feed(script: &[u8]) {
                 for (index, value) in words.into_iter().enumerate() {
                     word(&ours, at + 8 * (1 + index)).store(value, Relaxed);
                 }
-                word(&ours, at).store(published + 1 & 0xffff_ffff | 2 << 32, Relaxed);
+                word(&ours, at).store((published + 1) & 0xffff_ffff | 2 << 32, Relaxed);
                 published += 1;
             }
             2 => {

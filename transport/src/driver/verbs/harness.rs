@@ -238,7 +238,7 @@ impl Rig {
         let place = match slot.kind {
             RequestKind::Slot => {
                 let queue = usize::from(slot.queue);
-                Some((rail.slot(queue, slot.value), receives[queue].1))
+                Some((rail.slot(queue, slot.value), receives[queue].bytes))
             }
             RequestKind::Trailer => Some((rail.trailer_in(slot.value), FRAME_BYTES)),
             RequestKind::Sent | RequestKind::Piece => None,
