@@ -1,5 +1,5 @@
-//! Test harness: feeds arbitrary bytes to both ends of a connection and to the client of PyTorch's store, for
-//! property tests and the fuzz targets under `fuzz/`.
+//! Test harness: feeds arbitrary bytes to both ends of a connection, for property tests and the fuzz targets
+//! under `fuzz/`.
 //!
 //! Each function takes any bytes and asserts the invariants that hold for all of them.
 
@@ -11,7 +11,7 @@ use super::{
     socket::Socket,
 };
 use std::{
-    io::{self, Read, Write},
+    io::Write,
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -122,30 +122,4 @@ fn with_checksum(bytes: &[u8]) -> [u8; super::UniqueId::BYTES] {
     id[..len].copy_from_slice(&bytes[..len]);
     super::unique_id::seal(&mut id);
     id
-}
-
-/// A store whose answers are given, and which ignores queries.
-struct Answers<'a>(&'a [u8]);
-
-impl Read for Answers<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
-    }
-}
-
-impl Write for Answers<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Feeds a rank with the answers of PyTorch's store, or of whatever listens in its place.
-pub fn feed_store_client(answers: &[u8]) {
-    if let Some(connect_spec) = super::identity::read_store(Answers(answers)) {
-        assert!(!connect_spec.addresses.is_empty() && connect_spec.secret.is_some());
-    }
 }

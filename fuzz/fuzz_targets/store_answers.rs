@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| bootstrap::harness::feed_store_client(bytes));
+fuzz_target!(|bytes: &[u8]| bootstrap::feed_store_client(bytes));

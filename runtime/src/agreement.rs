@@ -18,8 +18,8 @@
 //! | 256..768 | the latest 64 collectives, one cache line each |
 //!
 //! A line is written as a sequence lock: stamp 0, words, stamp; readers accept it only if the stamp is the
-//! same before and after. Contents of a line have different stamps: the numbers of collectives, and a count of
-//! messages, whose own numbers count per pair.
+//! same before and after. Contents of a line have different stamps: the numbers of collectives, and a count
+//! of messages, whose own numbers count per pair.
 //!
 //! This module does not wait; the watch of a call decides which boards are read, and when.
 

@@ -8,6 +8,8 @@
 //! The environment is read once, before any socket is opened, into [`LaunchInfo`]. [`LaunchInfo::resolve`]
 //! turns it into an [`Identity`].
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod harness;
 mod launchers;
 mod mlx;
 mod resolve;
@@ -15,9 +17,9 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use resolve::Resolved;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use resolve::read_store;
+pub use harness::feed_store_client;
+pub use resolve::Resolved;
 
 use crate::{
     Secret,

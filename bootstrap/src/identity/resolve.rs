@@ -203,7 +203,7 @@ fn open_and_publish(
 /// Reads rank 0's entry from a store that is reached by a stream, as the other ranks do, and writes one, as
 /// rank 0 does.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn read_store(stream: impl io::Read + io::Write) -> Option<ConnectSpec> {
+pub(super) fn read_store(stream: impl io::Read + io::Write) -> Option<ConnectSpec> {
     let mut store = Store::over(stream);
     let value = store.get("key", Instant::now());
     let _ = store.set("key", b"value");

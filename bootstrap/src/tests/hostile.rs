@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        harness::{feed_handshake, feed_rank, feed_server, feed_store_client, parse_addresses},
+        harness::{feed_handshake, feed_rank, feed_server, parse_addresses},
         wire::{FromRank, FromServer, Word, encode},
     },
     *,
@@ -102,7 +102,6 @@ proptest! {
         feed_server(&bytes);
         feed_rank(&bytes);
         feed_handshake(&bytes);
-        feed_store_client(&bytes);
         parse_addresses(&bytes);
     }
 
@@ -127,5 +126,4 @@ fn what_fuzzing_has_found_is_replayed() {
     support::replay("bootstrap_server", feed_rank);
     support::replay("bootstrap_stranger", feed_handshake);
     support::replay("bootstrap_ways", parse_addresses);
-    support::replay("store_answers", feed_store_client);
 }
