@@ -273,8 +273,8 @@ impl SharedCommunicator {
         self.0.core.in_turn(|comm| comm.as_mut().map(work))?.ok_or_else(closed)
     }
 
-    /// Runs `work` on the communicator as [`SharedCommunicator::with`]; returns `None`, without running it, if
-    /// a call is in progress or queued.
+    /// Runs `work` on the communicator as [`SharedCommunicator::with`]; returns `None`, without running it,
+    /// if a call is in progress or queued.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] after the communicator is finalized.

@@ -2,15 +2,15 @@
 //!
 //! The model checker, Loom, runs a model once for each interleaving of its threads, up to a number of
 //! preemptions, and for each value that a load may see. It needs an object of its own for each atomic. Shared
-//! memory is made of zeroed pages, though, and its layout must be the production one. So an atomic here is the
-//! number in memory, and the model checker's object is found by the address of the number. Objects are made
-//! before a run begins, since all threads must see their first values; the first access takes one. The object
-//! holds the difference to the number in memory, which does not change. Outside of models the number itself is
-//! used.
+//! memory is made of zeroed pages, though, and its layout must be the production one. So an atomic here is
+//! the number in memory, and the model checker's object is found by the address of the number. Objects are
+//! made before a run begins, since all threads must see their first values; the first access takes one. The
+//! object holds the difference to the number in memory, which does not change. Outside of models the number
+//! itself is used.
 //!
 //! Loom treats a sequentially consistent access as one that only acquires and releases, but honors
-//! sequentially consistent fences. So such a store is followed by a fence, and a read-modify-write has a fence
-//! on either side, as in the instructions that compilers generate for x86-64.
+//! sequentially consistent fences. So such a store is followed by a fence, and a read-modify-write has a
+//! fence on either side, as in the instructions that compilers generate for x86-64.
 //!
 //! A wait with a time limit ends at once: callers must not depend on being woken.
 //!

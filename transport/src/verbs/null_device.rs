@@ -1,7 +1,7 @@
 //! A device that moves no bytes, as a verbs library of functions, for tests and fuzzing.
 //!
-//! Each thread has a device of its own, which notes the receives and sends that are posted to its queue pairs.
-//! The caller decides what completes. The library counts destroyed objects.
+//! Each thread has a device of its own, which notes the receives and sends that are posted to its queue
+//! pairs. The caller decides what completes. The library counts destroyed objects.
 //!
 //! # Safety
 //! The functions have the types of the verbs functions. Each object is a boxed structure of zeroes, which is

@@ -58,8 +58,8 @@ fn send(link: &mut MatchAckLink, state: SendState, number: u64) {
     }
 }
 
-/// The sender of a confirmed message sees the acts of the receiver before it asked for the message; an earlier
-/// message's confirmation does not confirm a later one.
+/// The sender of a confirmed message sees the acts of the receiver before it asked for the message; an
+/// earlier message's confirmation does not confirm a later one.
 #[test]
 fn loom_a_confirmed_message_was_matched() {
     explore_with("a confirmed message behind another one", 3, || {

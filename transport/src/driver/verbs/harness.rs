@@ -1,8 +1,8 @@
 //! Messages of a hostile peer in receive slots, for tests and the fuzz target `verbs_messages` under `fuzz/`.
 //!
-//! A script fills slots, completes requests of a device that moves no bytes, and makes calls on the streams to
-//! the peer. The peer is driven as usual, is given up because of an error, or does nothing; memory outside of
-//! the destinations of receives stays as it is.
+//! A script fills slots, completes requests of a device that moves no bytes, and makes calls on the streams
+//! to the peer. The peer is driven as usual, is given up because of an error, or does nothing; memory outside
+//! of the destinations of receives stays as it is.
 
 use super::{
     VerbsConfig,
