@@ -8,7 +8,7 @@
 //! these 836 thousand cases 18 thousand run over each transport (`choice`, where a test counts them):
 //!
 //! - all of: algorithm × in place or not × ranks × count, each with one type, operation and segmentation; but
-//! 65537 elements on every third number of ranks only;
+//!   65537 elements on every third number of ranks only;
 //! - all of: call × type × operation × ranks, by the library's choice, each with one count and place;
 //! - all of: algorithm × type × operation, each with one number of ranks, count, place and segmentation;
 //! - of all others a sample of one in 1024, and one in 8192 of those with 65537 elements.
