@@ -415,8 +415,8 @@ class ProcessGroup(
         """Waits for the issued calls, then closes this rank's part of the group. It does not wait for
         messages.
 
-        In a signal handler that has interrupted a wait on the group, aborts the group instead. The wait raises
-        an error, and closes the group when it ends.
+        In a signal handler that has interrupted a wait on the group, aborts the group instead. The wait
+        raises an error, and closes the group when it ends.
         """
         if self._closed:
             return

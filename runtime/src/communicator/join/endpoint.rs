@@ -16,7 +16,7 @@ use bootstrap::{Connection, Identity, Joined, ReconnectListener};
 use topology::{Rank, Reach};
 use transport::{TransportError, driver::Endpoint};
 
-/// What ranks report at the start: they do not read each other's memory through arenas of the rendezvous.
+/// Obstacle that ranks report at the start, since they do not map each other's arenas.
 const NO_MEMORY: &str = "there is no memory in common";
 
 /// Joins over an endpoint, or reports to the other ranks why it could not be opened.
