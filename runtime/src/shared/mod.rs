@@ -20,6 +20,8 @@ mod queue;
 
 pub use biased_lock::{BiasedGuard, BiasedLock};
 pub use pending::Pending;
+#[doc(hidden)]
+pub use transport::sync;
 
 use crate::{
     communicator::{CallByAddress, CallOptions, Communicator, Control, RawCall, Stats, closed},
