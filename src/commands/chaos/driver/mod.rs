@@ -23,6 +23,7 @@ pub(super) use system::adopt_orphans;
 use super::{
     CommandError,
     account::{Account, now},
+    fault::Effect,
     oracle::{End, Observation, Verdict, judge},
     plan::{Round, Wishes},
     worker::GO,
@@ -118,6 +119,8 @@ impl Driver<'_> {
         self.injector.heal()?;
         self.let_go()?;
         self.watch(2 * self.round.timeout + CLOSING_TIME, Driver::is_over)?;
+        // A process may have reported between the latest look at its file and its end.
+        self.update()?;
         for number in 0..self.round.processes() {
             if !self.is_over(number) {
                 self.ends[number as usize] = End::Stuck;
@@ -180,7 +183,15 @@ impl Driver<'_> {
 
     /// Lets the processes that live make the next communicator.
     fn let_go(&self) -> Result<(), CommandError> {
-        let lost: Vec<u32> = (0..self.round.ranks).filter(|number| self.has_ended(*number)).collect();
+        let times = self.injector.times(&self.accounts);
+        let happened = self.round.faults.iter().zip(times).filter(|(_, at)| at.is_some());
+        // A process may live for a moment after the signal that kills it.
+        let ended: Vec<u32> = happened
+            .filter(|(fault, _)| self.round.effect(fault) == Effect::Ends)
+            .flat_map(|(fault, _)| self.round.culprits(fault))
+            .collect();
+        let is_lost = |number: &u32| ended.contains(number) || self.has_ended(*number);
+        let lost: Vec<u32> = (0..self.round.ranks).filter(is_lost).collect();
         let draft = self.folder.join("go.draft");
         let written = fs::write(&draft, serde_json::to_string(&lost).unwrap_or_default())
             .and_then(|()| fs::rename(&draft, self.folder.join(GO)));

@@ -277,9 +277,9 @@ impl Observation<'_> {
     }
 }
 
-/// Whether a text lists this rank among those that have not joined.
+/// Whether a text lists this rank among those that have not joined, or not sent their addresses, in time.
 fn is_listed(text: &str, rank: u32) -> bool {
-    let list = text.split_once("have not joined in time: ").and_then(|(_, rest)| rest.split(';').next());
+    let list = text.split_once(" in time: ").and_then(|(_, rest)| rest.split(';').next());
     list.is_some_and(|list| list.split(", ").any(|number| number.parse() == Ok(rank)))
 }
 

@@ -115,6 +115,7 @@ fn an_error_names_the_rank_or_the_process_of_the_fault() {
         ("rank 1 failed", true),
         ("the link to process 1001 on host", true),
         ("these ranks have not joined in time: 0, 1; start them", true),
+        ("these ranks have joined, but not sent their addresses in time: 1; allow more", true),
         ("these ranks have not joined in time: 0, 11; start them", false),
         ("rank 10 failed", false),
         ("frank 1", false),
