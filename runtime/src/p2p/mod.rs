@@ -23,6 +23,7 @@
 //! | `state`, `request` | one request: its state, and the program's handle |
 //! | `progress` | the thread that progresses messages while no thread waits |
 //! | `parker` | short sleeps of waiting threads |
+//! | `harness` | in tests and fuzzing: frames of a hostile peer |
 //!
 //! As on a communicator, the first error stays, and ends the messages of all ranks. A message longer than its
 //! receive is the exception: that error belongs to the receive alone.
@@ -35,6 +36,8 @@
 mod eager;
 mod engine;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod matching;
 mod parker;
 mod peer;

@@ -20,6 +20,8 @@ mod queue;
 
 pub use biased_lock::{BiasedGuard, BiasedLock};
 pub use pending::Pending;
+#[doc(hidden)]
+pub use transport::sync;
 
 use crate::{
     communicator::{CallByAddress, CallOptions, Communicator, Control, RawCall, Stats, closed},
@@ -271,8 +273,8 @@ impl SharedCommunicator {
         self.0.core.in_turn(|comm| comm.as_mut().map(work))?.ok_or_else(closed)
     }
 
-    /// Runs `work` on the communicator as [`SharedCommunicator::with`]; returns `None`, without running it, if
-    /// a call is in progress or queued.
+    /// Runs `work` on the communicator as [`SharedCommunicator::with`]; returns `None`, without running it,
+    /// if a call is in progress or queued.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] after the communicator is finalized.
