@@ -212,3 +212,26 @@ pub(crate) fn grow(mut comm: Communicator) {
     });
     print_message("grown", name, "");
 }
+
+/// Grows a communicator of two ranks, of which the second one does not call it in time.
+pub(crate) fn grow_alone(mut comm: Communicator) {
+    let name = comm.rank().0;
+    if name == 1 {
+        std::thread::sleep(config().timeout + Duration::from_secs(1));
+        return print_message("late", name, "");
+    }
+    let id = comm.grow_id().expect("a rendezvous");
+    let (grown, newcomer) = std::thread::scope(|scope| {
+        let newcomer = scope.spawn(|| Communicator::from_unique_id(&id, 2, 3, &config()).map(drop));
+        let grown = comm.grow(Some(&id), 3, &config()).map(drop);
+        (grown, newcomer.join().expect("no panic"))
+    });
+    let grown = grown.expect_err("a rank is missing").to_string();
+    assert!(grown.contains("1 (process "), "{grown}");
+    let newcomer = newcomer.expect_err("nobody else comes").to_string();
+    assert!(newcomer.contains("can't grow") && newcomer.contains("1 (process "), "{newcomer}");
+    let began = Instant::now();
+    let again = comm.barrier().expect_err("the communicator has failed").to_string();
+    assert!(began.elapsed() < Duration::from_secs(1) && again.contains("1 (process "), "{again}");
+    print_message("alone", name, "");
+}
