@@ -216,8 +216,8 @@ impl UniqueId {
         Ok((connect_spec, at.map(|at| open.swap_remove(at).1)))
     }
 
-    /// Closes the rendezvous, if it runs in this process and no rank of this process has joined it. Ranks that
-    /// wait there are told the reason.
+    /// Closes the rendezvous, if it runs in this process and no rank of this process has joined it. Ranks
+    /// that wait there are told the reason.
     pub fn discard(&self, why: &str) {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let server = open.iter().position(|(id, _)| id == self).map(|at| open.swap_remove(at).1);

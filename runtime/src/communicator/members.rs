@@ -63,8 +63,8 @@ impl Communicator {
 
     /// Creates an id with which new ranks join: one rank creates it, passes it to [`Communicator::grow`], and
     /// to the new ranks. It opens a rendezvous in this process, which must live as long as the new
-    /// communicator. The rendezvous is closed when that `grow` fails, or when this communicator is closed before
-    /// it.
+    /// communicator. The rendezvous is closed when that `grow` fails, or when this communicator is closed
+    /// before it.
     ///
     /// # Errors
     /// As for [`UniqueId::create`].
@@ -88,8 +88,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the communicator would not grow, or not exactly one rank passes an id;
-    /// otherwise as for [`Communicator::from_unique_id`]. If ranks do not call it in time, this communicator has
-    /// failed.
+    /// otherwise as for [`Communicator::from_unique_id`]. If ranks do not call it in time, this communicator
+    /// has failed.
     pub fn grow(&mut self, id: Option<&UniqueId>, size: u32, config: &Config) -> Result<Communicator> {
         let grown = self.grow_by(id, size, config);
         if let Some(id) = id {
@@ -109,7 +109,7 @@ impl Communicator {
         let heard = self.exchange_over_bootstrap(&said).or_else(|error| match self.failed {
             Some(_) => Err(error),
             // The rendezvous has ended the connections of the ranks that waited.
-            None => self.fail(error).map(|()| Vec::new()),
+            None => self.fail(self.not_called(error)).map(|()| Vec::new()),
         })?;
         let mut given = heard.into_iter().filter(|said| !said.is_empty());
         let (Some(bytes), None) = (given.next(), given.next()) else {
@@ -120,12 +120,27 @@ impl Communicator {
         Communicator::from_unique_id(&id, self.rank().0, size, config)
     }
 
+    /// Names the ranks that did not call `grow` in an error of the exchange.
+    fn not_called(&self, error: Error) -> Error {
+        let Error::Absent { ranks, .. } = error else { return error };
+        let names: Vec<String> = ranks
+            .iter()
+            .filter_map(|rank| self.peers.names.get(rank.index()))
+            .map(ToString::to_string)
+            .collect();
+        let why = format!(
+            "these ranks have not called `grow` in time: {}; allow more time with TBCCL_TIMEOUT",
+            names.join(", ")
+        );
+        Error::Absent { ranks, why }
+    }
+
     /// Exchanges messages by rank, each the bytes of an id or empty, over the bootstrap's connections. They
     /// do not travel over links, which could be eavesdropped on.
     fn exchange_over_bootstrap(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
         if matches!(self.rejoin, Rejoin::Processes(_)) {
             let connection = self.peers.connection.as_mut().ok_or(Error::LauncherGone)?;
-            return Ok(connection.exchange(said)?);
+            return Ok(connection.exchange_in_call(said)?);
         }
         // Threads of one process use its memory.
         let mut word = [0; 1 + UniqueId::BYTES];

@@ -129,12 +129,12 @@ fn a_communicator_grows_by_ranks_that_have_an_id() {
     }
 }
 
-/// Once, the ranks that had waited found their rendezvous closed and the communicator working, and the new ranks
-/// were told that a launcher had ended.
+/// Once, the ranks that had waited found their rendezvous closed and the communicator working, and the new
+/// ranks were told that a launcher had ended.
 #[test]
 fn a_communicator_that_can_not_grow_has_failed_and_tells_the_new_ranks_why() {
     for transport in ["shm", "tcp"] {
-        let done = job(2, "grow_alone", &[("TBCCL_TRANSPORT", transport), ("TBCCL_TIMEOUT", "2")]).finish();
-        all_say(&done, "alone", 1);
+        let done = job(3, "grow_alone", &[("TBCCL_TRANSPORT", transport), ("TBCCL_TIMEOUT", "2")]).finish();
+        all_say(&done, "alone", 3);
     }
 }

@@ -422,8 +422,8 @@ impl Job {
         }
     }
 
-    /// Refuses the job because its rendezvous ends, unless it runs: for the reason `why`, if there is one. Ranks
-    /// that have not begun an exchange would otherwise wait for it, and not learn why it fails.
+    /// Refuses the job because its rendezvous ends, unless it runs: for the reason `why`, if there is one.
+    /// Ranks that have not begun an exchange would otherwise wait for it, and not learn why it fails.
     pub(super) fn end(&mut self, why: Option<&str>) {
         let is_running = self.has_started() && self.contributed == 0 && self.refused.is_none();
         if is_running {

@@ -1,4 +1,8 @@
 //! Processes that share a folder, all played by the test.
+//!
+//! # Safety
+//! A child that a test forks makes assertions and ends. It takes no lock that another thread may hold but
+//! those of the allocator, which the C library makes usable in children.
 
 use super::{
     Completion, Directory, Process, Pushed, QueueKind, Unreached,
@@ -265,7 +269,7 @@ fn pages_of_a_slots_next_user_are_not_taken_for_those_of_the_last() {
     assert!(peer.pages(view).is_ok());
 }
 
-/// A program may open so many files that no other process can be looked up. Those are not dead then: what they
+/// Processes that can't be looked up, because the program has opened too many files, are not dead: what they
 /// hold must not be repaired, and their memory is reached once there are descriptors again.
 #[test]
 fn processes_are_not_dead_because_this_one_has_no_descriptors() {
@@ -287,8 +291,7 @@ fn processes_are_not_dead_because_this_one_has_no_descriptors() {
 
 /// Runs assertions in a child process, whose limits are its own.
 fn in_child(asserts: impl FnOnce()) {
-    // SAFETY: the child calls `asserts` and ends; it takes no lock that another thread may hold but those of
-    // the allocator, which the C library makes usable in children.
+    // SAFETY: see the module.
     match unsafe { libc::fork() } {
         0 => {
             let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(asserts)).is_ok();

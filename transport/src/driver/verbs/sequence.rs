@@ -3,8 +3,8 @@
 //! The sending half keeps every message until it is acknowledged, and knows by which queue of which rail it
 //! was last sent. The receiving half accepts messages in any order within a window and hands them out in
 //! order. Queues of a rail keep their order, so a message is lost once a later one of the same queue has
-//! arrived. Selective acknowledgements tell the sender which ones have. It repeats those that are lost, and those
-//! that were sent by a rail that has fallen. After a timeout it repeats the last one of each route: the
+//! arrived. Selective acknowledgements tell the sender which ones have. It repeats those that are lost, and
+//! those that were sent by a rail that has fallen. After a timeout it repeats the last one of each route: the
 //! acknowledgement of that one tells which of the others are lost. The peer may just not be running, and then
 //! nothing is. This is the tail loss probe of RFC 8985, section 7. If that does not help, it repeats all.
 //!

@@ -194,8 +194,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Asks for the acknowledgement of messages that were not acknowledged in time, then repeats the last ones,
-    /// then all of them, and asks for counters that may have been lost.
+    /// Asks for the acknowledgement of messages that were not acknowledged in time, then repeats the last
+    /// ones, then all of them, and asks for counters that may have been lost.
     pub(in crate::driver::verbs) fn retry(
         &mut self,
         env: &mut Env<'_>,
