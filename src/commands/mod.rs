@@ -115,7 +115,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Ping(args) => ping::run(&args),
             Command::Tune(args) => tune::run(&args),
             Command::Fabric(args) => fabric::run(args),
-            Command::Agent(_) => agent::run(),
+            Command::Agent(args) => agent::run(&args),
             Command::Rendezvous(args) => rendezvous::run(&args),
             Command::InstallMpirun(args) => install_mpirun::run(&args),
         },

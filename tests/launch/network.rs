@@ -274,12 +274,23 @@ impl Network {
 
     /// Kills the agent of a host.
     pub(crate) fn kill_agent(&self, host: usize) {
+        self.kill_named(host, "tbccl");
+    }
+
+    /// Kills the keeper of a host's agent.
+    pub(crate) fn kill_keeper(&self, host: usize) {
+        self.kill_named(host, "tbccl-keeper");
+    }
+
+    /// Kills the one process of a host with this name that runs `tbccl agent`.
+    fn kill_named(&self, host: usize, name: &str) {
         let is_agent = |pid: &String| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.starts_with(super::TBCCL.as_bytes()) && line.ends_with(b"\0agent\0")
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            line.starts_with(super::TBCCL.as_bytes()) && line.ends_with(b"\0agent\0") && comm.trim() == name
         };
         let pids: Vec<String> = self.processes(host).into_iter().filter(is_agent).collect();
-        assert_eq!(pids.len(), 1, "one agent");
+        assert_eq!(pids.len(), 1, "one {name}");
         assert!(Command::new("/bin/kill").arg("-KILL").args(pids).status().expect("kill").success());
     }
 

@@ -22,7 +22,7 @@ mod wiring;
 
 pub use fabric::FabricJob;
 pub use message::{Message, messages_of, milliseconds};
-pub use process::{Finished, Mark, Process, eventually, with_default_signals};
+pub use process::{Finished, Mark, Process, children_of, eventually, with_default_signals};
 pub use programs::{
     rank_arguments, rank_arguments_of, rank_command_of, tbccl, tbccl_path, tbccl_with_software_device,
 };

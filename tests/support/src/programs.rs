@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Variables that would lead a program to another software device, or to another job.
-const FOREIGN: [&str; 16] = [
+const FOREIGN: [&str; 17] = [
     "LD_PRELOAD",
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",
@@ -19,6 +19,7 @@ const FOREIGN: [&str; 16] = [
     "SOFTRDMA_LIB",
     "SOFTRDMA_NODE",
     "TBCCL_BOOTSTRAP",
+    "TBCCL_JOB",
     "TBCCL_RANK",
     "TBCCL_ROOT",
     "TBCCL_SECRET",
