@@ -15,6 +15,7 @@
 //! | `environment` | environment variables of a rank |
 //! | `error` | errors of starting a job |
 //! | `frame` | frames between the launcher and the agents |
+//! | `harness` | in tests and fuzzing: arbitrary bytes for both ends of a connection |
 //! | `hosts` | ranks on all hosts |
 //! | `lines` | splits output into tagged lines |
 //! | `machine` | cores and binding |
@@ -43,6 +44,8 @@ mod ending;
 mod environment;
 mod error;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod hosts;
 mod lines;
 mod machine;
@@ -56,6 +59,8 @@ mod supervisor;
 
 pub use ended::Ended;
 pub use error::LaunchError;
+
+pub(crate) use spawn::in_own_group;
 
 use bootstrap::Server;
 use std::{
