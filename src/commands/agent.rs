@@ -12,7 +12,7 @@ use std::{
 #[command(hide = true)]
 pub(crate) struct Args {
     /// Descriptor of a socket to the launcher, in place of stdin and stdout
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(RawFd).range(3..))]
     connection: Option<RawFd>,
 }
 

@@ -43,8 +43,8 @@ impl Ending {
         }
     }
 
-    /// Kills remaining processes when the grace period has passed. Returns whether none is left, or those left
-    /// can't be killed.
+    /// Kills remaining processes when the grace period has passed. Returns whether none is left, or those
+    /// left can't be killed.
     pub(super) fn poll(&mut self) -> bool {
         if self.scope.is_empty() {
             return true;

@@ -5,7 +5,8 @@
 //! `exec`, where another thread may have held any lock: they make one or two system calls, touch no memory
 //! beyond their own, and their errors carry a number, not an allocation. `fork` is called before a process
 //! has threads, so the child may do anything. A descriptor is taken by its number in one function, and only
-//! once, and `dup2` replaces descriptors that nothing borrows. `sigaction` only queries a disposition, and writes into a local value.
+//! once, and `dup2` replaces descriptors that nothing borrows. `sigaction` only queries a disposition, and
+//! writes into a local value.
 
 use rustix::{
     io::{FdFlags, fcntl_setfd},
@@ -34,14 +35,15 @@ pub(crate) fn in_own_group(mut command: Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Starts `command`, a `tbccl agent`, in a process group of its own that may outlive this process. It inherits
-/// `connection`, and gets its number as an argument.
+/// Starts `command`, a `tbccl agent`, in a process group of its own that may outlive this process. It
+/// inherits `connection`, and gets its number as an argument.
 pub(super) fn with_connection(mut command: Command, connection: OwnedFd) -> io::Result<Child> {
     command.process_group(0).arg(CONNECTION_OPTION).arg(connection.as_raw_fd().to_string());
     // Only the child keeps the descriptor open: another thread may start a process meanwhile.
     let keep_open = move || Ok(fcntl_setfd(&connection, FdFlags::empty())?);
     // SAFETY: the closure makes the system call fcntl, which is async-signal-safe, and allocates nothing: an
-    // `io::Error` made from an `Errno` holds the bare number. It owns the descriptor, which is open therefore.
+    // `io::Error` made from an `Errno` holds the bare number. It owns the descriptor, which is therefore
+    // open.
     unsafe { command.pre_exec(keep_open) };
     command.spawn()
 }

@@ -11,8 +11,8 @@ use std::{
 };
 use support::{Process, children_of, eventually};
 
-/// Time in which a job's processes have to be gone after the event that ends it: a grace period of 0.2 s twice,
-/// the drain of 1 s, and time for a busy machine.
+/// Time in which a job's processes have to be gone after the event that ends it: a grace period of 0.2 s
+/// twice, the drain of 1 s, and time for a busy machine.
 const BOUND: Duration = Duration::from_secs(15);
 
 /// Ways in which a rank leaves a process. The process ignores terminating signals, and has `a word` as an

@@ -170,10 +170,12 @@ fn check_stdin(spec: &LaunchSpec) -> Result<(), CommandError> {
     }
 }
 
-/// Returns the path of this program, which hosts run as their agent.
+/// Returns the path of this program, which hosts run as their agent. A link is resolved: under the name
+/// `mpirun` the program has no subcommands.
 pub(super) fn this_program() -> Result<PathBuf, CommandError> {
-    std::env::current_exe()
-        .map_err(|why| CommandError::new(format_args!("the path of this program can't be found: {why}")))
+    let path = std::env::current_exe()
+        .map_err(|why| CommandError::new(format_args!("the path of this program can't be found: {why}")))?;
+    Ok(path.canonicalize().unwrap_or(path))
 }
 
 impl Job {

@@ -220,8 +220,8 @@ impl Job {
     }
 }
 
-/// Returns the stdin of a rank that inherits it: rank 0 has this process's pipe or file. Terminal input goes to
-/// no rank: the ranks are not in its foreground process group and would be stopped when they read.
+/// Returns the stdin of a rank that inherits it: rank 0 has this process's pipe or file. Terminal input goes
+/// to no rank: the ranks are not in its foreground process group and would be stopped when they read.
 fn inherited_stdin(rank: u32) -> Stdio {
     if rank == 0 && !io::stdin().is_terminal() { Stdio::inherit() } else { Stdio::null() }
 }

@@ -65,9 +65,9 @@ enum Next {
     Kill,
 }
 
-/// Serves the launcher until the job is over or the launcher is gone. `connection` is the number of the socket
-/// to the launcher; without it, stdin and stdout lead there. This process must have one thread; another process
-/// returns from this call.
+/// Serves the launcher until the job is over or the launcher is gone. `connection` is the number of the
+/// socket to the launcher; without it, stdin and stdout lead there. This process must have one thread;
+/// another process returns from this call.
 ///
 /// # Errors
 /// Any error of the system while processes, signals and the connection are set up, before a rank is started.

@@ -5,8 +5,9 @@
 //! therefore leaves one line per problem, and no process.
 //!
 //! A host whose connection is lost counts as failed with all of its ranks. The launcher need not end them:
-//! the agent's connection ends or falls silent, and the agent ends them; where the agent is killed, its keeper
-//! does. On this host the launcher ends them itself if both are killed: it finds them by the job's mark.
+//! the agent's connection ends or falls silent, and the agent ends them; where the agent is killed, its
+//! keeper does. On this host the launcher ends them itself if both are killed: it finds them by the job's
+//! mark.
 
 mod link;
 mod ssh;

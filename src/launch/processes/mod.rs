@@ -1,9 +1,9 @@
 //! Finds the processes of a job on this host, and signals them.
 //!
 //! A process belongs to the job if it descends from this process, or if it has the job's mark in the
-//! environment that it was started with. On Linux this process can adopt orphans ([`adopt_orphans`]): a daemon
-//! then remains its descendant, in any session and with any environment. On other systems orphans descend from
-//! process 1, and the mark finds those whose environment can be read.
+//! environment that it was started with. On Linux this process can adopt orphans ([`adopt_orphans`]): a
+//! daemon then remains its descendant, in any session and with any environment. On other systems orphans
+//! descend from process 1, and the mark finds those whose environment can be read.
 //!
 //! | module | purpose |
 //! |---|---|
