@@ -29,9 +29,10 @@
 //!
 //! Invariants: when `launch` returns, fails or panics, no process that descends from a rank is alive on any
 //! reachable host, and no file was created that was not requested. On Linux this holds of processes in other
-//! sessions and of daemons, and if the launcher, an agent, or the agent's keeper is killed; `ending` and
-//! [`agent`] have the details. A signal never reaches a foreign process: a rank's process id is not returned
-//! to the system while its group may still be signalled, and other processes are signalled by descriptors.
+//! sessions and of daemons, and if the launcher, an agent, or the agent's keeper is killed or an agent is
+//! stopped; `ending` and [`agent`] have the details. A signal never reaches a foreign process: a rank's
+//! process id is not returned to the system while its group may still be signalled, and other processes are
+//! signalled by descriptors.
 //!
 //! One thread makes all decisions. It sleeps in `poll` until a signal arrives (`SIGCHLD` among them), a host
 //! sends a message, or a deadline passes.

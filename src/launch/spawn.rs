@@ -66,17 +66,22 @@ pub(super) fn take_connection(number: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Puts /dev/null in the place of this process's stdin and stdout.
-pub(super) fn release_stdio() -> io::Result<()> {
+/// Puts /dev/null in the place of this process's stdin.
+pub(super) fn release_stdin() -> io::Result<()> {
+    replace_with_null(libc::STDIN_FILENO)
+}
+
+/// Puts /dev/null in the place of this process's stdout.
+pub(super) fn release_stdout() -> io::Result<()> {
+    replace_with_null(libc::STDOUT_FILENO)
+}
+
+/// Puts /dev/null in the place of stdin or stdout.
+fn replace_with_null(number: RawFd) -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
-    for number in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
-        // SAFETY: `dup2` only changes the table of descriptors. Nothing in this process owns or borrows stdin
-        // and stdout for longer than a call, and both stay open.
-        if unsafe { libc::dup2(null.as_raw_fd(), number) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    // SAFETY: `dup2` only changes the table of descriptors. The number is that of stdin or stdout, which
+    // nothing in this process owns; who borrows it finds it open at all times.
+    if unsafe { libc::dup2(null.as_raw_fd(), number) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// The two processes that a fork returns to.

@@ -272,18 +272,23 @@ impl Network {
         assert!(kill.arg("-KILL").args(pids).status().expect("kill").success());
     }
 
+    /// Sends a signal to the agent of a host.
+    pub(crate) fn signal_agent(&self, host: usize, signal: &str) {
+        self.signal_named(host, "tbccl", signal);
+    }
+
     /// Kills the agent of a host.
     pub(crate) fn kill_agent(&self, host: usize) {
-        self.kill_named(host, "tbccl");
+        self.signal_agent(host, "KILL");
     }
 
     /// Kills the keeper of a host's agent.
     pub(crate) fn kill_keeper(&self, host: usize) {
-        self.kill_named(host, "tbccl-keeper");
+        self.signal_named(host, "tbccl-keeper", "KILL");
     }
 
-    /// Kills the one process of a host with this name that runs `tbccl agent`.
-    fn kill_named(&self, host: usize, name: &str) {
+    /// Sends a signal to the one process of a host with this name that runs `tbccl agent`.
+    fn signal_named(&self, host: usize, name: &str, signal: &str) {
         let is_agent = |pid: &String| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -291,7 +296,8 @@ impl Network {
         };
         let pids: Vec<String> = self.processes(host).into_iter().filter(is_agent).collect();
         assert_eq!(pids.len(), 1, "one {name}");
-        assert!(Command::new("/bin/kill").arg("-KILL").args(pids).status().expect("kill").success());
+        let mut kill = Command::new("/bin/kill");
+        assert!(kill.args(["-s", signal]).args(pids).status().expect("kill").success());
     }
 
     /// Cuts the cable of a host.

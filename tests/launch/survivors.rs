@@ -5,8 +5,10 @@ use crate::{TBCCL, job, network::HOSTS, network::Network, network::network_or_re
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::{
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 use support::{Process, children_of, eventually};
@@ -66,16 +68,26 @@ fn command_line(id: u32) -> String {
     String::from_utf8_lossy(&std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default()).into_owned()
 }
 
+fn parent_of(id: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("a parent");
+    parent.trim().parse().expect("a number")
+}
+
+/// Writes an executable script.
+fn write_program(path: &Path, text: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{text}")).expect("our folder");
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("our file");
+}
+
 fn pid(id: u32) -> Pid {
     Pid::from_raw(id as i32).expect("not 0")
 }
 
 /// Returns a script for ranks that leave a process in the given way, say so, and then run `rest`.
-fn script(folder: &std::path::Path, leaver: &str, word: &Word, rest: &str) -> String {
+fn script(folder: &Path, leaver: &str, word: &Word, rest: &str) -> String {
     let stay = folder.join("stay");
-    let text = "#!/bin/sh\ntrap '' TERM HUP INT\n: >\"$2/there-$$\"\nwhile :; do sleep 0.05; done\n";
-    std::fs::write(&stay, text).expect("our folder");
-    std::fs::set_permissions(&stay, PermissionsExt::from_mode(0o755)).expect("our file");
+    write_program(&stay, "trap '' TERM HUP INT\n: >\"$2/there-$$\"\nwhile :; do sleep 0.05; done\n");
     let (stay, word) = (stay.display(), &word.0);
     let there = folder.join(word).display().to_string();
     // A rank says that it is ready once the process ignores signals.
@@ -188,6 +200,102 @@ fn nothing_outlives_a_killed_launcher_agent_or_keeper_on_any_host() {
     }
 }
 
+/// Starts a job with rank 0 on this host and rank 1 on another one, whose ssh is a shell here. Both leave a
+/// daemon without environment, and rank 0 then runs `rest`. Returns the job and the agent of rank 1.
+fn with_another_host(folder: &Path, word: &Word, rest: &str) -> (Process, u32) {
+    let ssh = folder.join("fake");
+    write_program(&ssh, "exec sh -c \"$2\"\n");
+    let agent = folder.join(format!("agent-{}", word.0));
+    let rest = format!("[ $RANK = 1 ] || {{ {rest}; }}; sleep 1000");
+    let script = format!(
+        "[ $RANK = 0 ] || echo $PPID >{}; {}",
+        agent.display(),
+        script(folder, LEAVERS[2].1, word, &rest)
+    );
+    let ssh = ssh.to_str().expect("text");
+    let options = ["--ssh", ssh, "--hosts", "localhost,elsewhere", "--grace", "0.2"];
+    let job = job::shells(2, &options, &script);
+    job.until_ready(2);
+    let agent = std::fs::read_to_string(agent).expect("its id").trim().parse().expect("a number");
+    (job, agent)
+}
+
+fn stop(id: u32) {
+    kill_process(pid(id), Signal::STOP).expect("it runs");
+}
+
+/// The agent of another host is stopped, and then the launcher is killed.
+fn stop_and_kill_the_launcher(folder: &Path) {
+    let word = Word::new();
+    let (mut job, agent) = with_another_host(folder, &word, "sleep 1000");
+    stop(agent);
+    job.signal(Signal::KILL);
+    word.expect_none("the end of both daemons after that of the launcher");
+    job.wait();
+    eventually("the end of the job", || job.mark().processes().is_empty());
+}
+
+/// The agent of another host is stopped, and then a rank of this host fails.
+fn stop_and_fail(folder: &Path) {
+    let word = Word::new();
+    let fails = folder.join("fails");
+    let rest = format!("until [ -e {} ]; do sleep 0.05; done; exit 3", fails.display());
+    let (job, agent) = with_another_host(folder, &word, &rest);
+    stop(agent);
+    std::fs::write(fails, "").expect("our folder");
+    let done = job.finish();
+    assert_eq!(done.code(), 3, "{}", done.stderr);
+    // At the end of the launcher, not some time later.
+    assert_eq!(word.processes(), Vec::<String>::new(), "{}", done.stderr);
+}
+
+/// An agent is stopped while the job runs.
+fn stop_a_running_job(folder: &Path) {
+    let word = Word::new();
+    let (job, agent) = with_another_host(folder, &word, "sleep 1000");
+    stop(agent);
+    let done = job.finish();
+    assert_eq!(done.code(), 255, "{}", done.stderr);
+    let line = "host elsewhere is lost: no message came for 20s; rank 1 counts as failed";
+    assert!(done.stderr.contains(line), "{}", done.stderr);
+    eventually("the end of the daemons", || word.ids().is_empty());
+}
+
+#[test]
+fn nothing_outlives_its_job_although_an_agent_is_stopped() {
+    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    // Most of the time passes before the agents count as lost.
+    thread::scope(|scope| {
+        scope.spawn(|| stop_and_kill_the_launcher(folders[0].path()));
+        scope.spawn(|| stop_and_fail(folders[1].path()));
+        scope.spawn(|| stop_a_running_job(folders[2].path()));
+    });
+}
+
+#[test]
+fn a_keeper_that_is_stopped_does_not_outlive_its_job() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let word = Word::new();
+    let (job, agent) = with_another_host(folder.path(), &word, "sleep 0.3; exit 3");
+    stop(parent_of(agent));
+    let done = job.finish();
+    assert_eq!(done.code(), 3, "{}", done.stderr);
+    assert_eq!(word.processes(), Vec::<String>::new(), "{}", done.stderr);
+}
+
+#[test]
+fn ranks_behind_an_ssh_server_do_not_outlive_their_launcher_although_their_agent_is_stopped() {
+    let network = network_or_return!();
+    let word = Word::new();
+    let mut job = on_all_hosts(&network, LEAVERS[0].1, &word);
+    job.until_ready(HOSTS);
+    network.signal_agent(2, "STOP");
+    job.signal(Signal::KILL);
+    word.expect_none("the end of all daemons");
+    job.wait();
+    eventually("nothing runs on any host", || network.is_quiet());
+}
+
 #[test]
 fn processes_that_the_job_did_not_start_are_left_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -218,10 +326,8 @@ fn processes_that_the_job_did_not_start_are_left_alone() {
 fn processes_that_the_login_shell_of_a_host_has_started_are_left_alone() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (ssh, other) = (folder.path().join("fake"), folder.path().join("other"));
-    let text = "#!/bin/sh\nsh -c 'sleep 1000 & sleep 1000' >/dev/null & echo $! >\"${0%fake}other\"\n\
-                exec sh -c \"$2\"\n";
-    std::fs::write(&ssh, text).expect("our folder");
-    std::fs::set_permissions(&ssh, PermissionsExt::from_mode(0o755)).expect("our file");
+    let text = "sh -c 'sleep 1000 & sleep 1000' >/dev/null & echo $! >\"${0%fake}other\"";
+    write_program(&ssh, &format!("{text}\nexec sh -c \"$2\"\n"));
     let ssh = ssh.to_str().expect("text");
     let mut job = job::run(&["--ssh", ssh, "--hosts", "elsewhere", "--", "sh", "-c", "exec sleep 0.2"]);
     assert_eq!(job.wait().code(), Some(0));

@@ -1,62 +1,51 @@
-//! The keeper: the agent's parent, which ends the job's processes if the agent is killed.
+//! The keeper: the agent's parent, which ends the job's processes if the agent is killed or stopped.
 //!
 //! The program splits in two before it does anything else. The parent waits for the child, the agent, and
 //! then ends what is left of the job. The agent in turn ends the job when its keeper is gone. Each has a
 //! process group of its own, so that a signal to one group leaves the other process alive. Both adopt orphans
 //! on Linux: all processes that descend from a rank descend from the agent, and after its death from the
 //! keeper, in any session.
+//!
+//! An agent that shows no sign of life, stopped by SIGSTOP for example, counts as lost after as many seconds
+//! as for the launcher, and after fewer once the launcher has closed the connection. The keeper counts only
+//! seconds in which it ran itself, so that a suspended machine ends no job.
 
+use super::lifeline::{ALIVE_INTERVAL, Lifeline, Reports};
 use crate::launch::{
     ending::Ending,
-    processes::{self, JobMark, Scope},
+    processes::{self, Scope},
     signals::Signals,
     spawn::{self, Forked},
 };
 use rustix::{
-    io::Errno,
-    net::{RecvFlags, recv},
-    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process, waitid},
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, kill_process, waitid},
 };
 use std::{
-    io::{self, Read, Write},
+    io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     process::exit,
-    time::Duration,
+    time::Instant,
 };
 
-/// Time between SIGTERM and SIGKILL, if the agent has not received that of its job yet.
-const DEFAULT_GRACE: Duration = Duration::from_secs(3);
-
-/// Exit status of a keeper that can't wait for its agent.
+/// Exit status of a keeper whose agent counts as lost, or that can't wait for its agent.
 const BROKEN: i32 = 2;
 
-/// The agent's connection to its keeper.
-#[derive(Debug)]
-pub(super) struct Lifeline {
-    keeper: UnixStream,
-}
+/// Intervals without a sign of life after which an agent counts as lost. The launcher waits as long.
+const MAX_SILENT_INTERVALS: u32 = 20;
 
-impl Lifeline {
-    /// Tells the keeper by which rules to end the job.
-    pub(super) fn set_job(&mut self, grace: Duration, mark: &JobMark) {
-        // If the keeper is gone, the agent ends the job.
-        let _ = writeln!(self.keeper, "{} {}", grace.as_millis(), mark.value());
-    }
+/// The same, once the launcher has closed the connection.
+const MAX_SILENT_INTERVALS_AT_END: u32 = 5;
 
-    /// Returns a descriptor that is readable when the keeper is gone.
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.keeper.as_fd()
-    }
-
-    /// Whether the keeper is gone.
-    pub(super) fn is_cut(&self) -> bool {
-        let received = recv(&self.keeper, &mut [0; 1], RecvFlags::DONTWAIT);
-        !matches!(received, Err(Errno::AGAIN | Errno::INTR))
-    }
-}
+/// State of an input that the launcher has closed.
+#[cfg(target_os = "linux")]
+const HANG_UP: PollFlags = PollFlags::HUP.union(PollFlags::ERR).union(PollFlags::RDHUP);
+/// State of an input that the launcher has closed.
+#[cfg(not(target_os = "linux"))]
+const HANG_UP: PollFlags = PollFlags::HUP.union(PollFlags::ERR);
 
 /// Splits this process into the keeper and the agent; it must have one thread. Returns in the agent. The
 /// keeper exits with the agent's status. `connection` leads to the launcher; without it, stdin and stdout do.
@@ -73,6 +62,7 @@ pub(super) fn split(connection: Option<OwnedFd>) -> io::Result<(Lifeline, Option
     }
     processes::adopt_orphans();
     let (agent, keeper) = UnixStream::pair()?;
+    let keeper_id = getpid();
     match spawn::fork()? {
         Forked::Parent(child) => {
             drop(keeper);
@@ -82,7 +72,7 @@ pub(super) fn split(connection: Option<OwnedFd>) -> io::Result<(Lifeline, Option
             drop(agent);
             rustix::process::setpgid(None, None)?;
             processes::adopt_orphans();
-            Ok((Lifeline { keeper }, connection))
+            Ok((Lifeline::new(keeper, keeper_id)?, connection))
         }
     }
 }
@@ -91,49 +81,86 @@ pub(super) fn split(connection: Option<OwnedFd>) -> io::Result<(Lifeline, Option
 fn release(connection: Option<OwnedFd>) -> io::Result<()> {
     match connection {
         Some(connection) => drop(connection),
-        None => spawn::release_stdio()?,
+        None => {
+            spawn::release_stdin()?;
+            spawn::release_stdout()?;
+        }
     }
     Ok(())
 }
 
-/// Waits for the agent, and ends what it has left; returns its exit status.
+/// Waits for a child and forwards terminating signals to it; returns its exit status.
+fn wait_for(child: Pid) -> io::Result<i32> {
+    let mut signals = Signals::catch().map_err(io::Error::other)?;
+    loop {
+        if let Some(status) = exit_status_of(child)? {
+            return Ok(status);
+        }
+        forward(&signals.wait(None, None).map_err(io::Error::other)?, child);
+    }
+}
+
+/// Waits for the agent, and ends the processes that it has left; returns its exit status.
 fn keep(child: Pid, agent: UnixStream, connection: Option<OwnedFd>) -> io::Result<i32> {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(c"tbccl-keeper");
-    let status = release(connection).and_then(|()| wait_for(child));
-    let (grace, mark) = rules(agent);
+    let mut reports = Reports::new(agent)?;
+    let status = watch(child, &mut reports, connection.as_ref());
+    let status = release(connection).and(status);
+    let (grace, mark) = reports.rules();
+    // An agent that counts as lost is a descendant, too. If it runs again, it ends its ranks in order.
     Ending::begin(Scope::descendants(mark), grace).wait();
     status
 }
 
-/// Returns the rules that the agent has sent, before it ended, for ending its job.
-fn rules(mut agent: UnixStream) -> (Duration, Option<JobMark>) {
-    let mut text = String::new();
-    // The agent's end is closed, so this ends.
-    let _ = agent.read_to_string(&mut text);
-    let Some((grace, mark)) = text.trim_end().split_once(' ') else { return (DEFAULT_GRACE, None) };
-    let grace = grace.parse().map_or(DEFAULT_GRACE, Duration::from_millis);
-    (grace, Some(JobMark::from_value(mark)))
-}
-
-/// Waits for a child and forwards terminating signals to it; returns its status, or that of a shell if a
-/// signal killed it.
-fn wait_for(child: Pid) -> io::Result<i32> {
+/// Waits until the agent ends or counts as lost, and forwards terminating signals to it; returns its exit
+/// status. Keeps the input from the launcher open, which shows its end.
+fn watch(child: Pid, reports: &mut Reports, connection: Option<&OwnedFd>) -> io::Result<i32> {
+    if connection.is_none() {
+        spawn::release_stdout()?;
+    }
+    let stdin = io::stdin();
+    let input = connection.map_or(stdin.as_fd(), AsFd::as_fd);
     let mut signals = Signals::catch().map_err(io::Error::other)?;
+    let mut due = Instant::now() + ALIVE_INTERVAL;
+    let mut silent_intervals = 0;
     loop {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        if let Some(status) = waitid(WaitId::Pid(child), options)? {
-            return Ok(exit_status(&status));
+        if let Some(status) = exit_status_of(child)? {
+            return Ok(status);
         }
-        for signal in signals.wait(None, None).map_err(io::Error::other)? {
-            if let Some(signal) = Signal::from_named_raw(signal) {
-                // The child is not reaped yet, so its id is its own.
-                let _ = kill_process(child, signal);
-            }
+        if Instant::now() >= due {
+            silent_intervals = if reports.read() { 0 } else { silent_intervals + 1 };
+            due = Instant::now() + ALIVE_INTERVAL;
         }
+        if silent_intervals >= MAX_SILENT_INTERVALS
+            || (silent_intervals >= MAX_SILENT_INTERVALS_AT_END && is_hung_up(input))
+        {
+            return Ok(BROKEN);
+        }
+        forward(&signals.wait(Some(due), None).map_err(io::Error::other)?, child);
     }
 }
 
-fn exit_status(status: &WaitIdStatus) -> i32 {
-    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(BROKEN)
+/// Whether the launcher has closed the connection. Bytes that it has sent before may still be unread.
+fn is_hung_up(input: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(input, HANG_UP)];
+    let _ = poll(&mut fds, Some(&Timespec::default()));
+    fds[0].revents().intersects(HANG_UP)
+}
+
+/// Returns the exit status of a child that has ended, or that of a shell if a signal killed it.
+fn exit_status_of(child: Pid) -> io::Result<Option<i32>> {
+    let status = waitid(WaitId::Pid(child), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+    let number = |status: WaitIdStatus| {
+        let killed = || status.terminating_signal().map(|signal| 128 + signal);
+        status.exit_status().or_else(killed).unwrap_or(BROKEN)
+    };
+    Ok(status.map(number))
+}
+
+/// Sends signals to a child that has not been reaped, whose id is therefore its own.
+fn forward(signals: &[i32], child: Pid) {
+    for signal in signals.iter().filter_map(|signal| Signal::from_named_raw(*signal)) {
+        let _ = kill_process(child, signal);
+    }
 }

@@ -3,7 +3,7 @@
 //! It exchanges frames over its stdin and stdout, or on the launcher's host over a socket. When the launcher
 //! ends, is killed, or loses the connection, the connection ends or nothing more arrives; the agent then ends
 //! its ranks and itself. When the agent itself is killed, the Linux kernel kills the ranks with it, and its
-//! `keeper` ends the processes that they have started.
+//! `keeper` ends the processes that they have started. The keeper ends all of them when the agent is stopped.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | `files` | files for the ranks |
 //! | `job` | the ranks: processes, pipes, files |
 //! | `keeper` | the agent's parent |
+//! | `lifeline` | the socket between the agent and its keeper |
 //!
 //! One thread does all work and blocks only in `poll`, on the launcher, the keeper, signals and the ranks'
 //! pipes.
@@ -21,6 +22,7 @@ mod channel;
 mod files;
 mod job;
 mod keeper;
+mod lifeline;
 
 use super::{
     ending::Ending,
@@ -31,7 +33,7 @@ use super::{
 };
 use channel::Channel;
 use job::Job;
-use keeper::Lifeline;
+use lifeline::Lifeline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
 use std::{
@@ -172,7 +174,7 @@ impl Agent {
 
     /// Sleeps until a descriptor is ready or something is due.
     fn wait(&mut self) {
-        let mut until = self.channel.keep_alive();
+        let mut until = self.channel.keep_alive().min(self.lifeline.keep_alive());
         if self.ending.is_some() {
             until = until.min(Instant::now() + Ending::POLL_INTERVAL);
         }

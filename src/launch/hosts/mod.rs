@@ -401,11 +401,11 @@ impl<'a> HostRanks<'a> {
         }
         let mut has_survivors = false;
         for host in &mut self.hosts {
-            if host.spec.local {
-                has_survivors |= !host.link.end(self.spec.grace + FINISH_TIMEOUT);
-            } else {
-                host.link.end(Duration::from_secs(2));
-            }
+            // The agent of a started host that has not finished is stopped, and its keeper ends the ranks.
+            let has_ranks = host.spec.local || host.stage == Stage::Started;
+            let limit = if has_ranks { self.spec.grace + FINISH_TIMEOUT } else { Duration::from_secs(2) };
+            let has_ended = host.link.end(limit);
+            has_survivors |= host.spec.local && !has_ended;
         }
         if has_survivors {
             Ending::begin(Scope::marked(self.mark.clone()), self.spec.grace).wait();
