@@ -102,6 +102,14 @@ pub fn rank_arguments_of(test: &str) -> Vec<String> {
     [&program, "--exact", test, "--nocapture", "--test-threads=1"].map(str::to_owned).into()
 }
 
+/// Returns the command that goes before a rank's own command line in a job with these variables. Ranks over
+/// `shm+tcp` are distributed over hosts: two successive ranks count as being on a host of their own.
+#[must_use]
+pub fn host_wrapper(env: &[(&str, &str)]) -> &'static [&'static str] {
+    const PAIRS: [&str; 3] = ["/bin/sh", "-c", "TBCCL_HOST_ID=host-$((TBCCL_RANK / 2)) exec \"$0\" \"$@\""];
+    if env.contains(&("TBCCL_TRANSPORT", "shm+tcp")) { &PAIRS } else { &[] }
+}
+
 /// Returns a command that runs this test program with the arguments of [`rank_arguments_of`].
 #[must_use]
 pub fn rank_command_of(arguments: &[String]) -> Command {
