@@ -213,16 +213,3 @@ fn carried_in_place(p2p: &P2p, transport: &str, len: usize) {
         assert!(done.moved_bytes >= len as u64, "{done:?}");
     }
 }
-
-/// Returns the median over the rounds of half a ping-pong, in nanoseconds.
-pub(crate) fn half_round(mut round: impl FnMut(), rounds: u32) -> f64 {
-    let mut times: Vec<f64> = (0..rounds)
-        .map(|_| {
-            let began = Instant::now();
-            (0..100).for_each(|_| round());
-            began.elapsed().as_nanos() as f64 / 200.0
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
