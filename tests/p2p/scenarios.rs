@@ -1,6 +1,6 @@
 //! Scenarios with p2p, independent of where ranks run. Every byte is checked.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tbccl::{Communicator, Config, Delivery, Error, P2p, Rank, ReduceOp};
 use tbccl_cli::reference::parcel::{Parcel, recv, recv_slice, send, send_slice};
 
