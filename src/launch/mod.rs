@@ -58,6 +58,8 @@ mod supervisor;
 pub use ended::Ended;
 pub use error::LaunchError;
 
+pub(crate) use spawn::in_own_group;
+
 use bootstrap::Server;
 use std::{
     ffi::OsString,

@@ -67,6 +67,7 @@ const UNSAFE: &[&str] = &[
     "runtime/src/communicator/scaling.rs",
     "runtime/src/executor/packing.rs",
     "runtime/src/executor/sink.rs",
+    "src/commands/chaos/worker/fork.rs",
     "src/launch/spawn.rs",
     "runtime/src/p2p/harness.rs",
     "src/reference/parcel.rs",

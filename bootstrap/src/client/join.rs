@@ -82,7 +82,7 @@ impl Connection {
         let began = Instant::now();
         let timeout = Duration::from_millis(hello.timeout_ms);
         loop {
-            match Connection::try_to_join(rendezvous, hello, arena)? {
+            match Connection::try_to_join(rendezvous, hello, arena, began)? {
                 Ok(joined) => return Ok(joined),
                 Err(retry) if began.elapsed() + BUSY_RETRY > timeout => {
                     return Err(retry.into_error(rendezvous, hello));
@@ -92,14 +92,15 @@ impl Connection {
         }
     }
 
-    /// Tries once to join; an inner error asks for another attempt.
+    /// Tries once to join, of attempts since `began`; an inner error asks for another attempt.
     fn try_to_join(
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: Option<&OwnedFd>,
+        began: Instant,
     ) -> Result<Result<Joined, Retry>> {
-        let mut connection = Connection::open(rendezvous, hello)?;
-        let members = match connection.wait_for_welcome(rendezvous, hello, arena) {
+        let mut connection = Connection::open(rendezvous, hello, began)?;
+        let members = match connection.wait_for_welcome(rendezvous, hello, arena, began) {
             Ok(Ok(members)) => members,
             Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
             // A rank that has died does not open its rendezvous again.
@@ -114,6 +115,8 @@ impl Connection {
             }
             Err(error) => return Err(error),
         };
+        connection.serving_rank =
+            members.iter().find(|member| member.hosts_rendezvous).map(|member| member.rank);
         let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
         if members.len() != hello.size as usize || !in_order {
             return Err(Error::Rendezvous(format!(
@@ -134,9 +137,10 @@ impl Connection {
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: Option<&OwnedFd>,
+        began: Instant,
     ) -> Result<Result<Vec<Member>, String>> {
         if let Some(arena) = arena
-            && let Err(job) = self.send_arena(rendezvous, hello, arena)?
+            && let Err(job) = self.send_arena(rendezvous, hello, arena, began)?
         {
             return Ok(Err(job));
         }
@@ -147,8 +151,8 @@ impl Connection {
         }
     }
 
-    /// Connects to the rendezvous and sends the hello.
-    fn open(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {
+    /// Connects to the rendezvous and sends the hello. `began` is the time of the first attempt.
+    fn open(rendezvous: &ConnectSpec, hello: &Hello, began: Instant) -> Result<Connection> {
         let action = format!("rank {} can't reach the rendezvous", hello.member.rank);
         let reached = open_connection(rendezvous)
             .map_err(|why| broken(rendezvous.rendezvous_host.as_ref(), &action, &why));
@@ -158,7 +162,9 @@ impl Connection {
         connection.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
         // An error means that the socket is broken, which the next read reports.
         let _ = connection.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
-        connection.frames.send(encode(hello));
+        // Other ranks wait for each other by clocks of their own; they don't begin when a server does.
+        let waited = if rendezvous.rendezvous_host.is_some() { began.elapsed() } else { Duration::ZERO };
+        connection.frames.send(encode(&Hello { waited_ms: waited.as_millis() as u64, ..hello.clone() }));
         Ok(connection)
     }
 
@@ -169,6 +175,7 @@ impl Connection {
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: &OwnedFd,
+        began: Instant,
     ) -> Result<Result<(), String>> {
         if self.frames.socket().is_tcp() {
             let address = match self.answer("asking for the rendezvous address on this host")? {
@@ -181,7 +188,7 @@ impl Connection {
                 return Err(unexpected(&FromServer::Redirect { address }));
             }
             let local = ConnectSpec { addresses, timeout: Duration::ZERO, ..rendezvous.clone() };
-            *self = Connection::open(&local, hello).map_err(|_| {
+            *self = Connection::open(&local, hello, began).map_err(|_| {
                 Error::Rendezvous(format!(
                     "rank {} on {} is to share memory with ranks of another host, or of another user or \
                      container: set TBCCL_TRANSPORT to one that reaches them",

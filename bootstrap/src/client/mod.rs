@@ -37,6 +37,8 @@ pub struct Connection {
     frames: FrameStream,
     /// The rank whose process runs the rendezvous, if it serves this job alone.
     rendezvous_host: Option<RendezvousHost>,
+    /// The rank whose process runs the rendezvous of the first job, once it is known.
+    serving_rank: Option<u32>,
     rank: u32,
     ranks: u32,
     /// How long the server may take to answer while the job starts.
@@ -74,10 +76,13 @@ pub enum Notice {
     ServerGone,
 }
 
+/// Advice where the rendezvous cannot be reached.
+const LAUNCHER: &str = "is the launcher (tbccl run) still running?";
+
 /// Returns the error for a connection that failed while doing `action`.
 fn broken(rendezvous_host: Option<&RendezvousHost>, action: &str, e: &dyn std::fmt::Display) -> Error {
     match rendezvous_host {
-        None => Error::Rendezvous(format!("{action}: {e}; is the launcher (tbccl run) still running?")),
+        None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER}")),
         Some(rendezvous_host) => Error::Absent {
             ranks: vec![Rank(rendezvous_host.rank)],
             why: format!(
@@ -120,6 +125,7 @@ impl Connection {
         Connection {
             frames,
             rendezvous_host: None,
+            serving_rank: None,
             rank,
             ranks,
             timeout,
@@ -173,7 +179,12 @@ impl Connection {
     }
 
     fn broken(&self, action: &str, e: &io::Error) -> Error {
-        broken(self.rendezvous_host.as_ref(), action, e)
+        match (&self.rendezvous_host, self.serving_rank) {
+            (None, Some(rank)) => Error::Rendezvous(format!(
+                "{action}: {e}; rank {rank}, whose process has the rendezvous, has ended"
+            )),
+            (host, _) => broken(host.as_ref(), action, e),
+        }
     }
 
     /// Waits for the next message, while the job starts.

@@ -294,3 +294,22 @@ fn the_first_failure_holds_for_all() {
         assert!(got.iter().all(|verdict| *verdict == got[0]), "{got:?}");
     }
 }
+
+#[test]
+fn a_rank_that_is_slow_learns_why_the_job_failed_after_the_rendezvous_has_ended() {
+    for way in WAYS {
+        let (server, secret) = open(2);
+        let rendezvous = rendezvous(&server, &secret, way);
+        let [mut failing, mut slow] = thread::scope(|scope| {
+            let join = |rank| {
+                let rendezvous = &rendezvous;
+                scope.spawn(move || join(rendezvous, &hello(rank, 2, 10_000)).expect("both join"))
+            };
+            [0, 1].map(join).map(|rank| rank.join().expect("no panic"))
+        });
+        failing.abort_start("no memory");
+        drop(server);
+        let why = error_text(&slow.exchange(b"an address"));
+        assert!(why.contains("rank 0: no memory"), "{way:?}: {why}");
+    }
+}

@@ -25,11 +25,12 @@ from tbccl import Error, InvalidArgumentError, TimeoutError
 
 from .coalesced import CoalescedCollectives
 from .collectives import Collectives
+from .futures import FutureCompleter
 from .lists import ListCollectives
 from .p2p import PointToPoint
 from .monitored_barrier import MonitoredBarrier
 from .sparse import SparseCollectives
-from .work import FutureCompleter, CompletedWork, CombinedWork, Work, seconds
+from .work import CompletedWork, CombinedWork, Work, seconds
 
 #: Whether a call is asynchronous. Older versions of torch lack the option; their callers wait for the work.
 is_async: Callable[[Any], bool] = (
@@ -427,7 +428,7 @@ class ProcessGroup(
                 work.wait()
             except Error:
                 break  # the work's owner and every later call get the error
-        self._completer.stop()
+        self._completer.close()
         self._hand_over_messages()
         try:
             self._comm.close()
