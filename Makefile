@@ -60,7 +60,12 @@ fuzz: ## Feed parsers of outside bytes with inputs that reach new code
 endurance: ## Run the tests that `make test` ignores because they take minutes
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast -- --ignored --nocapture
 
-check-deep: model-deep fuzz endurance ## Run the checks that take too long for `make test`
+# Runs each part even if one before it failed, as `test` does.
+check-deep: ## Run the checks that take too long for `make test`
+	@failed=; for part in model-deep fuzz endurance; do \
+	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make check-deep: failed:$$failed" >&2; exit 1; fi
 
 lint: test-tools ## Check format, lints and documentation
 	$(CARGO) fmt --all --check
