@@ -43,7 +43,7 @@ pub use group::Group;
 pub(crate) use link_access::{ErrorContext, LinkAccess};
 pub use operation::Operation;
 pub use raw::{CallByAddress, RawAllReduce, RawCall};
-pub use registered::{RegisteredSlice, Registration};
+pub use registered::{RegisteredVec, Registration};
 pub use scale::Scale;
 
 use crate::{
