@@ -2,7 +2,7 @@
 //! which credit returns, and how protocol errors are reported.
 
 use super::{
-    Delivery,
+    Delivery, P2p,
     engine::{Engine, Posted},
     frame::{EAGER_BYTES, FRAME_BYTES, Frame, FrameBytes},
     parker::Parker,
@@ -10,7 +10,10 @@ use super::{
     state::RequestState,
 };
 use crate::{Communicator, Config, Error, communicator::LinkAccess, error::Result};
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 use topology::Rank;
 use transport::{
     Protocol, SendProgress, SendState,
@@ -189,4 +192,22 @@ fn what_arrives_while_its_receive_is_posted_is_counted_once() {
         assert!(is_done(&open) && is_done(&received), "{from:?}");
         assert_eq!((engine.memory(), engine.is_busy()), ((0, 0, 0), false));
     }
+}
+
+#[test]
+fn after_a_panic_no_message_uses_its_memory_and_all_ranks_fail() {
+    let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+    let comms = Communicator::local(2, &config).expect("memory for a test");
+    let ranks: Vec<P2p> = comms.into_iter().map(|comm| P2p::new(comm).expect("healthy")).collect();
+    let core = &ranks[0].0.core;
+    let panicking =
+        AssertUnwindSafe(|| core.with(|_| -> Result<()> { panic!("a defect, as this test wants") }));
+    assert!(catch_unwind(panicking).is_err());
+    let error = core.with(|_| Ok(())).expect_err("nobody knows the engine's state");
+    assert!(matches!(error, Error::Defect(_)), "{error}");
+    let engine = core.engine.lock().expect_err("poisoned").into_inner();
+    assert!(engine.as_ref().is_some_and(|engine| engine.failed().is_some()), "links may use memory");
+    drop(engine);
+    let healthy = ranks[1].0.core.with(|engine| Ok(engine.links().is_healthy())).expect("no panic here");
+    assert!(!healthy, "rank 0 has failed");
 }
