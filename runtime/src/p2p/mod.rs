@@ -165,8 +165,9 @@ impl P2p {
     /// complete the memory may be reused, which does not mean that the message has been received.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a rank outside the communicator, [`Error::Transport`] for a rank that
-    /// no cable connects, and the error with which messages have failed.
+    /// [`Error::InvalidArgument`] for a rank outside the communicator, or one that has not received 65,536
+    /// messages of more than 16 KiB; [`Error::Transport`] for a rank that no cable connects; and the error
+    /// with which messages have failed.
     ///
     /// # Safety
     /// The memory stays readable and unchanged until the request is complete or the last clone of this has
