@@ -35,7 +35,8 @@ fn ranks_of_mpi_hydra_and_slurm_meet_where_rank_0_opens() {
     }
 }
 
-/// Starts a rank with the variables that `srun` sets in a step on one host of an allocation of two, and a port.
+/// Starts a rank with the variables that `srun` sets in a step on one host of an allocation of two, a port
+/// and a secret.
 fn rank_of_srun(rank: u32, port: u16, secret: &str, timeout: &str) -> Process {
     let (rank, root) = (rank.to_string(), format!(":{port}"));
     let env = [

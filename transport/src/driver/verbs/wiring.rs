@@ -53,7 +53,8 @@ pub(super) fn check_pairs(reach: &[Reach], devices: &[Devices]) -> Result<(), Tr
             message.pairs.iter().find(|(peer, ours, theirs)| !has(rank, *ours) || !has(*peer, *theirs));
         if let Some((peer, ours, theirs)) = unknown {
             let what = format!(
-                "it reaches device {theirs} of rank {peer} from its device {ours}, and not both of these exist"
+                "it reaches device {theirs} of rank {peer} from its device {ours}, and one of these does not \
+                 exist"
             );
             return Err(TransportError::DeviceDescription { peer: rank, what });
         }
