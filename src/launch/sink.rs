@@ -113,6 +113,8 @@ fn new_lines(output: &Output, rank: u32, stream: Stream) -> Lines {
     let (tagged, stamped) = match output {
         Output::Lines { tagged, stamped } => (*tagged, *stamped),
         Output::Files { stamped, .. } => (false, *stamped),
+        // The ranks write themselves.
+        Output::Inherited => (false, false),
     };
     let tag = match (tagged, stream) {
         (false, _) => String::new(),

@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, io::Write, path::Path, time::Instant};
 use support::milliseconds;
-use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
+use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
 
 /// Plays the role of this process, if it has one; not a test.
 #[test]
@@ -22,6 +22,7 @@ fn play() {
         "many_groups" => return crate::groups::many(comm),
         "in_turns" => return crate::groups::in_turns(comm),
         "bystanders" => return crate::groups::bystanders(comm),
+        "abort" => return abort(comm),
         "ladder" => {
             return crate::scenarios::ladder(
                 comm,
@@ -32,6 +33,7 @@ fn play() {
         }
         "collectives" => collectives(&mut comm),
         "gaps" => gaps(&mut comm),
+        "disagree" => disagree(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "until" => until(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
@@ -303,6 +305,34 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Repeats an all_reduce until rank 1 aborts, from another thread.
+fn abort(mut comm: Communicator) {
+    comm.barrier().expect("all is well yet");
+    let (rank, comm) = (comm.rank(), SharedCommunicator::new(comm));
+    let mut data = vec![1i32; 200_000];
+    let error = std::thread::scope(|scope| {
+        if rank == Rank(1) {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                print(&format!("\n@aborted {rank} {}\n", milliseconds()));
+                comm.abort();
+            });
+        }
+        let mut reduce = || comm.with(|comm| comm.all_reduce_in_place(&mut data, ReduceOp::Max));
+        std::iter::repeat_with(|| reduce().expect("open").err()).flatten().next().expect("an endless loop")
+    });
+    print(&format!("\n@error {rank} {} {error}\n", milliseconds()));
+}
+
+/// The last rank reduces fewer elements than the others. Then all ranks make the same call.
+fn disagree(comm: &mut Communicator) -> Result<()> {
+    comm.barrier()?;
+    let is_last = comm.rank().0 + 1 == comm.size();
+    let mut data = vec![1i32; 1000 - usize::from(is_last)];
+    comm.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
+    comm.barrier()
 }
 
 /// Uses the program's own registered memory, more of it than devices have room for.
