@@ -289,6 +289,10 @@ fn dispatch(
         match frame {
             FromAgent::Output { rank, stream } => {
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                // Each rank takes memory for its incomplete line.
+                if !sink.has_rank(rank) {
+                    return Err(format!("it sent output of rank {rank}, which the job does not have"));
+                }
                 if let Err(why) = sink.push(rank, stream, &bytes) {
                     events.post(host_index, Event::OutputError(why));
                 }
@@ -310,6 +314,30 @@ fn keep_last_lines(stderr: ChildStderr, stderr_lines: &Mutex<VecDeque<String>>) 
         line.clear();
         if stderr_lines.len() > MAX_STDERR_LINES {
             stderr_lines.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::{Output, frame::Stream};
+
+    #[test]
+    fn output_of_a_rank_that_the_job_does_not_have_ends_the_connection() {
+        let (events, _receiver) = Events::new().expect("a descriptor");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let output = Output::Files { folder: folder.path().to_owned(), stamped: false };
+        let sink = Mutex::new(Sink::open(&output, 2).expect("a folder"));
+        let mut decoder = Decoder::default();
+        let mut dispatch_output = |rank| {
+            decoder.push(&frame::encode(&FromAgent::Output { rank, stream: Stream::Stdout }, b"no end"));
+            dispatch(&mut decoder, 0, &events, &sink)
+        };
+        assert_eq!(dispatch_output(1), Ok(()));
+        for rank in [2, u32::MAX] {
+            let error = dispatch_output(rank).expect_err("there are ranks 0 and 1");
+            assert!(error.contains(&format!("rank {rank}")), "{error}");
         }
     }
 }
