@@ -96,7 +96,9 @@ fn judge_process(observation: &Observation<'_>, number: u32, verdict: &mut Verdi
         violate(text);
     }
     match &account.next {
-        Some(Err(error)) => violate(format!("the next communicator failed: {error}")),
+        Some(Err(error)) if !observation.is_hit_late() => {
+            violate(format!("the next communicator failed: {error}"));
+        }
         None if account.finished.is_some() && observation.makes_next(number) => {
             violate("the next communicator was not made".to_owned());
         }
@@ -115,6 +117,14 @@ impl Observation<'_> {
     /// Returns the faults that happened, with their times.
     fn happened(&self) -> impl Iterator<Item = (&Fault, u64)> {
         self.round.faults.iter().zip(self.injected).filter_map(|(fault, at)| Some((fault, (*at)?)))
+    }
+
+    /// Whether a fault that may fail calls has come when a process had passed all of its steps. The next
+    /// communicator may meet it.
+    fn is_hit_late(&self) -> bool {
+        let first = self.accounts.iter().filter_map(|account| account.finished).min();
+        let mut harmful = self.happened().filter(|(fault, _)| self.round.effect(fault) == Effect::Fails);
+        harmful.any(|(_, at)| first.is_some_and(|first| at > first))
     }
 
     /// Whether no fault ends the process.

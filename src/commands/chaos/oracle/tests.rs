@@ -101,6 +101,20 @@ fn an_error_needs_a_fault_that_happened_before() {
     }
 }
 
+/// The next communicator may meet a fault that comes when all steps are passed.
+#[test]
+fn the_next_communicator_may_fail_only_by_a_fault_after_the_last_step() {
+    for (kind, injected, is_excused) in
+        [(Kind::Stop, 21 * SECOND, true), (Kind::Stop, 19 * SECOND, false), (Kind::Pause, 21 * SECOND, false)]
+    {
+        let round = round_with(kind, 1);
+        let mut accounts = accounts(&round);
+        accounts[0].add(Report::Next { took: 5, error: Some("rank 1 is outside".to_owned()) });
+        let verdict = judged(&round, &accounts, &[Some(injected)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
+    }
+}
+
 #[test]
 fn a_short_pause_excuses_nothing() {
     let round = round_with(Kind::Pause, 1);
