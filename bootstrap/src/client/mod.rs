@@ -261,6 +261,12 @@ impl Connection {
         self.wait_for_exchange()
     }
 
+    /// Whether the rendezvous has ended while this rank waited for an answer.
+    #[must_use]
+    pub fn has_closed(&self) -> bool {
+        self.closed_while_waiting
+    }
+
     /// Exchanges messages in a call that all ranks make, after the start of the job.
     ///
     /// # Errors

@@ -140,7 +140,10 @@ impl Communicator {
     fn exchange_over_bootstrap(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
         if matches!(self.rejoin, Rejoin::Processes(_)) {
             let connection = self.peers.connection.as_mut().ok_or(Error::LauncherGone)?;
-            return Ok(connection.exchange_in_call(said)?);
+            return connection.exchange_in_call(said).map_err(|error| {
+                let is_launcher = self.peers.rendezvous_rank.is_none();
+                if connection.has_closed() && is_launcher { Error::LauncherGone } else { error.into() }
+            });
         }
         // Threads of one process use its memory.
         let mut word = [0; 1 + UniqueId::BYTES];
