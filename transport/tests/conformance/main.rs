@@ -179,6 +179,14 @@ on_devices_by_name! {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn a_communicator_closes_when_its_device_has_sent_all() {
+    fabric::on("a_communicator_closes_when_its_device_has_sent_all", verbs::FABRIC, |_| {
+        shared::a_communicator_closes_when_its_device_has_sent_all();
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
     fabric::on("what_a_failed_cable_had_brought_is_no_piece_too_many", verbs::FABRIC, |_| {
         verbs::what_a_failed_cable_had_brought_is_no_piece_too_many();

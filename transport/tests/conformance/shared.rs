@@ -266,6 +266,30 @@ pub(crate) fn ranks_may_have_other_numbers(device: &str) {
     exchange(&mut second, 1);
 }
 
+/// Peers learn early that a communicator is closed: what it has sent must have arrived by then, though the
+/// network goes on for others.
+pub(crate) fn a_communicator_closes_when_its_device_has_sent_all() {
+    let configs = configs();
+    let first = Communicator::new("slow_ib", &configs);
+    let mut second = Communicator::new("slow_ib", &configs);
+    assert!(second.uses_network_of(&first));
+    let bytes = noise(5000, 1);
+    let sent = second.links[0][1].poll_send(&mut SendState::new(1, Protocol::Copy), (&bytes[..]).into());
+    assert_eq!(sent.expect("send"), SendProgress::Complete, "its memory is free at once");
+    let began = Instant::now();
+    second.ends[0].close(PATIENCE);
+    assert!(began.elapsed() >= Duration::from_millis(30), "the cable takes 30 ms");
+    let mut received = vec![0; bytes.len()];
+    let mut state = RecvState::new(1, bytes.len());
+    // The first poll finds the completion, and the second one the message.
+    let polled = [(); 2].map(|()| second.links[1][1].poll_recv(&mut state, &mut CopySink(&mut received)));
+    assert!(
+        matches!(polled, [Ok(RecvProgress::Complete), _] | [_, Ok(RecvProgress::Complete)]),
+        "{polled:?}"
+    );
+    assert!(received == bytes);
+}
+
 /// Devices have few queue pairs: those of communicators that have failed serve the next ones, also while the
 /// program still has the failed ones.
 pub(crate) fn the_queue_pairs_of_failed_communicators_serve_the_next_ones(device: &str) {

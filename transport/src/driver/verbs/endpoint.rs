@@ -236,6 +236,19 @@ impl VerbsEndpoint {
         Ok(())
     }
 
+    /// Takes in which ranks of the networks of this process can't reach it. Their connections would otherwise
+    /// be given up later, and devices be kept until then.
+    fn hear_of_failures(&self, ours: &[OfferedNetwork], offers: &[Offers]) {
+        for network in ours.iter().map(OfferedNetwork::network) {
+            let offers = offers.iter().flat_map(|offers| &offers.networks);
+            let has_failed =
+                |offer: &&Offer| offer.name == network.name && offer.unreachable.contains(&network.rank);
+            for offer in offers.filter(has_failed).filter(|offer| offer.member < network.size) {
+                network.give_up(offer.member);
+            }
+        }
+    }
+
     /// Answers the offers of all ranks: joins a network that exists, or begins a new one.
     fn choose(&mut self, ours: Vec<OfferedNetwork>, offers: &[Offers]) -> Result<Vec<u8>, TransportError> {
         if let Some((network, found)) = self.common(offers, &ours) {
@@ -244,6 +257,7 @@ impl VerbsEndpoint {
             self.stage = Stage::Waiting(network);
             return Ok(encode("ready", ()));
         }
+        self.hear_of_failures(&ours, offers);
         drop(ours);
         self.config.networks.retire_unused();
         let (network, devices) = self.open_network(offers[0].name)?;
@@ -410,7 +424,10 @@ impl Endpoint for VerbsEndpoint {
     fn flush(&mut self, within: Duration, _: &dyn Fn(u32) -> bool) -> bool {
         let streams = self.streams();
         let Some(Joined { network, .. }) = &self.joined else { return true };
-        let latest = network.engine.lock().latest();
+        let mut engine = network.engine.lock();
+        let latest = engine.latest();
+        engine.mark_sent(&streams);
+        drop(engine);
         network.progress_until(Instant::now() + within, |engine| engine.is_drained(&streams, &latest))
     }
 

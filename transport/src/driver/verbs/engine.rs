@@ -10,6 +10,7 @@ use super::{
     Notify, VerbsConfig,
     env::Env,
     memory::Memory,
+    network::communicator_of,
     peer::Peer,
     port::Port,
     queue::Id,
@@ -22,6 +23,7 @@ use crate::{
     verbs::{Completion, POLL_BATCH},
 };
 use std::{
+    collections::HashSet,
     sync::{
         Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -62,8 +64,8 @@ pub(super) struct Engine {
     sleepers: u32,
     /// Whether a peer can't be reached any more.
     has_broken_peer: bool,
-    /// Whether the devices were given back to the system.
-    is_retired: bool,
+    /// Why peers could not be reached when the devices were given back to the system, by rank; empty before.
+    retired: Vec<String>,
     /// Time at which a message last came, or connections were kept alive.
     last_sign: Instant,
     notify: Notify,
@@ -141,7 +143,7 @@ impl Engine {
             arrivals: 0,
             sleepers: 0,
             has_broken_peer: false,
-            is_retired: false,
+            retired: Vec::new(),
             last_sign: now,
             notify: config.notify,
         }
@@ -153,7 +155,7 @@ impl Engine {
     /// [`TransportError::Lost`] once the engine has ended.
     #[inline]
     pub(super) fn peer(&mut self, rank: usize) -> Result<(&mut Peer, Env<'_>), TransportError> {
-        let Some(peer) = self.peers[rank].as_mut() else { return Err(retired(rank)) };
+        let Some(peer) = self.peers[rank].as_mut() else { return Err(retired(rank, &self.retired)) };
         let (memory, registration_cache, ports) =
             (&self.memory, &self.registration_cache, &mut self.ports[..]);
         Ok((peer, Env { rules: self.rules, memory, registration_cache, ports, notify: &self.notify.0 }))
@@ -312,7 +314,7 @@ impl Engine {
     pub(super) fn check(&self, rank: usize) -> Result<(), TransportError> {
         match &self.peers[rank] {
             Some(peer) => peer.check(),
-            None if self.is_retired => Err(retired(rank)),
+            None if !self.retired.is_empty() => Err(retired(rank, &self.retired)),
             None => Ok(()),
         }
     }
@@ -335,15 +337,24 @@ impl Engine {
         (0..self.peers.len() as u32).filter(of_rank).collect()
     }
 
-    /// Whether a communicator uses the engine: one of its streams has not ended here.
+    /// Whether a communicator uses the engine: one of its streams has not ended here, and none of its streams
+    /// leads to a rank that can't be reached.
     pub(super) fn is_in_use(&self) -> bool {
-        self.peers.iter().flatten().any(Peer::has_open_stream)
+        let broken = self.broken_peers();
+        let is_broken = |rank: usize| broken.contains(&(rank as u32));
+        let (mut failed, mut open) = (HashSet::new(), HashSet::new());
+        for (rank, peer) in self.peers.iter().enumerate() {
+            let communicators = peer.iter().flat_map(Peer::open_streams).map(communicator_of);
+            if is_broken(rank) { failed.extend(communicators) } else { open.extend(communicators) }
+        }
+        !open.is_subset(&failed)
     }
 
     /// Destroys all connections and devices of an engine that is not in use any more: other networks need the
     /// queue pairs and the regions. Later calls fail.
     pub(super) fn retire(&mut self) {
-        self.is_retired = true;
+        let why = |rank| self.check(rank).err().map(|error| error.to_string()).unwrap_or_default();
+        self.retired = (0..self.peers.len()).map(why).collect();
         self.has_broken_peer = true;
         self.end();
     }
@@ -441,14 +452,25 @@ impl Engine {
         self.peers.iter().map(|peer| peer.as_ref().map_or(0, Peer::latest)).collect()
     }
 
+    /// Sends a message on each rail to some peers whose completion shows that all earlier ones have arrived.
+    /// Needed on reliable connections only.
+    pub(super) fn mark_sent(&mut self, streams: &[(u32, usize)]) {
+        if self.rules.reliable {
+            for (rank, _) in streams {
+                self.drive(*rank as usize, Peer::mark_sent);
+            }
+        }
+    }
+
     /// Whether all messages of some streams, and all sequenced messages up to the `latest` ones, are known to
-    /// have arrived, or cannot be known to. Streams are given by peer and index.
+    /// have arrived, or cannot be known to. Streams are given by peer and index. On reliable connections,
+    /// [`Engine::mark_sent`] comes before.
     pub(super) fn is_drained(&self, streams: &[(u32, usize)], latest: &[u32]) -> bool {
         streams.iter().all(|(rank, stream)| {
             let rank = *rank as usize;
             let Some(peer) = &self.peers[rank] else { return true };
             let is_sent = peer.is_stream_sent(*stream)
-                && (self.rules.reliable || peer.is_acknowledged_to(latest[rank]));
+                && (peer.is_acknowledged_to(latest[rank]) || self.rules.reliable && peer.has_sent_marked());
             !peer.is_open() || is_sent
         })
     }
@@ -456,7 +478,12 @@ impl Engine {
 
 /// The error of a call on an engine whose devices were given back.
 #[cold]
-fn retired(rank: usize) -> TransportError {
-    let what = "this communicator had failed, and its devices serve another one by now".to_owned();
+fn retired(rank: usize, causes: &[String]) -> TransportError {
+    let what = match causes.get(rank).map(String::as_str) {
+        None | Some("") => {
+            "this communicator had failed, and its devices serve another one by now".to_owned()
+        }
+        Some(cause) => cause.to_owned(),
+    };
     TransportError::Lost { peer: rank as u32, what }
 }

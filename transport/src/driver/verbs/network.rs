@@ -56,6 +56,11 @@ pub(super) fn stream_number(member: u32, serial: u32, lane: usize) -> u32 {
     (member * SERIALS + serial) * LANES as u32 + lane as u32
 }
 
+/// Returns a number that the streams of one communicator have in common, from that of one of them.
+pub(super) fn communicator_of(stream: u32) -> u32 {
+    stream / LANES as u32
+}
+
 const _: () = assert!(1 << 10 <= u32::MAX / SERIALS / LANES as u32, "every rank has its own numbers");
 
 /// Networks of a process, for its later communicators.
@@ -261,6 +266,12 @@ impl Network {
     fn retire(&self) {
         self.say_goodbye(Instant::now() + GOODBYE_TIMEOUT);
         self.engine.lock().retire();
+    }
+
+    /// Takes in that a member can't reach this one.
+    pub(super) fn give_up(&self, member: u32) {
+        let what = "its connections to this rank have failed".to_owned();
+        self.engine.lock().give_up(member as usize, &TransportError::Lost { peer: member, what });
     }
 
     /// Whether ranks that are these members share hosts as `hosts` tells.

@@ -83,6 +83,8 @@ pub(super) struct Rail {
     /// Nanoseconds for a MiB in the peer's direction, as the peer has measured it.
     incoming_cost: Option<u64>,
     pub(super) bandwidth: Bandwidth,
+    /// Number of the latest request that marks all earlier ones as sent.
+    pub(super) mark: Option<u32>,
     /// Signs that the rail answers.
     pub(super) pulse: Pulse,
     pub(super) attempts: Attempts,
@@ -131,6 +133,7 @@ impl Rail {
             incoming_bytes: 0,
             incoming_cost: None,
             bandwidth: Bandwidth::default(),
+            mark: None,
             pulse: Pulse::default(),
             attempts: Attempts::default(),
             cause: String::new(),
@@ -180,6 +183,11 @@ impl Rail {
     /// Whether the queue pair of unsequenced messages has sent all that it was given.
     pub(super) fn has_sent_all(&self) -> bool {
         self.slot_queues[0].0.is_empty()
+    }
+
+    /// Whether the request that marks all earlier ones as sent has left the queue.
+    pub(super) fn has_sent_marked(&self) -> bool {
+        self.mark.is_some_and(|mark| self.slot_queues[0].0.has_left(mark))
     }
 
     /// Life of the queue pairs for which pieces are granted.
@@ -268,7 +276,8 @@ impl Rail {
         let run = self.write_message(env, at, &header, payload)?;
         let request = self.control().next();
         // A failed queue pair has completions that report it.
-        let sent = self.control().send(run, header.kind == Kind::Goodbye as u8).unwrap_or(false);
+        let is_mark = [Kind::Goodbye as u8, Kind::Ping as u8].contains(&header.kind);
+        let sent = self.control().send(run, is_mark).unwrap_or(false);
         if sent {
             self.aux_requests[index as usize] = request;
             self.aux_next = self.aux_next.wrapping_add(1);
@@ -410,6 +419,7 @@ impl Rail {
         self.incoming_cost = None;
         self.bandwidth = Bandwidth::default();
         self.pulse = Pulse::default();
+        self.mark = None;
         Ok(())
     }
 

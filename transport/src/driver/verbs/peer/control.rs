@@ -9,6 +9,7 @@ use crate::{
     driver::verbs::{
         attempts::Retry,
         env::Env,
+        rail::Rail,
         stream::Stream,
         wire::{ASK, GRANTS_PER_MESSAGE, Header, Kind, MISSING, NO_STREAM, Selective},
     },
@@ -79,6 +80,24 @@ impl Peer {
             self.counted(header.stream);
         }
         Ok(is_sent)
+    }
+
+    /// Sends a message by each rail that is up, whose completion is asked for.
+    pub(in crate::driver::verbs) fn mark_sent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        for rail in (0..self.rails.len()).filter(|_| self.is_open()).collect::<Vec<_>>() {
+            if self.rails[rail].is_up() {
+                self.rails[rail].mark = None;
+                let next = self.rails[rail].control().next();
+                let is_sent = self.send_word(env, rail, Kind::Ping, &[])?;
+                self.rails[rail].mark = is_sent.then_some(next);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all messages before [`Peer::mark_sent`] have left the rails that are up.
+    pub(in crate::driver::verbs) fn has_sent_marked(&self) -> bool {
+        self.rails.iter().filter(|rail| rail.is_up()).all(Rail::has_sent_marked)
     }
 
     /// Tells the peer by all rails that this rank closes.

@@ -34,9 +34,9 @@ impl Peer {
         opened.ok_or_else(|| self.protocol("the number of a communicator that exists"))
     }
 
-    /// Whether a stream has not ended at this end.
-    pub(in crate::driver::verbs) fn has_open_stream(&self) -> bool {
-        self.streams.iter().any(|stream| !stream.has_told_end)
+    /// The numbers of the streams that have not ended at this end.
+    pub(in crate::driver::verbs) fn open_streams(&self) -> impl Iterator<Item = u32> {
+        self.streams.iter().filter(|stream| !stream.has_told_end).map(Stream::number)
     }
 
     /// Whether all pieces of a stream have arrived.
