@@ -129,7 +129,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Tune(args) => tune::run(&args),
             Command::Chaos(args) => chaos::run(&args),
             Command::Fabric(args) => fabric::run(args),
-            Command::Agent(_) => agent::run(),
+            Command::Agent(args) => agent::run(&args),
             Command::Rendezvous(args) => rendezvous::run(&args),
             Command::InstallMpirun(args) => install_mpirun::run(&args),
         },
