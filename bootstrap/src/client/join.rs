@@ -3,13 +3,16 @@
 //! The rank sends its hello and its arena, and waits for the welcome. While another job uses the rendezvous,
 //! it tries again.
 
-use super::{Connection, broken, unexpected};
+use super::{
+    Connection,
+    channel::{Channel, broken, unexpected},
+};
 use crate::{
     address::Address,
     connect::{ConnectSpec, RendezvousHost, open_connection},
     error::{Error, Result},
     frame_stream::Payload,
-    wire::{FromServer, Hello, Member, encode},
+    wire::{FromServer, Hello, Member, communicator_id, encode},
 };
 use rustix::{fd::OwnedFd, io::Errno};
 use std::{
@@ -37,6 +40,8 @@ pub struct Joined {
     pub members: Vec<Member>,
     /// Arena descriptors of all ranks, in rank order; empty if ranks share no memory.
     pub arenas: Vec<OwnedFd>,
+    /// Number of the communicator, equal on all ranks.
+    pub id: u64,
 }
 
 /// Reason to try to join again.
@@ -82,8 +87,11 @@ impl Connection {
         let began = Instant::now();
         let timeout = Duration::from_millis(hello.timeout_ms);
         loop {
-            match Connection::try_to_join(rendezvous, hello, arena)? {
-                Ok(joined) => return Ok(joined),
+            match Channel::try_to_join(rendezvous, hello, arena)? {
+                Ok((channel, members, arenas)) => {
+                    let id = communicator_id(&hello.job, &members);
+                    return Ok(Joined { connection: Connection::new(channel), members, arenas, id });
+                }
                 Err(retry) if began.elapsed() + BUSY_RETRY > timeout => {
                     return Err(retry.into_error(rendezvous, hello));
                 }
@@ -91,22 +99,27 @@ impl Connection {
             }
         }
     }
+}
 
+/// Channel of a rank that has joined, the members of the job, and their arenas.
+type JoinedChannel = (Channel, Vec<Member>, Vec<OwnedFd>);
+
+impl Channel {
     /// Tries once to join; an inner error asks for another attempt.
     fn try_to_join(
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: Option<&OwnedFd>,
-    ) -> Result<Result<Joined, Retry>> {
-        let mut connection = Connection::open(rendezvous, hello)?;
-        let members = match connection.wait_for_welcome(rendezvous, hello, arena) {
+    ) -> Result<Result<JoinedChannel, Retry>> {
+        let mut channel = Channel::open(rendezvous, hello)?;
+        let members = match channel.wait_for_welcome(rendezvous, hello, arena) {
             Ok(Ok(members)) => members,
             Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
             // A rank that has died does not open its rendezvous again.
-            Err(error) if connection.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
+            Err(error) if channel.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
                 return Ok(Err(Retry::Closed(error)));
             }
-            Err(Error::Rendezvous(why)) if connection.closed_while_waiting && rendezvous.secret.is_none() => {
+            Err(Error::Rendezvous(why)) if channel.closed_while_waiting && rendezvous.secret.is_none() => {
                 return Err(Error::Rendezvous(format!(
                     "{why}; one that has a secret closes connections without it (TBCCL_SECRET, \
                      TBCCL_SECRET_FILE)"
@@ -123,8 +136,8 @@ impl Connection {
             )));
         }
         let count = if arena.is_some() { members.len() } else { 0 };
-        let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
-        Ok(Ok(Joined { connection, members, arenas }))
+        let arenas = (0..count).map(|_| channel.descriptor()).collect::<Result<Vec<_>>>()?;
+        Ok(Ok((channel, members, arenas)))
     }
 
     /// Waits until all ranks have joined and returns them; an inner error is the name of another job at this
@@ -148,18 +161,18 @@ impl Connection {
     }
 
     /// Connects to the rendezvous and sends the hello.
-    fn open(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {
+    fn open(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Channel> {
         let action = format!("rank {} can't reach the rendezvous", hello.member.rank);
         let reached = open_connection(rendezvous)
             .map_err(|why| broken(rendezvous.rendezvous_host.as_ref(), &action, &why));
         let grace = if rendezvous.rendezvous_host.is_some() { HOST_GRACE } else { SERVER_GRACE };
         let timeout = Duration::from_millis(hello.timeout_ms).saturating_add(grace);
-        let mut connection = Connection::new(reached?, hello.member.rank, hello.size, timeout);
-        connection.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
+        let mut channel = Channel::new(reached?, hello.member.rank, hello.size, timeout);
+        channel.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
         // An error means that the socket is broken, which the next read reports.
-        let _ = connection.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
-        connection.frames.send(encode(hello));
-        Ok(connection)
+        let _ = channel.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
+        channel.frames.send(encode(hello));
+        Ok(channel)
     }
 
     /// Sends this rank's arena descriptor, which requires a Unix socket; an inner error is the name of
@@ -181,7 +194,7 @@ impl Connection {
                 return Err(unexpected(&FromServer::Redirect { address }));
             }
             let local = ConnectSpec { addresses, timeout: Duration::ZERO, ..rendezvous.clone() };
-            *self = Connection::open(&local, hello).map_err(|_| {
+            *self = Channel::open(&local, hello).map_err(|_| {
                 Error::Rendezvous(format!(
                     "rank {} on {} is to share memory with ranks of another host, or of another user or \
                      container: set TBCCL_TRANSPORT to one that reaches them",
@@ -197,7 +210,7 @@ impl Connection {
 
     fn descriptor(&mut self) -> Result<OwnedFd> {
         const WHAT: &str = "receiving the descriptors of the other ranks' memory";
-        self.wait(WHAT, |frames| Ok(frames.bytes(1)))?;
+        self.wait(WHAT, |channel| Ok(channel.frames.bytes(1)))?;
         // A byte without its descriptor means that this process's table of descriptors is full.
         self.frames.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
     }
