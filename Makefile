@@ -11,8 +11,8 @@ RANKS ?= 2 4
 # The software RDMA device builds only on Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
-.PHONY: help bench simulation agreement test test-rust test-python model lint build wheel install
-.PHONY: tools test-tools
+.PHONY: help bench simulation agreement test test-rust test-python model model-deep lint build wheel
+.PHONY: install tools test-tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -43,10 +43,15 @@ test-rust: test-tools ## Test the Rust crates and the C library
 test-python: test-tools ## Build the Python package and test it, with numpy, PyTorch and MLX
 	tools/test-python
 
-# Has a target folder of its own, since its flags would make cargo rebuild everything else.
-model: ## Check queues and locks in shared memory under all interleavings
-	$(if $(SKIP),,RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off timeout 600 \
-	  $(CARGO) test -p tbccl-softrdma --lib --release --target-dir target/loom loom_)
+# Have a target folder of their own, since their flags would make cargo rebuild everything else.
+MODEL := RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off timeout 1800 $(CARGO) test --lib --release \
+  --target-dir target/loom
+
+model: ## Check the software device's queues and locks under all interleavings
+	$(if $(SKIP),,$(MODEL) -p tbccl-softrdma loom_)
+
+model-deep: ## Check rings, boards, locks and handles under all interleavings, and count them
+	$(MODEL) -p tbccl-transport -p tbccl -p tbccl-ffi loom_ -- --nocapture --test-threads 1
 
 lint: test-tools ## Check format, lints and documentation
 	$(CARGO) fmt --all --check

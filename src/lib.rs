@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `commands` | one module per subcommand: arguments in, calls of the library out |
 //! | [`launch`] | starts ranks on the hosts of a job, supervises them, and ends them |
+//! | [`reference`](crate::reference) | calls with expected results |
 //!
-//! The package is a library only so that tests reach [`launch`] without a command line. Programs link the
-//! package `tbccl`.
+//! The package is a library only so that tests reach [`launch`] without a command line, and
+//! [`reference`](crate::reference). Programs link the package `tbccl`.
 
 mod commands;
 pub mod launch;
+pub mod reference;
 
 pub use commands::main;

@@ -36,6 +36,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Timeout of the handshake. The server limits the number of concurrent handshakes.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The same after a host that serves late has used up the time.
+const SHORTEST_PROOF_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// How long a server that closes the connection is tried again. A full server looks like one with another
 /// secret.
 const CLOSED_RETRY: Duration = Duration::from_secs(3);
@@ -106,9 +109,13 @@ impl ConnectSpec {
         self.addresses.iter().filter_map(|address| resolve(address).ok()).flatten().collect()
     }
 
-    /// Returns the timeout of the handshake.
-    fn proof_timeout(&self) -> Duration {
-        if self.rendezvous_host.is_some() { self.timeout } else { PROOF_TIMEOUT }
+    /// Returns the timeout of a handshake, for a connection that has been attempted since `began`.
+    fn proof_timeout(&self, began: Instant) -> Duration {
+        match self.rendezvous_host {
+            // The host may begin to serve at any time until the timeout, at all of its addresses.
+            Some(_) => self.timeout.saturating_sub(began.elapsed()).max(SHORTEST_PROOF_TIMEOUT),
+            None => PROOF_TIMEOUT,
+        }
     }
 
     /// Returns how long to try if nothing listens.
@@ -128,7 +135,7 @@ pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, S
         let mut failures = Vec::new();
         let local = rendezvous.addresses.iter().filter(|address| !address.is_remote());
         for address in local {
-            match connect_local(address, rendezvous) {
+            match connect_local(address, rendezvous, began) {
                 Ok(frames) => return Ok(frames),
                 Err(error) => {
                     let is_awaited = matches!(address, Address::Awaited(_));
@@ -136,7 +143,7 @@ pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, S
                 }
             }
         }
-        if let Some(frames) = connect_remote(rendezvous, &mut failures)? {
+        if let Some(frames) = connect_remote(rendezvous, &mut failures, began)? {
             return Ok(frames);
         }
         let timeout = failures.iter().map(|failure| failure.timeout(rendezvous)).max();
@@ -169,6 +176,8 @@ impl Failure {
     /// Returns how long to retry after this failure.
     fn timeout(&self, rendezvous: &ConnectSpec) -> Duration {
         match self.secure_error() {
+            // The whole time has passed.
+            Some(SecureError::Late) if rendezvous.rendezvous_host.is_some() => Duration::ZERO,
             Some(SecureError::Closed | SecureError::Late) => CLOSED_RETRY,
             Some(_) => Duration::ZERO,
             None if self.is_awaited && self.error.kind() == ErrorKind::PermissionDenied => Duration::ZERO,
@@ -187,7 +196,7 @@ impl fmt::Display for Failure {
 }
 
 /// Connects to a Unix socket of this user, with the handshake if the job has a secret.
-fn connect_local(address: &Address, rendezvous: &ConnectSpec) -> io::Result<FrameStream> {
+fn connect_local(address: &Address, rendezvous: &ConnectSpec, began: Instant) -> io::Result<FrameStream> {
     let stream = match address {
         Address::Abstract(name) if parse_name(name).is_some_and(is_elsewhere) => {
             let why = "the socket is of another host, boot or network namespace";
@@ -215,7 +224,7 @@ fn connect_local(address: &Address, rendezvous: &ConnectSpec) -> io::Result<Fram
     }
     let socket = Socket::unix(stream)?;
     match &rendezvous.secret {
-        Some(secret) => handshake(socket, secret, rendezvous.proof_timeout()),
+        Some(secret) => handshake(socket, secret, rendezvous.proof_timeout(began)),
         None => Ok(FrameStream::new(socket, RecordLayer::Open)),
     }
 }
@@ -224,6 +233,7 @@ fn connect_local(address: &Address, rendezvous: &ConnectSpec) -> io::Result<Fram
 fn connect_remote(
     rendezvous: &ConnectSpec,
     failures: &mut Vec<Failure>,
+    began: Instant,
 ) -> Result<Option<FrameStream>, String> {
     let remote: Vec<&Address> = rendezvous.addresses.iter().filter(|address| address.is_remote()).collect();
     if remote.is_empty() {
@@ -247,7 +257,7 @@ fn connect_remote(
         let PendingConnect { address, stream } = attempts.swap_remove(at);
         let connected = stream.and_then(|stream| {
             sockopt::socket_error(&stream)?.map_err(io::Error::from)?;
-            handshake(Socket::tcp(stream)?, secret, rendezvous.proof_timeout())
+            handshake(Socket::tcp(stream)?, secret, rendezvous.proof_timeout(began))
         });
         match connected {
             Ok(frames) => return Ok(Some(frames)),

@@ -78,10 +78,14 @@ pub fn feed_rank(bytes: &[u8]) {
     }
 }
 
-/// Feeds the record layer of a TCP connection with bytes of an unauthenticated peer.
+/// Feeds the record layer of a TCP connection, at either end, with bytes of an unauthenticated peer.
 pub fn feed_handshake(bytes: &[u8]) {
     let secret = Secret::from_bytes([7; 32]);
-    let mut record_layer = RecordLayer::responder(&secret).expect("random numbers");
+    feed_record_layer(RecordLayer::responder(&secret).expect("random numbers"), bytes);
+    feed_record_layer(RecordLayer::initiator(&secret).expect("random numbers"), bytes);
+}
+
+fn feed_record_layer(mut record_layer: RecordLayer, bytes: &[u8]) {
     let (mut plain, mut answer, mut done) = (Vec::new(), Vec::new(), 0);
     while let Ok(Decoded::Bytes(len)) = record_layer.open(&bytes[done..], &mut plain, &mut answer) {
         assert!(len > 0 && done + len <= bytes.len());
@@ -102,7 +106,20 @@ pub fn parse_addresses(bytes: &[u8]) {
             "what is written can be read"
         );
     }
-    if let Ok(bytes) = bytes.try_into() {
-        let _ = super::UniqueId::from_bytes(bytes).map(|id| format!("{id:?}"));
+    if let Ok(bytes) = bytes.try_into()
+        && let Ok(id) = super::UniqueId::from_bytes(bytes)
+    {
+        assert_eq!(id.as_bytes(), &bytes);
+        assert!(!format!("{id:?}").is_empty());
     }
+    let _ = super::UniqueId::from_bytes(with_checksum(bytes)).map(|id| format!("{id:?}"));
+}
+
+/// Returns the bytes as a unique id whose checksum is right, so that a fuzzer gets past the checksum.
+fn with_checksum(bytes: &[u8]) -> [u8; super::UniqueId::BYTES] {
+    let mut id = [0; super::UniqueId::BYTES];
+    let len = bytes.len().min(id.len());
+    id[..len].copy_from_slice(&bytes[..len]);
+    super::unique_id::seal(&mut id);
+    id
 }

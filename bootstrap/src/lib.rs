@@ -75,6 +75,8 @@ mod wire;
 pub use client::{Connection, Joined, Notice, SnapshotReply, SnapshotRequester, provide_status};
 pub use connect::{ConnectSpec, RendezvousHost};
 pub use error::{Error, Result};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use identity::feed_store_client;
 pub use identity::{Identity, LaunchInfo, Resolved, WorldRanks, launcher_of_env, ranks_of_env};
 pub use inquiry::FoundRendezvous;
 pub use reconnect::ReconnectListener;

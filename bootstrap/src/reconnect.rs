@@ -53,17 +53,17 @@ impl ReconnectListener {
         &self.addresses
     }
 
-    /// Serves a job at these sockets until all of its ranks have joined. `labels` are the display labels of
-    /// its ranks, by rank.
+    /// Serves a job at these sockets until all of its ranks have joined, as its rank `host`. `labels` are the
+    /// display labels of its ranks, by rank.
     ///
     /// # Errors
     /// [`Error::System`] if the system refuses descriptors or a thread.
-    pub fn serve(&self, job: &str, labels: &[String]) -> Result<Server> {
+    pub fn serve(&self, job: &str, labels: &[String], host: u32) -> Result<Server> {
         let sockets =
             self.sockets.duplicate().map_err(|e| Error::system("duplicating the listening sockets", e))?;
         Server::start_group(
             sockets,
-            PendingGroup { job: job.to_owned(), labels: labels.to_vec(), secret: self.secret.clone() },
+            PendingGroup { job: job.to_owned(), labels: labels.to_vec(), host, secret: self.secret.clone() },
         )
     }
 
@@ -149,7 +149,7 @@ mod tests {
                 let early = scope.spawn(move || join(spec, "a", 1, 2, LONG).map(drop));
                 // Longer than the handshake timeout of a server that is running.
                 thread::sleep(Duration::from_millis(if way == 1 { 5500 } else { 300 }));
-                let _server = listener.serve("a", &labels(2)).expect("a thread");
+                let _server = listener.serve("a", &labels(2), 0).expect("a thread");
                 let ours = join(spec, "a", 0, 2, LONG).expect("both are there");
                 early.join().expect("no panic").expect("both are there");
                 drop(ours);
@@ -168,7 +168,7 @@ mod tests {
                 thread::scope(|scope| {
                     let others: Vec<_> =
                         (1..3).map(|rank| scope.spawn(move || join(spec, job, rank, 3, LONG))).collect();
-                    servers.push(listener.serve(job, &labels(3)).expect("a thread"));
+                    servers.push(listener.serve(job, &labels(3), 0).expect("a thread"));
                     let mut all = vec![join(spec, job, 0, 3, LONG)];
                     all.extend(others.into_iter().map(|other| other.join().expect("no panic")));
                     for connection in all {
@@ -188,13 +188,13 @@ mod tests {
         for way in [0, 1] {
             let listener = listener();
             let spec = &connect_spec(&listener, way, LONG);
-            let first = listener.serve("first", &labels(3)).expect("a thread");
+            let first = listener.serve("first", &labels(3), 0).expect("a thread");
             thread::scope(|scope| {
                 let ahead = scope.spawn(move || join(spec, "second", 1, 2, LONG).map(drop));
                 thread::sleep(Duration::from_millis(200));
                 assert!(!ahead.is_finished());
                 drop(first);
-                let _second = listener.serve("second", &labels(2)).expect("a thread");
+                let _second = listener.serve("second", &labels(2), 0).expect("a thread");
                 let ours = join(spec, "second", 0, 2, LONG).expect("both are there");
                 ahead.join().expect("no panic").expect("both are there");
                 drop(ours);
@@ -215,7 +215,7 @@ mod tests {
                 } {
                     thread::sleep(Duration::from_millis(1));
                 }
-                let _second = listener.serve("second", &labels(2)).expect("a thread");
+                let _second = listener.serve("second", &labels(2), 0).expect("a thread");
                 let ours = join(spec, "second", 0, 2, LONG).expect("both are there");
                 other.join().expect("no panic").expect("both are there");
                 drop(ours);
@@ -228,7 +228,7 @@ mod tests {
         for way in [0, 1] {
             let listener = listener();
             let short = Duration::from_millis(500);
-            let _server = listener.serve("a", &labels(3)).expect("a thread");
+            let _server = listener.serve("a", &labels(3), 0).expect("a thread");
             let began = Instant::now();
             match join(&connect_spec(&listener, way, short), "a", 0, 3, short) {
                 Err(Error::Absent { ranks, why }) => {
@@ -256,7 +256,7 @@ mod tests {
             };
             let began = Instant::now();
             absent("never serves");
-            let server = listener.serve("b", &labels(2)).expect("a thread");
+            let server = listener.serve("b", &labels(2), 0).expect("a thread");
             match join(&spec, "a", 1, 2, short) {
                 Err(Error::Rendezvous(why)) => assert!(why.contains("`b`") && why.contains("`a`"), "{why}"),
                 other => panic!("{other:?}"),
@@ -283,6 +283,65 @@ mod tests {
                     other => panic!("{other:?}"),
                 }
                 assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+            });
+        }
+    }
+
+    #[test]
+    fn the_addresses_of_a_host_that_never_comes_share_one_time_limit() {
+        let listener = listener();
+        let limit = Duration::from_millis(1500);
+        let mut spec = connect_spec(&listener, 0, limit);
+        spec.addresses.extend(connect_spec(&listener, 1, limit).addresses);
+        let began = Instant::now();
+        match join(&spec, "a", 1, 2, limit) {
+            Err(Error::Absent { ranks, .. }) => assert_eq!(ranks, [topology::Rank(0)]),
+            other => panic!("{other:?}"),
+        }
+        let took = began.elapsed();
+        assert!(took >= limit && took < limit * 17 / 10, "{took:?} at two addresses");
+    }
+
+    #[test]
+    fn a_rank_that_has_waited_for_the_host_waits_for_others_in_the_rest_of_its_time() {
+        for way in [0, 1] {
+            let listener = listener();
+            let limit = Duration::from_secs(2);
+            let spec = &connect_spec(&listener, way, limit);
+            thread::scope(|scope| {
+                let began = Instant::now();
+                let early = scope.spawn(move || join(spec, "a", 1, 3, limit).map(drop));
+                thread::sleep(limit * 4 / 5);
+                let _server = listener.serve("a", &labels(3), 0).expect("a thread");
+                match early.join().expect("no panic") {
+                    Err(Error::Absent { ranks, .. }) => assert_eq!(ranks, [0, 2].map(topology::Rank)),
+                    other => panic!("{other:?}"),
+                }
+                let took = began.elapsed();
+                assert!(took < limit * 8 / 5, "{took:?}, and the limit is {limit:?}");
+            });
+        }
+    }
+
+    #[test]
+    fn a_host_that_fails_to_join_is_named_to_those_that_have() {
+        for way in [0, 1] {
+            let listener = listener();
+            let spec = &connect_spec(&listener, way, LONG);
+            let server = listener.serve("a", &labels(3), 0).expect("a thread");
+            thread::scope(|scope| {
+                let other = scope.spawn(move || join(spec, "a", 1, 3, LONG).map(drop));
+                while server.wait_until(|_| true, Duration::ZERO).joined == 0 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                drop(server);
+                match other.join().expect("no panic") {
+                    Err(Error::Absent { ranks, why }) => {
+                        assert_eq!(ranks, [topology::Rank(0)]);
+                        assert!(why.contains("rank 0 (1 before) has failed to join"), "{why}");
+                    }
+                    other => panic!("{other:?}"),
+                }
             });
         }
     }

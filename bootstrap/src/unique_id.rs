@@ -222,6 +222,15 @@ fn derive(shared: &Secret, public: &Secret) -> Result<Secret> {
     shared.derive(&*public.to_bytes()).map_err(|e| Error::Rendezvous(e.to_string()))
 }
 
+/// Makes the bytes an id as far as its beginning and its checksum go.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn seal(bytes: &mut [u8; UniqueId::BYTES]) {
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4] = VERSION;
+    let checksum = checksum(bytes);
+    bytes[CHECKSUM..].copy_from_slice(&checksum);
+}
+
 fn checksum(bytes: &[u8; UniqueId::BYTES]) -> [u8; 4] {
     (xxh3_64(&bytes[..CHECKSUM]) as u32).to_le_bytes()
 }

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, io};
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// Version of this protocol and of the shared memory layout. Equal on all ranks.
-pub(crate) const PROTOCOL: u32 = 6;
+pub(crate) const PROTOCOL: u32 = 8;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
@@ -60,6 +60,9 @@ pub struct Hello {
     /// How long the rank waits for the other ranks, in milliseconds.
     #[serde(rename = "patience_ms")]
     pub timeout_ms: u64,
+    /// How long the rank has waited already, in milliseconds: for the rank that serves the rendezvous.
+    #[serde(default)]
+    pub waited_ms: u64,
     /// Time without an answer after which a host counts as gone, in milliseconds.
     #[serde(rename = "silence_ms")]
     pub peer_timeout_ms: u64,
@@ -78,6 +81,7 @@ impl Hello {
             options: BTreeMap::new(),
             arena: false,
             timeout_ms: 0,
+            waited_ms: 0,
             peer_timeout_ms: 0,
         }
     }

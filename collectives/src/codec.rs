@@ -107,7 +107,7 @@ impl Codec {
     }
 
     /// Returns the largest error of one encoding, relative to the largest magnitude in the block; for `bf16`,
-    /// relative to the element.
+    /// relative to the element. Elements that round beyond the largest `bf16` (3.39e38) become infinite.
     #[must_use]
     pub const fn loss(self) -> f64 {
         match self {

@@ -26,7 +26,9 @@
 //! while no thread can see it: before the slot becomes live, or when it is vacant again, its last user has
 //! left, and its lock is held.
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 use std::{
@@ -34,15 +36,15 @@ use std::{
     fmt,
     ops::Deref,
     ptr,
-    sync::{
-        Mutex, OnceLock, PoisonError,
-        atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
-    },
+    sync::{OnceLock, PoisonError, atomic::Ordering},
 };
-use tbccl::shared::{BiasedGuard, BiasedLock};
+use tbccl::shared::{
+    BiasedGuard, BiasedLock,
+    sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, mark_read, mark_write},
+};
 
 /// Slots of the first chunk; each further chunk has twice as many.
-const FIRST_CHUNK: u32 = 64;
+const FIRST_CHUNK: u32 = if cfg!(loom) { 2 } else { 64 };
 
 /// Most chunks of a table.
 const MAX_CHUNKS: usize = 17;
@@ -233,6 +235,7 @@ impl<T> Table<T> {
         let biased_lock =
             biased_lock.map_or(ptr::null_mut(), |biased_lock| ptr::from_ref(biased_lock).cast_mut());
         slot.biased_lock.store(biased_lock, Ordering::Release);
+        mark_write(slot.value.get().cast(), size_of::<Option<T>>());
         // SAFETY: the slot is vacant and on no list but this thread's, so no other thread reads or changes
         // its value.
         unsafe { *slot.value.get() = Some(value) };
@@ -299,6 +302,7 @@ impl<T: 'static> Locked<T> {
     /// Returns the value and its lock.
     #[inline]
     pub(crate) fn split(&mut self) -> (&T, &mut BiasedGuard) {
+        mark_read(self.slot.value.get().cast(), size_of::<Option<T>>());
         // SAFETY: the slot was live after its lock was taken, and no thread takes its value out without the
         // lock.
         let value = unsafe { &*self.slot.value.get() };
@@ -311,6 +315,7 @@ impl<T: 'static> Deref for Held<T> {
 
     #[inline]
     fn deref(&self) -> &T {
+        mark_read(self.slot.value.get().cast(), size_of::<Option<T>>());
         // SAFETY: this is counted among the slot's users, and the slot was live at that time, so its value
         // stays.
         let value = unsafe { &*self.slot.value.get() };
@@ -340,6 +345,7 @@ impl<T: 'static> Held<T> {
         }
         // A thread that holds the lock found the slot live, and may still read the value.
         let taken = self.slot.biased_lock().map(BiasedLock::take);
+        mark_write(self.slot.value.get().cast(), size_of::<Option<T>>());
         // SAFETY: the slot was closing, so no lookup has found its value since, and it had no user left. Now
         // it is vacant and on no list, and no thread holds its lock, or takes the lock and finds the slot
         // live.

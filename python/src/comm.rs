@@ -61,6 +61,7 @@ impl Communicator {
         check_fork()?;
         let options = self.options(timeout)?;
         let shared = &self.state.shared;
+        let _wait = self.state.begin_call()?;
         // SAFETY: the caller keeps the memory valid until this returns.
         run_interruptible(py, || unsafe { shared.call(call, &options) })?
             .map_err(|error| to_exception(&error))
@@ -176,6 +177,7 @@ impl Communicator {
         }
         let options = self.options(timeout)?;
         let shared = &self.state.shared;
+        let _wait = self.state.begin_call()?;
         // SAFETY: the caller keeps the memory valid until this returns.
         run_interruptible(py, || unsafe { shared.call_group(&calls, &options) })?
             .map_err(|error| to_exception(&error))?;
@@ -257,15 +259,26 @@ impl Communicator {
 
     /// Waits for issued calls, then closes this rank's part of the communicator.
     ///
-    /// Every further call raises an error; closing again does nothing.
+    /// Every further call raises an error; closing again does nothing. In a signal handler that has
+    /// interrupted a wait on this communicator, aborts it instead; it is closed when the wait has ended.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         check_fork()?;
         if self.state.is_closed.swap(true, Relaxed) {
             return Ok(());
         }
+        if self.state.is_interrupted_here() {
+            py.detach(|| self.state.close_after_wait());
+            return Ok(());
+        }
         let state = Arc::clone(&self.state);
         let closed = run_on_thread(py, move || state.finish());
         closed.inspect_err(|_| py.detach(|| self.state.abort()))
+    }
+
+    /// Whether the caller is a signal handler that has interrupted a wait on this communicator.
+    #[getter]
+    fn _is_interrupted(&self) -> bool {
+        self.state.is_interrupted_here()
     }
 
     /// Whether the communicator was closed on this rank.

@@ -3,12 +3,15 @@
 //! Python runs signal handlers on its main thread, when that thread holds the GIL. A wait therefore takes the
 //! GIL from time to time and checks whether a handler raised an exception, as for Ctrl-C. Inside a call the
 //! library does so through [`is_interrupted`]; the exception is stored for the calling thread, which raises
-//! it in place of the call's error.
+//! it in place of the call's error. A handler may itself make calls that wait: waits nest.
 //!
 //! A child forked from a process with communicators has none of its threads, and its peers take it for its
 //! parent. In such a child every function fails, and nothing whose destructor waits for a thread is dropped.
 
-use crate::errors::{internal_error, resource_error, usage_error};
+use crate::{
+    errors::{internal_error, resource_error, usage_error},
+    waits,
+};
 use pyo3::prelude::*;
 use std::{
     cell::{Cell, RefCell},
@@ -22,8 +25,6 @@ use tbccl::forks;
 pub(crate) const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
-    /// Whether this thread is in a call that Python waits for.
-    static IN_CALL: Cell<bool> = const { Cell::new(false) };
     /// Time of this thread's last check for signals.
     static LAST_SIGNAL_CHECK: Cell<Option<Instant>> = const { Cell::new(None) };
     /// Exception that a signal handler raised during the call.
@@ -34,7 +35,7 @@ thread_local! {
 ///
 /// The library calls this several times per second.
 pub(crate) fn is_interrupted() -> bool {
-    if !IN_CALL.get() {
+    if !waits::is_in_call() {
         // The progress thread, which runs queued calls: a thread that waits for them checks by itself.
         return false;
     }
@@ -48,15 +49,11 @@ pub(crate) fn is_interrupted() -> bool {
     true
 }
 
-/// Runs a call without the GIL. An exception of a signal handler takes the place of its result.
+/// Runs a call without the GIL, as the innermost listed wait of this thread. An exception of a signal handler
+/// takes the place of its result.
 #[inline]
 pub(crate) fn run_interruptible<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
-    let done = py.detach(|| {
-        IN_CALL.set(true);
-        let done = call();
-        IN_CALL.set(false);
-        done
-    });
+    let done = py.detach(call);
     match PENDING_EXCEPTION.take() {
         None => Ok(done),
         Some(exception) => Err(exception),

@@ -11,7 +11,8 @@
 //! | `request`, `in_flight`, `state` | asynchronous calls, and the objects that they keep alive |
 //! | `elements` | element types as other libraries describe them |
 //! | `view`, `memory`, `protocols` | elements of Python objects, and registered memory as a Python object |
-//! | `errors`, `interrupt` | exceptions; signals and forks |
+//! | `errors` | exceptions |
+//! | `interrupt`, `waits` | signals and forks; waits that signal handlers interrupt |
 //!
 //! This crate does not know how a call is executed.
 
@@ -29,6 +30,7 @@ mod protocols;
 mod request;
 mod state;
 mod view;
+mod waits;
 
 use pyo3::prelude::*;
 

@@ -3,7 +3,6 @@
 use crate::{
     comm::Communicator,
     errors::{invalid_argument, to_exception},
-    interrupt::{check_fork, run_on_thread},
     join::{CommunicatorHandle, config, parse_id, with_p2p},
     state::State,
 };
@@ -22,13 +21,10 @@ fn derive(
     + Send
     + 'static,
 ) -> PyResult<Option<CommunicatorHandle>> {
-    check_fork()?;
-    let shared = state.shared.clone();
-    let made = run_on_thread(py, move || {
+    let made = state.run_on_thread(py, move |shared| {
         let made = shared.with(|old| work(old, &config)).and_then(|made| made)?;
         made.map(|comm| with_p2p(comm, p2p, &config)).transpose()
-    });
-    let made = made.inspect_err(|_| py.detach(|| state.abort()))?;
+    })?;
     let made = made.map_err(|error| to_exception(&error))?;
     Ok(made.map(|(comm, p2p)| CommunicatorHandle {
         state: State::new(comm, p2p),
@@ -94,8 +90,5 @@ pub(crate) fn grow(
 /// Creates the id with which a communicator grows.
 #[pyfunction]
 pub(crate) fn grow_id(py: Python<'_>, comm: &Bound<'_, Communicator>) -> PyResult<Vec<u8>> {
-    check_fork()?;
-    let shared = comm.get().state.shared.clone();
-    let id = py.detach(move || shared.with(tbccl::Communicator::grow_id).and_then(|id| id));
-    Ok(id.map_err(|error| to_exception(&error))?.as_bytes().to_vec())
+    Ok(comm.get().state.with(py, tbccl::Communicator::grow_id)?.as_bytes().to_vec())
 }

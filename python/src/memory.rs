@@ -15,8 +15,7 @@
 use crate::{
     comm::Communicator,
     elements,
-    errors::{internal_error, invalid_argument, to_exception},
-    interrupt::check_fork,
+    errors::{internal_error, invalid_argument},
     numbers,
     protocols::{
         buffer::{FORMAT, ND, RawBuffer, STRIDES},
@@ -122,7 +121,6 @@ unsafe extern "C" fn new(
 }
 
 fn allocate(args: &Bound<'_, PyTuple>) -> PyResult<Memory> {
-    check_fork()?;
     let (comm, number, shape) = args
         .extract::<(Bound<'_, Communicator>, i32, Vec<usize>)>()
         .map_err(|_| PyTypeError::new_err("registered memory is allocated by Communicator.empty()"))?;
@@ -131,12 +129,8 @@ fn allocate(args: &Bound<'_, PyTuple>) -> PyResult<Memory> {
     let Some(bytes) = bytes.filter(|bytes| *bytes <= isize::MAX as usize) else {
         return Err(invalid_argument(format!("a buffer of shape {shape:?} is too large")));
     };
-    let shared = comm.get().state.shared.clone();
     // One byte at least, so that every shape has an address.
-    let buffer = args
-        .py()
-        .detach(move || shared.with(|comm| comm.alloc::<u8>(bytes.max(1))).and_then(|buffer| buffer));
-    let buffer = buffer.map_err(|error| to_exception(&error))?;
+    let buffer = comm.get().state.with(args.py(), move |comm| comm.alloc::<u8>(bytes.max(1)))?;
     let buffer_shape: Vec<isize> = shape.iter().map(|length| *length as isize).collect();
     let mut strides = vec![dtype.size() as isize; shape.len()];
     for at in (1..shape.len()).rev() {

@@ -8,7 +8,7 @@ use crate::{
     errors::to_exception,
     in_flight::InFlight,
     interrupt::{SIGNAL_POLL_INTERVAL, check_fork, is_forked},
-    state::{State, lock},
+    state::{State, Wait, lock},
 };
 use pyo3::prelude::*;
 use std::{
@@ -32,6 +32,14 @@ impl Request {
         Request { operation, keep_alive: Mutex::new(keep_alive), state }
     }
 
+    /// Begins a wait for the operation.
+    fn begin_wait<'s>(&self, state: &'s State) -> PyResult<Wait<'s>> {
+        if let InFlight::Calls(_) = self.operation {
+            state.check_not_in_call()?;
+        }
+        Ok(state.begin_wait())
+    }
+
     /// Releases the object kept for a finished operation, and returns true or the operation's error.
     fn complete(&self, result: Result<Option<Delivery>, Error>) -> PyResult<bool> {
         drop(lock(&self.keep_alive).take());
@@ -51,7 +59,9 @@ impl Request {
 impl Request {
     /// Waits until the operation is done, for at most `timeout` seconds; None sets no limit here.
     ///
-    /// Returns false if time ran out. Raises the operation's error, the same one on every call.
+    /// Returns false if time ran out. Raises the operation's error, the same one on every call. Raises a
+    /// `UsageError` in a signal handler that has interrupted a blocking call of the same communicator: queued
+    /// calls run after that one.
     #[pyo3(signature = (timeout=None, /))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         check_fork()?;
@@ -60,6 +70,8 @@ impl Request {
         }
         let limit = timeout.map(seconds).transpose()?.flatten();
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let state = self.state.upgrade();
+        let _wait = state.as_ref().map(|state| self.begin_wait(state)).transpose()?;
         loop {
             let left = deadline
                 .map_or(SIGNAL_POLL_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -69,7 +81,7 @@ impl Request {
             }
             if let Err(interrupted) = py.check_signals() {
                 // This rank will skip the calls that follow; the others must not wait for it.
-                if let Some(state) = self.state.upgrade() {
+                if let Some(state) = &state {
                     py.detach(|| state.abort());
                 }
                 return Err(interrupted);

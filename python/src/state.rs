@@ -1,12 +1,22 @@
 //! State that all Python objects of a communicator share, and objects kept alive for calls in progress.
+//!
+//! A signal handler may run in the midst of a wait on the communicator, and use it:
+//!
+//! - A call that would wait for the interrupted call raises a `UsageError`.
+//! - Closing the communicator aborts it. The interrupted wait then fails, and closes it at its end.
 
 use crate::{
+    errors::{to_exception, usage_error},
     in_flight::InFlight,
-    interrupt::{is_forked, is_interrupted},
+    interrupt::{check_fork, is_forked, is_interrupted, run_on_thread},
+    waits::{WaitGuard, WaitKind, is_waiting},
 };
 use pyo3::prelude::*;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicBool};
-use tbccl::{P2p, SharedCommunicator};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+use tbccl::{Error, P2p, SharedCommunicator};
 
 /// The communicator behind one or more Python objects.
 #[derive(Debug)]
@@ -18,6 +28,26 @@ pub(crate) struct State {
     /// Objects that must outlive calls and messages whose requests were dropped.
     keep_alive: Mutex<Vec<(InFlight, Py<PyAny>)>>,
     pub(crate) is_closed: AtomicBool,
+    /// Whether a signal handler has closed the communicator, which an interrupted wait has to finish.
+    closes_after_wait: AtomicBool,
+}
+
+/// A wait on a communicator by the calling thread, from its beginning until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Wait<'s> {
+    state: &'s State,
+    /// `None` once the wait is over.
+    guard: Option<WaitGuard>,
+}
+
+impl Drop for Wait<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        if self.state.closes_after_wait.load(Relaxed) {
+            self.state.finish_closing();
+        }
+    }
 }
 
 /// The communicators of this process.
@@ -38,11 +68,105 @@ impl State {
             p2p: Mutex::new(p2p),
             keep_alive: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            closes_after_wait: AtomicBool::new(false),
         });
         let mut live = lock(&LIVE);
         live.retain(|other| other.strong_count() > 0);
         live.push(Arc::downgrade(&state));
         state
+    }
+
+    /// Number that identifies the communicator among the waits of a thread.
+    fn number(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Begins a blocking call.
+    ///
+    /// # Errors
+    /// As [`State::check_not_in_call`].
+    #[inline]
+    pub(crate) fn begin_call(&self) -> PyResult<Wait<'_>> {
+        self.check_not_in_call()?;
+        Ok(Wait { state: self, guard: Some(WaitGuard::new(self.number(), WaitKind::Call)) })
+    }
+
+    /// Begins another wait on the communicator.
+    pub(crate) fn begin_wait(&self) -> Wait<'_> {
+        Wait { state: self, guard: Some(WaitGuard::new(self.number(), WaitKind::Other)) }
+    }
+
+    /// Checks that the caller may wait for calls of this communicator.
+    ///
+    /// # Errors
+    /// A `UsageError` in a signal handler that has interrupted a blocking call of this communicator.
+    #[inline]
+    pub(crate) fn check_not_in_call(&self) -> PyResult<()> {
+        if is_waiting(self.number(), Some(WaitKind::Call)) { Err(interrupted_call()) } else { Ok(()) }
+    }
+
+    /// Runs work that uses the communicator on a thread of its own, and waits for it.
+    ///
+    /// Aborts the communicator if a signal handler raises an exception meanwhile: this rank will skip the
+    /// calls that follow.
+    ///
+    /// # Errors
+    /// The handler's exception; a `UsageError` in a forked child, or as [`State::check_not_in_call`].
+    pub(crate) fn run_on_thread<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&SharedCommunicator) -> T + Send + 'static,
+    ) -> PyResult<T> {
+        check_fork()?;
+        self.check_not_in_call()?;
+        let _wait = self.begin_wait();
+        let shared = self.shared.clone();
+        run_on_thread(py, move || work(&shared)).inspect_err(|_| py.detach(|| self.abort()))
+    }
+
+    /// Runs work on the communicator after all queued calls: on this thread if there are none.
+    ///
+    /// # Errors
+    /// As [`State::run_on_thread`], and those of the communicator.
+    pub(crate) fn with<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl Fn(&mut tbccl::Communicator) -> Result<T, Error> + Send + Sync + 'static,
+    ) -> PyResult<T> {
+        check_fork()?;
+        let done = match py.detach(|| self.shared.try_with(&work)).transpose() {
+            Some(done) => done,
+            None => self.run_on_thread(py, move |shared| shared.with(work))?,
+        };
+        done.and_then(|done| done).map_err(|error| to_exception(&error))
+    }
+
+    /// Whether the caller is a signal handler that has interrupted a wait on this communicator.
+    pub(crate) fn is_interrupted_here(&self) -> bool {
+        is_waiting(self.number(), None)
+    }
+
+    /// Closes the communicator in a signal handler that has interrupted a wait on it.
+    ///
+    /// The wait fails, since the communicator is aborted, and closes the communicator when it ends.
+    pub(crate) fn close_after_wait(&self) {
+        self.closes_after_wait.store(true, Relaxed);
+        self.abort();
+    }
+
+    /// Closes the communicator at the end of an interrupted wait, unless this thread has another one on it.
+    #[cold]
+    fn finish_closing(&self) {
+        if !self.is_interrupted_here() && self.closes_after_wait.swap(false, Relaxed) {
+            self.finish_detached();
+        }
+    }
+
+    /// As [`State::finish`], without the GIL, which other threads may need to finish queued calls.
+    fn finish_detached(&self) {
+        if Python::try_attach(|py| py.detach(|| self.finish())).is_none() {
+            self.finish();
+        }
     }
 
     /// Keeps an object alive until a call is done, and releases the objects of finished calls.
@@ -90,11 +214,17 @@ impl Drop for State {
             std::mem::forget(std::mem::take(&mut *lock(&self.keep_alive)));
             return;
         }
-        // Waits for queued calls, without the GIL, which other threads may need to finish them.
-        if Python::try_attach(|py| py.detach(|| self.finish())).is_none() {
-            self.finish();
-        }
+        self.finish_detached();
     }
+}
+
+#[cold]
+fn interrupted_call() -> PyErr {
+    usage_error(
+        "a signal handler can't wait for a call of the communicator whose call it has interrupted: that \
+         call goes on when the handler returns; close() or abort() the communicator, or let the handler \
+         set a flag",
+    )
 }
 
 /// Returns the communicators of this process.

@@ -90,8 +90,11 @@ if _native.__version__ != __version__:
         f"{_native.__version__}: install the package anew"
     )
 
-_lock = threading.Lock()
+#: Guards the two variables below; never held during a wait. Reentrant, for signal handlers.
+_lock = threading.RLock()
 _default: Communicator | None = None
+#: Whether `init` is joining the launcher's job.
+_is_joining = False
 
 
 def unique_id() -> bytes:
@@ -147,35 +150,55 @@ def init(
     Raises:
         InvalidArgumentError: `uid` without `rank` and `size`, the reverse, or an invalid value.
         UnknownNameError: An option has an unknown name or value.
-        UsageError: `init` was called before without `uid` and that communicator is open, or the process was
-            forked from one with communicators.
+        UsageError: `init` was called before without `uid` and that communicator is open or being made, or the
+            process was forked from one with communicators.
         BootstrapError: The launcher's variables are incomplete, or some ranks did not join within `timeout`;
             the message names the missing ranks.
         TransportError: A link to another rank cannot be set up.
     """
+    if uid is not None:
+        if rank is None or size is None:
+            raise InvalidArgumentError("init with a unique id needs a rank and a size as well", code=4)
+        comm = Communicator.from_unique_id(uid, rank, size, timeout=timeout, options=options, mail=mail)
+        return _offer_default(comm)
+    if rank is not None or size is not None:
+        raise InvalidArgumentError(
+            "rank and size are valid only with uid; a launcher sets them itself", code=4
+        )
+    return _join_launcher(timeout, options, mail)
+
+
+def _offer_default(comm: Communicator) -> Communicator:
+    """Makes a communicator the default one, unless there is one; returns it."""
     global _default
     with _lock:
-        if uid is not None:
-            if rank is None or size is None:
-                raise InvalidArgumentError("init with a unique id needs a rank and a size as well", code=4)
-            comm = Communicator.from_unique_id(uid, rank, size, timeout=timeout, options=options, mail=mail)
-        elif rank is not None or size is not None:
-            raise InvalidArgumentError(
-                "rank and size are valid only with uid; a launcher sets them itself", code=4
-            )
-        else:
-            if _default is not None and not _default.is_closed and _default.is_of_launcher:
-                raise UsageError(
-                    "tbccl.init() was called before in this process; use tbccl.default(), or its split() for "
-                    "another communicator of the same ranks",
-                    code=5,
-                )
-            texts = None if options is None else {name: str(value) for name, value in options.items()}
-            comm = Communicator(_native.join_from_env(timeout, texts, mail))
-            comm.is_of_launcher = True
         if _default is None or _default.is_closed:
             _default = comm
-        return comm
+    return comm
+
+
+def _join_launcher(timeout: float | None, options: Mapping[str, object] | None, mail: bool) -> Communicator:
+    """Makes the communicator of the launcher's job; one at a time."""
+    global _is_joining
+    with _lock:
+        if _is_joining:
+            raise UsageError(
+                "tbccl.init() is in progress, and a signal handler or another thread called it again", code=5
+            )
+        if _default is not None and not _default.is_closed and _default.is_of_launcher:
+            raise UsageError(
+                "tbccl.init() was called before in this process; use tbccl.default(), or its split() for "
+                "another communicator of the same ranks",
+                code=5,
+            )
+        _is_joining = True
+    try:
+        texts = None if options is None else {name: str(value) for name, value in options.items()}
+        comm = Communicator(_native.join_from_env(timeout, texts, mail))
+        comm.is_of_launcher = True
+        return _offer_default(comm)
+    finally:
+        _is_joining = False
 
 
 def default() -> Communicator:

@@ -1,6 +1,7 @@
 """The communicator: one rank of a group of ranks.
 
-The collectives and messages are in `_collectives`, the extension module's calls by address in `_native`.
+The collectives are in `_collectives`, the messages in `_messages`, and the extension module's calls by
+address in `_native`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tbccl._collectives import Collectives
 from tbccl._elements import dtype_number
 from tbccl._errors import InvalidArgumentError
 from tbccl._group import Group
+from tbccl._messages import Messages
 
 
 def _option_strings(options: Mapping[str, object] | None) -> dict[str, str] | None:
@@ -21,7 +23,7 @@ def _option_strings(options: Mapping[str, object] | None) -> dict[str, str] | No
     return None if options is None else {name: str(value) for name, value in options.items()}
 
 
-class Communicator(_native.Communicator, Collectives):
+class Communicator(_native.Communicator, Collectives, Messages):
     """One rank of a group of ranks that make the same calls in the same order, as ncclComm_t is.
 
     `tbccl.init` and `Communicator.from_unique_id` make communicators. Used as a context manager, the
@@ -36,6 +38,12 @@ class Communicator(_native.Communicator, Collectives):
     Calls of several threads are carried out in the order in which they were issued. Calls wait without
     Python's global interpreter lock. Ctrl-C during a call raises KeyboardInterrupt and aborts the
     communicator, since this rank can no longer do its part.
+
+    Signal handlers: Python runs them on its main thread, also while that thread waits in a call, which goes
+    on when the handler has returned. `close` then aborts the communicator of that call. Other methods that
+    would wait for an interrupted blocking call raise UsageError: blocking calls, `Work.wait` of collectives,
+    `split`, `shrink`, `grow`, `grow_id` and `empty`. Messages, `_async` forms, queries and other
+    communicators work as ever.
 
     Errors: Every call raises a subclass of `tbccl.Error` when it fails. An invalid argument
     (InvalidArgumentError) leaves the communicator usable. Any other failure of a collective ends the

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Sequence, TypeVar
 from tbccl import _calls
 from tbccl._calls import Call
 from tbccl._errors import UsageError
-from tbccl._work import Work
+from tbccl._work import FinishedRequest, Work
 
 if TYPE_CHECKING:
     from tbccl._communicator import Communicator
@@ -65,16 +65,16 @@ class Group:
         """Submits the recorded calls and returns at once.
 
         Returns:
-            A `Work` that is done when all calls are done. Its result is None; the arrays that the recording
-            methods returned have the results.
+            A `Work` that is done when all calls are done, at once if there are none. Its result is None; the
+            arrays that the recording methods returned have the results.
 
         Raises:
             UsageError: The calls were submitted before.
         """
         calls, keep = self._take_calls()
         if not calls:
-            # An empty group needs a request as well: that of a barrier.
-            calls = [_calls.barrier(self._comm)[:7]]
+            # Other ranks may exchange messages in this group, so this one must not communicate.
+            return Work(FinishedRequest(), None)
         return Work(self._comm.submit_group(calls, self._timeout, False, keep), None)
 
     def _add(self, call: Call) -> Any:

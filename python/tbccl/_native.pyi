@@ -97,6 +97,9 @@ class Communicator:
     def transport(self) -> str: ...
     @property
     def is_closed(self) -> bool: ...
+    @property
+    def _is_interrupted(self) -> bool:
+        """Whether the caller is a signal handler that has interrupted a wait on this communicator."""
     def submit(
         self,
         call: int,
@@ -155,7 +158,11 @@ class Communicator:
         Calls in progress and later ones raise AbortedError here, and an error on the other ranks.
         """
     def close(self) -> None:
-        """Waits for issued calls, then closes this rank's part of the communicator."""
+        """Waits for issued calls, then closes this rank's part of the communicator.
+
+        In a signal handler that has interrupted a wait on the communicator, aborts it instead; it is closed
+        when the wait has ended.
+        """
     def async_error(self) -> Exception | None:
         """Returns the error that made the communicator fail, or None."""
     def stats(self) -> dict[str, Any]:

@@ -10,6 +10,23 @@ from tbccl._errors import TimeoutError
 T = TypeVar("T")
 
 
+class FinishedRequest:
+    """Request of no calls, which is done. It has the methods of `_native.Request`."""
+
+    source = tag = nbytes = None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Returns True."""
+        return True
+
+    def test(self) -> bool:
+        """Returns True."""
+        return True
+
+    def __repr__(self) -> str:
+        return "<tbccl request, done>"
+
+
 class Work(Generic[T]):
     """Handle of a call in progress.
 
@@ -19,7 +36,7 @@ class Work(Generic[T]):
 
     __slots__ = ("_request", "_value", "__weakref__")
 
-    def __init__(self, request: _native.Request, value: T) -> None:
+    def __init__(self, request: _native.Request | FinishedRequest, value: T) -> None:
         self._request = request
         self._value = value
 
@@ -35,6 +52,8 @@ class Work(Generic[T]):
             True if the call is done, False if it is still in progress after `timeout`.
 
         Raises:
+            UsageError: A signal handler waits for a collective in the midst of a blocking call on the
+                communicator.
             Error: The call failed. Each later `wait`, `done` or `result` raises the same error.
         """
         return self._request.wait(timeout)

@@ -58,6 +58,21 @@ def test_one_rank_alone_by_a_unique_id() -> None:
     assert status == 0, output
 
 
+def test_threads_of_a_process_make_communicators_at_the_same_time() -> None:
+    status, output = python(
+        "import tbccl, threading\n"
+        "uid, sums = tbccl.unique_id(), []\n"
+        "def join(rank):\n"
+        "    with tbccl.init(uid, rank, 2, timeout=60) as comm:\n"
+        "        sums.append(bytes(comm.all_reduce(bytearray([rank + 1]))))\n"
+        "threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]\n"
+        "for thread in threads: thread.start()\n"
+        "for thread in threads: thread.join()\n"
+        "assert sums == [bytes([3])] * 2, sums"
+    )
+    assert status == 0, output
+
+
 def test_a_process_that_ends_without_closing_ends_well() -> None:
     status, output = python(
         "import tbccl, numpy as np; comm = tbccl.init(tbccl.unique_id(), 0, 1)\n"
@@ -222,7 +237,7 @@ def test_stubs_take_what_the_module_takes() -> None:
 def test_forms_of_a_call_take_the_same_arguments() -> None:
     """The blocking, the asynchronous and the group form, whose calls have no timeouts of their own."""
     compared = 0
-    for name in vars(tbccl._collectives.Collectives):
+    for name in {**vars(tbccl._collectives.Collectives), **vars(tbccl._messages.Messages)}:
         asynchronous = getattr(tbccl.Communicator, f"{name}_async", None)
         if asynchronous is None:
             continue

@@ -19,7 +19,8 @@
 //! | 256..768 | the latest 64 collectives, one cache line each |
 //!
 //! A line is written as a sequence lock: stamp 0, words, stamp; readers accept it only if the stamp is the
-//! same before and after.
+//! same before and after. Contents of a line have different stamps: the numbers of collectives, and a count
+//! of messages, whose own numbers count per pair.
 //!
 //! This module does not wait; the watch of a call decides which boards are read, and when.
 
@@ -29,13 +30,12 @@ use crate::{
 };
 use bootstrap::Word;
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-    fence,
-};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use topology::Rank;
-use transport::{Board, TransportError};
+use transport::{
+    Board, TransportError,
+    sync::{AtomicU64, fence, sleep},
+};
 
 const ENTERED: usize = 0;
 const FINISHED: usize = 1;
@@ -147,14 +147,23 @@ impl Agreement {
         set.filter(|(_, value)| *value != 0).collect()
     }
 
-    /// Makes this the failure of the job, as the rendezvous decided.
+    /// Makes this the failure of the job, as the rendezvous decided, unless this rank knows of one already.
+    ///
+    /// Other threads may ask for the failure meanwhile.
     pub(crate) fn enter_failure(&self, words: &[Word]) {
         let area = &self.boards[0].words()[..MESSAGE];
-        for (index, value) in words.iter().filter(|(index, _)| usize::from(*index) >= FAILURE) {
+        let claim = words.iter().find(|(index, value)| usize::from(*index) == FAILURE && *value != 0);
+        let is_first = |(_, rank): &Word| area[FAILURE].compare_exchange(0, *rank, Acquire, Relaxed).is_ok();
+        if !claim.is_some_and(is_first) {
+            return;
+        }
+        for (index, value) in words.iter().filter(|(index, _)| usize::from(*index) > FAILURE + 1) {
             if let Some(word) = area.get(usize::from(*index)) {
                 word.store(*value, Relaxed);
             }
         }
+        area[FAILURE + 1].store(1, Release);
+        fence(Release);
     }
 
     fn own(&self) -> &[AtomicU64] {
@@ -165,7 +174,7 @@ impl Agreement {
     #[inline]
     pub(crate) fn enter(&self, record: &CallRecord) {
         let own = self.own();
-        write_line(line(own, CALLS + 8 * (record.seq % CALLS_KEPT) as usize), record);
+        write_line(line(own, CALLS + 8 * (record.seq % CALLS_KEPT) as usize), record.seq, record);
         own[ENTERED].store(record.seq, Release);
     }
 
@@ -177,7 +186,8 @@ impl Agreement {
 
     /// Publishes that this rank sends or receives a message.
     pub(crate) fn enter_message(&self, record: &CallRecord) {
-        write_line(line(self.own(), MESSAGE), record);
+        let line = line(self.own(), MESSAGE);
+        write_line(line, line[0].load(Relaxed) + 1, record);
         self.own()[IN_MESSAGE].store(1, Relaxed);
     }
 
@@ -300,7 +310,7 @@ impl Agreement {
             if words[FAILURE + 1].load(Acquire) != 0 {
                 return Some(read_failure(words));
             }
-            std::thread::sleep(std::time::Duration::from_micros(100));
+            sleep(std::time::Duration::from_micros(100));
         }
         Some(Failure::Failed {
             rank: Rank((claim - 1) as u32),
@@ -314,13 +324,13 @@ fn line(words: &[AtomicU64], at: usize) -> &[AtomicU64; 8] {
 }
 
 #[inline]
-fn write_line(line: &[AtomicU64; 8], record: &CallRecord) {
+fn write_line(line: &[AtomicU64; 8], stamp: u64, record: &CallRecord) {
     line[0].store(0, Relaxed);
     fence(Release);
     for (word, value) in line[1..].iter().zip(record.encode()) {
         word.store(value, Relaxed);
     }
-    line[0].store(record.seq, Release);
+    line[0].store(stamp, Release);
 }
 
 fn read_line(line: &[AtomicU64; 8]) -> Option<CallRecord> {
@@ -394,7 +404,10 @@ fn read_text(words: &[AtomicU64]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::call::CallKind;
@@ -453,6 +466,33 @@ mod tests {
         assert_eq!(a.raise(Failure::Failed { rank: Rank(0), message: "later".into() }), first);
         assert!(a.has_failure());
         assert_eq!(a.failure(), Some(first));
+    }
+
+    #[test]
+    fn messages_with_equal_numbers_have_different_stamps() {
+        let [a, b] = pair();
+        let stamp = || b.boards[0].words()[MESSAGE].load(Relaxed);
+        for peer in 1..4 {
+            let before = stamp();
+            a.enter_message(&CallRecord { kind: CallKind::Send, root: Rank(peer), ..record(1) });
+            assert!(stamp() > before, "a reader could take a part of each for one");
+        }
+    }
+
+    #[test]
+    fn a_failure_of_this_rank_stays_when_the_rendezvous_reports_another_one() {
+        let failure = |rank| Failure::Died { rank: Rank(rank), how: format!("ended {rank}") };
+        let mirrored = || Agreement::mirrored(Rank(1), 2).expect("memory for a test");
+        let reported = mirrored().failure_words(&failure(0));
+        let (early, late) = (mirrored(), mirrored());
+        early.enter_failure(&reported);
+        assert_eq!((early.failure(), early.raise(failure(1))), (Some(failure(0)), failure(0)));
+        late.raise(failure(1));
+        late.enter_failure(&reported);
+        assert_eq!(late.failure(), Some(failure(1)));
+        let broken = mirrored();
+        broken.enter_failure(&[(FAILURE as u16 + 1, 1), (u16::MAX, 7)]);
+        assert_eq!(broken.failure(), None);
     }
 
     #[test]

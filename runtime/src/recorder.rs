@@ -20,19 +20,18 @@ use std::{
     io,
     sync::{
         Mutex, PoisonError,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
-            fence,
-        },
+        atomic::Ordering::{Acquire, Relaxed, Release},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use topology::Rank;
-use transport::Counters;
+use transport::{
+    Counters,
+    sync::{AtomicU64, fence},
+};
 
 /// The calls that are kept.
-const KEPT: u64 = 128;
+const KEPT: u64 = if cfg!(loom) { 2 } else { 128 };
 
 /// Memory for a step's description, so that long waits allocate none.
 const STEP_BYTES: usize = 256;
@@ -364,7 +363,10 @@ struct Headline {
     error: Option<String>,
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::call::CallKind;

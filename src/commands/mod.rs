@@ -5,6 +5,7 @@
 //! | `agent` | `tbccl agent`: starts ranks on a host for the launcher |
 //! | `arguments` | parsers of arguments that several subcommands share |
 //! | `bench` | `tbccl bench`: measures collectives |
+//! | `chaos` | `tbccl chaos`: random work under random faults |
 //! | `devices` | `tbccl devices`: lists RDMA devices |
 //! | `error` | errors of commands |
 //! | `fabric` | `tbccl fabric`: programs on software RDMA devices |
@@ -26,6 +27,7 @@
 mod agent;
 mod arguments;
 mod bench;
+mod chaos;
 mod devices;
 mod error;
 mod fabric;
@@ -80,6 +82,7 @@ enum Command {
     Devices(devices::Args),
     Ping(ping::Args),
     Tune(tune::Args),
+    Chaos(chaos::Args),
     Fabric(fabric::Args),
     Agent(agent::Args),
     Rendezvous(rendezvous::Args),
@@ -89,8 +92,19 @@ enum Command {
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 10] =
-        ["run", "bench", "plan", "devices", "ping", "tune", "fabric", "rendezvous", "install-mpirun", "why"];
+    const NAMES: [&str; 11] = [
+        "run",
+        "bench",
+        "plan",
+        "devices",
+        "ping",
+        "tune",
+        "chaos",
+        "fabric",
+        "rendezvous",
+        "install-mpirun",
+        "why",
+    ];
 }
 
 /// Runs a command line; the first argument is the program's own name.
@@ -117,6 +131,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Devices(args) => devices::run(&args),
             Command::Ping(args) => ping::run(&args),
             Command::Tune(args) => tune::run(&args),
+            Command::Chaos(args) => chaos::run(&args),
             Command::Fabric(args) => fabric::run(args),
             Command::Agent(_) => agent::run(),
             Command::Rendezvous(args) => rendezvous::run(&args),

@@ -30,6 +30,13 @@ impl Progress {
         }
     }
 
+    /// Counts up to this line.
+    pub(crate) fn reach(&self, line: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(line);
+        }
+    }
+
     /// Runs `print` with the bar hidden.
     pub(crate) fn suspended<R>(&self, print: impl FnOnce() -> R) -> R {
         match &self.0 {

@@ -27,7 +27,7 @@ impl Ended {
     pub fn exit_code(self) -> u8 {
         match self {
             Ended::Exited(code) => code,
-            Ended::Signaled(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            Ended::Signaled(signal) => u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX),
             Ended::Lost => 255,
         }
     }
@@ -55,6 +55,7 @@ mod tests {
         assert_eq!(Ended::Signaled(9).exit_code(), 137);
         assert_eq!(Ended::Signaled(9).to_string(), "was killed by SIGKILL");
         assert_eq!(Ended::Exited(7).exit_code(), 7);
+        assert_eq!(Ended::Signaled(i32::MAX).exit_code(), u8::MAX, "an agent may send any number");
         assert!(Ended::Exited(0).is_success() && !Ended::Exited(7).is_success());
     }
 }

@@ -14,6 +14,7 @@
 //! | `environment` | environment variables of a rank |
 //! | `error` | errors of starting a job |
 //! | `frame` | frames between the launcher and the agents |
+//! | `harness` | in tests and fuzzing: arbitrary bytes for both ends of a connection |
 //! | `hosts` | ranks on several hosts |
 //! | `lines` | splits output into tagged lines |
 //! | `local_ranks` | ranks as direct children |
@@ -40,6 +41,8 @@ mod ended;
 mod environment;
 mod error;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod hosts;
 mod lines;
 mod local_ranks;
@@ -54,6 +57,8 @@ mod supervisor;
 
 pub use ended::Ended;
 pub use error::LaunchError;
+
+pub(crate) use spawn::in_own_group;
 
 use bootstrap::Server;
 use std::{

@@ -16,7 +16,7 @@ use std::{
 /// Starts `command` in a process group of its own. On Linux the kernel kills it when the calling thread ends,
 /// so also when this process is killed. On other systems the process notices that from the silence of the
 /// rendezvous server.
-pub(super) fn in_own_group(mut command: Command) -> io::Result<Child> {
+pub(crate) fn in_own_group(mut command: Command) -> io::Result<Child> {
     command.process_group(0);
     #[cfg(target_os = "linux")]
     die_with_parent(&mut command);

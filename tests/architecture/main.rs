@@ -6,8 +6,10 @@
 //! | `edges` | dependencies between packages, and unsafe code |
 //! | `prose` | lengths of lines, and how comments begin |
 //! | `sources` | helpers: source files without comments and strings |
+//! | `symptoms` | tests that a page of the documentation names |
 
 mod circles;
 mod edges;
 mod prose;
 mod sources;
+mod symptoms;

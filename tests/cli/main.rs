@@ -3,6 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `bench` | `tbccl bench` |
+//! | `chaos` | `tbccl chaos` |
 //! | `choices` | choice of algorithms in jobs |
 //! | `devices` | `tbccl devices` |
 //! | `fabric` | `tbccl fabric` |
@@ -14,6 +15,8 @@
 //! | `vocabulary` | names and tables in documents |
 
 mod bench;
+#[cfg(target_os = "linux")]
+mod chaos;
 mod choices;
 #[cfg(target_os = "linux")]
 mod devices;

@@ -129,8 +129,8 @@ fn strangers_do_not_disturb_the_job() {
         &[0, 0, 0, 0],
         &frame("{}"),
         &frame("[1, 2, 3]"),
-        &frame(r#"{"magic":"other","protocol":6}"#),
-        &frame(r#"{"magic":"tbccl","protocol":6,"size":2}"#),
+        &frame(r#"{"magic":"other","protocol":8}"#),
+        &frame(r#"{"magic":"tbccl","protocol":8,"size":2}"#),
         &frame(&"[".repeat(100_000)),
     ] {
         let mut stream = stranger(&server);

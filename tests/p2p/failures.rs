@@ -1,14 +1,12 @@
 //! Failures of p2p between threads: every rank soon gets an error that names the cause.
 
-use crate::{
-    parcel::{self, Parcel, TIMEOUT},
-    threads::{config, job},
-};
+use crate::threads::{config, job};
 use std::{
     sync::Barrier,
     time::{Duration, Instant},
 };
 use tbccl::{Config, Error, P2p};
+use tbccl_cli::reference::parcel::{self, Parcel, TIMEOUT};
 
 /// Waits for a request that fails; asserts that it fails soon.
 fn failure_of(parcel: Parcel, began: Instant) -> Error {

@@ -5,7 +5,6 @@
 //! | `scenarios` | scenarios, independent of where ranks run |
 //! | `fabrics` | p2p over RDMA |
 //! | `failures` | failures |
-//! | `parcel` | helpers: messages that own their memory |
 //! | `processes` | p2p between processes |
 //! | `random` | random traffic |
 //! | `roles` | the roles of ranks |
@@ -14,7 +13,6 @@
 #[cfg(target_os = "linux")]
 mod fabrics;
 mod failures;
-mod parcel;
 #[cfg(target_os = "linux")]
 mod processes;
 mod random;

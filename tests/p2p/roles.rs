@@ -1,12 +1,13 @@
 //! The roles of ranks in these tests.
 
-use crate::{parcel, random, scenarios};
+use crate::{random, scenarios};
 use rustix::process::{Signal, getpid, getppid, kill_process};
 use std::{
     io::Write,
     time::{Duration, Instant},
 };
 use tbccl::{Communicator, Config};
+use tbccl_cli::reference::parcel;
 
 /// Plays the role of this process, if it has one; not a test.
 #[test]

@@ -1,8 +1,8 @@
 //! Scenarios with p2p, independent of where ranks run. Every byte is checked.
 
-use crate::parcel::{Parcel, recv, recv_slice, send, send_slice};
 use std::time::{Duration, Instant};
 use tbccl::{Communicator, Config, Delivery, Error, P2p, Rank, ReduceOp};
+use tbccl_cli::reference::parcel::{Parcel, recv, recv_slice, send, send_slice};
 
 /// Creates the p2p of a communicator.
 pub(crate) fn p2p_of(comm: &mut Communicator, config: &Config) -> P2p {

@@ -1,6 +1,6 @@
 //! P2p between threads of one process.
 
-use crate::{parcel, random, scenarios};
+use crate::{random, scenarios};
 use proptest::prelude::*;
 use std::{
     sync::Barrier,
@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tbccl::{Communicator, Config, Error, P2p, Rank};
+use tbccl_cli::reference::parcel;
 
 pub(crate) fn config() -> Config {
     Config { slab_bytes: Some(256 << 20), ..Config::default() }
@@ -166,6 +167,22 @@ fn letters_outlive_their_mail_and_say_that_it_is_closed() {
     drop(p2p);
     let error = parcel.error();
     assert!(matches!(&error, Error::InvalidArgument(what) if what.contains("closed")), "{error}");
+}
+
+#[test]
+fn a_message_that_an_abort_has_ended_gives_the_same_error_after_the_close() {
+    let mut comm = Communicator::local(1, &config()).expect("memory for a test").remove(0);
+    let p2p = scenarios::p2p_of(&mut comm, &config());
+    let waited = parcel::recv(&p2p, None, 0, None, 8).expect("taken");
+    let untested = parcel::recv(&p2p, None, 0, None, 8).expect("taken");
+    p2p.abort();
+    let result = waited.request.wait(Some(parcel::TIMEOUT));
+    assert!(matches!(result, Some(Err(Error::Aborted { .. }))), "{result:?}");
+    drop(p2p);
+    for parcel in [waited, untested] {
+        let error = parcel.error();
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+    }
 }
 
 proptest! {

@@ -1,10 +1,11 @@
 //! Choice of the cases to run; see the module documentation of the program.
 
-use crate::case::{Case, Kind, LONG, Way, counts, mix, product};
+use crate::case::{LONG, counts, product};
 use std::{
     collections::HashSet,
     hash::{Hash, Hasher},
 };
+use tbccl_cli::reference::{Case, Kind, Way, mix};
 
 /// Numbers of ranks.
 pub(crate) const RANKS: std::ops::RangeInclusive<u32> = 1..=9;

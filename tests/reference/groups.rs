@@ -1,14 +1,7 @@
 //! Groups of calls, each with the same result as the single call.
 
-use crate::{
-    case::{Call, Case, Kind, Way, mix},
-    definition::Sample,
-    exchange::{Exchange, exact},
-    work::with_element,
-};
-use half::{bf16, f16};
-use num_complex::Complex32;
-use tbccl::{Communicator, DType, Group, Result};
+use tbccl::{Communicator, Result};
+use tbccl_cli::reference::{Call, Case, Kind, Way, exchange_of, mix};
 
 /// Number of groups for each number of ranks.
 const GROUPS: usize = 64;
@@ -18,22 +11,6 @@ const CALLS: u64 = 7;
 
 /// Mostly small counts, so that sums are fused; some that are split.
 const COUNTS: [usize; 6] = [0, 1, 5, 64, 129, 1031];
-
-/// A call of a group, of any element type.
-trait Queueing {
-    fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()>;
-    fn check(&self);
-}
-
-impl<T: Sample> Queueing for Exchange<T> {
-    fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()> {
-        Exchange::queue(self, group)
-    }
-
-    fn check(&self) {
-        Exchange::check(self);
-    }
-}
 
 /// Returns the calls of a group, the same on all ranks. They include messages, on a single rank to itself.
 fn cases(ranks: u32, group: usize) -> Vec<Case> {
@@ -58,22 +35,21 @@ fn cases(ranks: u32, group: usize) -> Vec<Case> {
     cases
 }
 
-fn exchange(case: Case, comm: &Communicator) -> Box<dyn Queueing> {
-    with_element!(case.kind.dtype, T => Box::new(Exchange::<T>::new(case, exact(), comm)))
-}
-
 /// Runs groups; returns their number of calls.
 pub(crate) fn groups(comm: &mut Communicator) -> Result<usize> {
     let mut number = 0;
     for turn in 0..GROUPS {
         let cases = cases(comm.size(), turn);
         number += cases.len();
-        let mut exchanges: Vec<_> = cases.into_iter().map(|case| exchange(case, comm)).collect();
+        let exchanges: Result<Vec<_>> = cases.into_iter().map(|case| exchange_of(case, comm)).collect();
+        let mut exchanges = exchanges?;
         // Messages may be at any position among the others, a different one on each rank.
         let mut group = comm.group();
         exchanges.iter_mut().try_for_each(|exchange| exchange.queue(&mut group))?;
         group.run()?;
-        exchanges.iter().for_each(|exchange| exchange.check());
+        for exchange in &exchanges {
+            exchange.check().unwrap_or_else(|wrong| panic!("{wrong}"));
+        }
     }
     Ok(number)
 }

@@ -1,11 +1,11 @@
 //! Every call of the interface by every algorithm, on every element type and legal operation, compared bit by
 //! bit with its definition: between threads of one process (`local`) and between processes (`shm`).
 //!
-//! Inputs are such that any order of reduction gives the same bits (`definition`). A case is a call, in place
-//! or not, an algorithm with its segments (1 or 3, or the library's choice), an element type and an
-//! operation, 1 to 9 ranks, and a count of 0, 1, n-1, n, n+1, 1000 or 65537 elements per block (`case`).
-//! Roots, block lengths, and whether buffers are registered follow from the seed of the case. Of these 836
-//! thousand cases 18 thousand run over each transport (`choice`, where a test counts them):
+//! Inputs are such that any order of reduction gives the same bits (`tbccl_cli::reference`). A case is a
+//! call, in place or not, an algorithm with its segments (1 or 3, or the library's choice), an element type
+//! and an operation, 1 to 9 ranks, and a count of 0, 1, n-1, n, n+1, 1000 or 65537 elements per block
+//! (`case`). Roots, block lengths, and whether buffers are registered follow from the seed of the case. Of
+//! these 836 thousand cases 18 thousand run over each transport (`choice`, where a test counts them):
 //!
 //! - all of: algorithm × in place or not × ranks × count, each with one type, operation and segmentation; but
 //!   65537 elements on every third number of ranks only;
@@ -24,8 +24,6 @@
 
 mod case;
 mod choice;
-mod definition;
-mod exchange;
 mod groups;
 mod job;
 mod reproducible;

@@ -1,13 +1,9 @@
 //! Reductions whose result depends on the order. With `reproducible` numerics their bits follow from the
 //! definition of that order, for every algorithm, segmentation, length and transport.
 
-use crate::{
-    case::{Call, Case, Kind, Way, mix},
-    definition::Sample,
-    exchange::{Exchange, Meaning, Order},
-};
 use half::{bf16, f16};
 use tbccl::{Collective, Communicator, DType, Numerics, ReduceOp, Result};
+use tbccl_cli::reference::{Call, Case, Exchange, Kind, Meaning, Order, Sample, Way, mix};
 
 /// An odd count that small rings split.
 const COUNT: usize = 1031;
@@ -131,9 +127,9 @@ pub(crate) fn cases(ranks: u32) -> impl Iterator<Item = Case> {
 /// Runs a case.
 pub(crate) fn run(comm: &mut Communicator, case: Case) -> Result<()> {
     fn run<T: Rough>(comm: &mut Communicator, case: Case) -> Result<()> {
-        let mut exchange = Exchange::<T>::new(case, meaning(), comm);
+        let mut exchange = Exchange::<T>::new(case, meaning(), comm)?;
         exchange.alone(comm)?;
-        exchange.check();
+        exchange.check().unwrap_or_else(|wrong| panic!("{wrong}"));
         Ok(())
     }
     match case.kind.dtype {

@@ -1,16 +1,12 @@
 //! The work of a job's ranks: a sequence of cases.
 
-use crate::{
-    case::{Case, LONG, Way},
-    choice::chosen,
-    exchange::{Exchange, exact},
-    groups::groups,
-    reproducible,
-};
-use half::{bf16, f16};
-use num_complex::Complex32;
+use crate::{case::LONG, choice::chosen, groups::groups, reproducible};
 use std::{fmt, str::FromStr};
-use tbccl::{Communicator, Config, DType, Numerics, Result, ShmConfig};
+use tbccl::{Communicator, Config, Numerics, Result, ShmConfig};
+use tbccl_cli::{
+    reference::{Case, Exchange, Way, exact},
+    with_element,
+};
 
 /// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,30 +90,12 @@ fn all(
     Ok(number)
 }
 
-/// Evaluates an expression with `$element` as the Rust type of an element type.
-macro_rules! with_element {
-    ($dtype:expr, $element:ident => $body:expr) => {
-        with_element!($dtype, $element, $body,
-            F32 f32, F64 f64, F16 f16, Bf16 bf16, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32,
-            U64 u64, Bool bool, Complex64 Complex32)
-    };
-    ($dtype:expr, $element:ident, $body:expr, $($dt:ident $rust:ty),*) => {
-        match $dtype {
-            $(DType::$dt => {
-                type $element = $rust;
-                $body
-            })*
-        }
-    };
-}
-pub(crate) use with_element;
-
 /// Runs a case with inputs that reduce exactly in any order.
 fn exactly(comm: &mut Communicator, case: Case) -> Result<()> {
     with_element!(case.kind.dtype, T => {
-        let mut exchange = Exchange::<T>::new(case, exact(), comm);
+        let mut exchange = Exchange::<T>::new(case, exact(), comm)?;
         exchange.alone(comm)?;
-        exchange.check();
+        exchange.check().unwrap_or_else(|wrong| panic!("{wrong}"));
     });
     Ok(())
 }

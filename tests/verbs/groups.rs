@@ -1,9 +1,10 @@
 //! Many communicators and tagged messages over the queue pairs of one.
 
-use crate::{parcel, roles::say};
+use crate::roles::say;
 use std::time::{Duration, Instant};
 use support::{FabricJob, Shape, Wiring};
 use tbccl::{Communicator, Config, P2p, Rank, ReduceOp};
+use tbccl_cli::reference::parcel;
 
 const GROUPS: u32 = 32;
 /// Bytes of a tagged message that goes from memory to memory.

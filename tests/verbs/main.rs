@@ -16,10 +16,6 @@ mod limits;
 #[cfg(target_os = "linux")]
 mod members;
 #[cfg(target_os = "linux")]
-#[path = "../p2p/parcel.rs"]
-#[allow(dead_code, reason = "not all of it is needed here")]
-mod parcel;
-#[cfg(target_os = "linux")]
 mod roles;
 #[cfg(target_os = "linux")]
 #[path = "../failure/members/scenarios.rs"]

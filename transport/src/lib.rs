@@ -12,6 +12,7 @@
 //! - [`memory`]: page mappings, the shared arena, the slab allocator and spans.
 //! - [`ring`]: FIFOs in shared memory, under the local and shm drivers.
 //! - [`secure`]: authenticated and encrypted connections.
+//! - [`sync`]: atomics and locks, which a model checker can replace.
 //! - [`verbs`]: RDMA devices.
 //!
 //! Invariants: a link never blocks and never sleeps. It delivers messages in order, each exactly once, with
@@ -32,6 +33,7 @@ pub mod memory;
 pub mod ring;
 pub mod secure;
 mod span;
+pub mod sync;
 pub mod verbs;
 mod wait;
 

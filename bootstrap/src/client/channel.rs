@@ -34,6 +34,8 @@ pub(super) struct Channel {
     pub(super) frames: FrameStream,
     /// The rank whose process runs the rendezvous, if it serves this job alone.
     pub(super) rendezvous_host: Option<RendezvousHost>,
+    /// The rank whose process runs the rendezvous of the first job, once it is known.
+    pub(super) serving_rank: Option<u32>,
     rank: u32,
     ranks: u32,
     /// How long the server may take to answer while the job starts.
@@ -97,6 +99,9 @@ pub enum SnapshotReply {
     ServerGone,
 }
 
+/// Advice where the rendezvous cannot be reached.
+const LAUNCHER: &str = "is the launcher (tbccl run) still running?";
+
 /// Returns the error for a connection that failed while doing `action`.
 pub(super) fn broken(
     rendezvous_host: Option<&RendezvousHost>,
@@ -104,7 +109,7 @@ pub(super) fn broken(
     e: &dyn std::fmt::Display,
 ) -> Error {
     match rendezvous_host {
-        None => Error::Rendezvous(format!("{action}: {e}; is the launcher (tbccl run) still running?")),
+        None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER}")),
         Some(rendezvous_host) => Error::Absent {
             ranks: vec![Rank(rendezvous_host.rank)],
             why: format!(
@@ -123,6 +128,18 @@ fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>
     Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why }
 }
 
+/// Encodes a contribution to an exchange.
+fn contribution(data: &[u8]) -> Result<Vec<u8>> {
+    let fitting = u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES);
+    let bytes = fitting.ok_or_else(|| {
+        let len = data.len();
+        Error::Rendezvous(format!("{len} bytes to exchange exceed the limit of {MAX_EXCHANGE_BYTES}"))
+    })?;
+    let mut message = encode(&FromRank::Exchange { bytes });
+    message.extend_from_slice(data);
+    Ok(message)
+}
+
 pub(super) fn unexpected(other: &FromServer) -> Error {
     Error::Rendezvous(format!("unexpected answer of the rendezvous: {other:?}"))
 }
@@ -135,6 +152,7 @@ impl Channel {
         Channel {
             frames,
             rendezvous_host: None,
+            serving_rank: None,
             rank,
             ranks,
             timeout,
@@ -253,7 +271,12 @@ impl Channel {
     }
 
     pub(super) fn broken(&self, action: &str, e: &io::Error) -> Error {
-        broken(self.rendezvous_host.as_ref(), action, e)
+        match (&self.rendezvous_host, self.serving_rank) {
+            (None, Some(rank)) => Error::Rendezvous(format!(
+                "{action}: {e}; rank {rank}, whose process has the rendezvous, has ended"
+            )),
+            (host, _) => broken(host.as_ref(), action, e),
+        }
     }
 
     /// Waits for the next message, while the job starts.
@@ -290,6 +313,23 @@ impl Channel {
     /// [`Error::Rendezvous`] or [`Error::Absent`] if a rank gave up, died or was late.
     pub(super) fn start(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
         self.frames.send(encode(&FromRank::Probed { obstacle }));
+        self.wait_for_start()
+    }
+
+    /// See [`Connection::start_and_exchange`](super::Connection::start_and_exchange).
+    pub(super) fn start_and_exchange(
+        &mut self,
+        obstacle: Option<String>,
+        data: &[u8],
+    ) -> Result<Vec<Vec<u8>>> {
+        let contribution = contribution(data)?;
+        self.frames.send(encode(&FromRank::Probed { obstacle }));
+        self.frames.send(contribution);
+        self.wait_for_start()?;
+        self.wait_for_exchange()
+    }
+
+    fn wait_for_start(&mut self) -> Result<Option<String>> {
         loop {
             match self.answer("starting together")? {
                 FromServer::Go { obstacle } => return Ok(obstacle),
@@ -311,16 +351,11 @@ impl Channel {
     /// # Errors
     /// [`Error::Rendezvous`] if `data` is larger than 1 MiB; otherwise as [`Connection::start`].
     pub(super) fn exchange(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let bytes =
-            u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES).ok_or_else(|| {
-                Error::Rendezvous(format!(
-                    "{} bytes to exchange exceed the limit of {MAX_EXCHANGE_BYTES}",
-                    data.len()
-                ))
-            })?;
-        let mut message = encode(&FromRank::Exchange { bytes });
-        message.extend_from_slice(data);
-        self.frames.send(message);
+        self.frames.send(contribution(data)?);
+        self.wait_for_exchange()
+    }
+
+    fn wait_for_exchange(&mut self) -> Result<Vec<Vec<u8>>> {
         loop {
             match self.answer("exchanging the ranks' addresses")? {
                 FromServer::Exchanged { bytes } => return self.parts(&bytes),

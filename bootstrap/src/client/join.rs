@@ -87,7 +87,7 @@ impl Connection {
         let began = Instant::now();
         let timeout = Duration::from_millis(hello.timeout_ms);
         loop {
-            match Channel::try_to_join(rendezvous, hello, arena)? {
+            match Channel::try_to_join(rendezvous, hello, arena, began)? {
                 Ok((channel, members, arenas)) => {
                     let id = communicator_id(&hello.job, &members);
                     return Ok(Joined { connection: Connection::new(channel), members, arenas, id });
@@ -105,14 +105,15 @@ impl Connection {
 type JoinedChannel = (Channel, Vec<Member>, Vec<OwnedFd>);
 
 impl Channel {
-    /// Tries once to join; an inner error asks for another attempt.
+    /// Tries once to join, of attempts since `began`; an inner error asks for another attempt.
     fn try_to_join(
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: Option<&OwnedFd>,
+        began: Instant,
     ) -> Result<Result<JoinedChannel, Retry>> {
-        let mut channel = Channel::open(rendezvous, hello)?;
-        let members = match channel.wait_for_welcome(rendezvous, hello, arena) {
+        let mut channel = Channel::open(rendezvous, hello, began)?;
+        let members = match channel.wait_for_welcome(rendezvous, hello, arena, began) {
             Ok(Ok(members)) => members,
             Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
             // A rank that has died does not open its rendezvous again.
@@ -127,6 +128,8 @@ impl Channel {
             }
             Err(error) => return Err(error),
         };
+        channel.serving_rank =
+            members.iter().find(|member| member.hosts_rendezvous).map(|member| member.rank);
         let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
         if members.len() != hello.size as usize || !in_order {
             return Err(Error::Rendezvous(format!(
@@ -147,9 +150,10 @@ impl Channel {
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: Option<&OwnedFd>,
+        began: Instant,
     ) -> Result<Result<Vec<Member>, String>> {
         if let Some(arena) = arena
-            && let Err(job) = self.send_arena(rendezvous, hello, arena)?
+            && let Err(job) = self.send_arena(rendezvous, hello, arena, began)?
         {
             return Ok(Err(job));
         }
@@ -160,8 +164,8 @@ impl Channel {
         }
     }
 
-    /// Connects to the rendezvous and sends the hello.
-    fn open(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Channel> {
+    /// Connects to the rendezvous and sends the hello. `began` is the time of the first attempt.
+    fn open(rendezvous: &ConnectSpec, hello: &Hello, began: Instant) -> Result<Channel> {
         let action = format!("rank {} can't reach the rendezvous", hello.member.rank);
         let reached = open_connection(rendezvous)
             .map_err(|why| broken(rendezvous.rendezvous_host.as_ref(), &action, &why));
@@ -171,7 +175,9 @@ impl Channel {
         channel.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
         // An error means that the socket is broken, which the next read reports.
         let _ = channel.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
-        channel.frames.send(encode(hello));
+        // Other ranks wait for each other by clocks of their own; they don't begin when a server does.
+        let waited = if rendezvous.rendezvous_host.is_some() { began.elapsed() } else { Duration::ZERO };
+        channel.frames.send(encode(&Hello { waited_ms: waited.as_millis() as u64, ..hello.clone() }));
         Ok(channel)
     }
 
@@ -182,6 +188,7 @@ impl Channel {
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: &OwnedFd,
+        began: Instant,
     ) -> Result<Result<(), String>> {
         if self.frames.socket().is_tcp() {
             let address = match self.answer("asking for the rendezvous address on this host")? {
@@ -194,7 +201,7 @@ impl Channel {
                 return Err(unexpected(&FromServer::Redirect { address }));
             }
             let local = ConnectSpec { addresses, timeout: Duration::ZERO, ..rendezvous.clone() };
-            *self = Channel::open(&local, hello).map_err(|_| {
+            *self = Channel::open(&local, hello, began).map_err(|_| {
                 Error::Rendezvous(format!(
                     "rank {} on {} is to share memory with ranks of another host, or of another user or \
                      container: set TBCCL_TRANSPORT to one that reaches them",

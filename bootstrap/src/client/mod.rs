@@ -93,6 +93,17 @@ impl Connection {
         Ok(first)
     }
 
+    /// Starts as [`Connection::start`] and makes the first [`Connection::exchange`] in the same step, which
+    /// saves a round trip. All ranks may start in either way.
+    ///
+    /// # Errors
+    /// As for the two.
+    pub fn start_and_exchange(&mut self, obstacle: Option<String>, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let parts = self.channel().start_and_exchange(obstacle, data)?;
+        self.registration = status_thread::register(&self.channel);
+        Ok(parts)
+    }
+
     /// Sends `data` to all ranks and returns the data of all ranks, in rank order.
     ///
     /// All ranks must call this the same number of times.

@@ -8,6 +8,8 @@
 //! The environment is read once, before any socket is opened, into [`LaunchInfo`]. [`LaunchInfo::resolve`]
 //! turns it into an [`Identity`].
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod harness;
 mod launchers;
 mod mlx;
 mod resolve;
@@ -15,6 +17,8 @@ mod store;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub use harness::feed_store_client;
 pub use resolve::Resolved;
 
 use crate::{

@@ -200,6 +200,16 @@ fn open_and_publish(
     Ok((server, StoredRendezvous { addresses: addresses.join(","), secret: stored }, new_secret))
 }
 
+/// Reads rank 0's entry from a store that is reached by a stream, as the other ranks do, and writes one, as
+/// rank 0 does.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn read_store(stream: impl io::Read + io::Write) -> Option<ConnectSpec> {
+    let mut store = Store::over(stream);
+    let value = store.get("key", Instant::now());
+    let _ = store.set("key", b"value");
+    decode_entry(&value.ok()?, None, Duration::ZERO).ok()
+}
+
 /// Decodes the entry of rank 0.
 fn decode_entry(value: &[u8], secret: Option<&Secret>, timeout: Duration) -> Result<ConnectSpec> {
     let malformed = |why: String| {

@@ -38,8 +38,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a store.
 #[derive(Debug)]
-pub(super) struct Store {
-    stream: TcpStream,
+pub(super) struct Store<S = TcpStream> {
+    stream: S,
 }
 
 impl Store {
@@ -80,6 +80,14 @@ impl Store {
     /// Returns the local address of the connection.
     pub(super) fn local_address(&self) -> io::Result<SocketAddr> {
         self.stream.local_addr()
+    }
+}
+
+impl<S: Read + Write> Store<S> {
+    /// Returns the client of a store that is reached by a stream.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn over(stream: S) -> Store<S> {
+        Store { stream }
     }
 
     /// Sets a value.

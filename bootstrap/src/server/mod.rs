@@ -79,6 +79,8 @@ pub(crate) struct PendingGroup {
     pub job: String,
     /// Display label of each rank, by rank. Their number is the number of ranks.
     pub labels: Vec<String>,
+    /// The rank whose process serves it.
+    pub host: u32,
     /// Secret that ranks must have.
     pub secret: Option<Secret>,
 }
@@ -170,8 +172,8 @@ impl Server {
     /// Serves a job at sockets that are already open. Once all ranks have joined, another server may use
     /// them.
     pub(super) fn start_group(sockets: Sockets, group: PendingGroup) -> Result<Server> {
-        let PendingGroup { job, labels, secret } = group;
-        Server::over(sockets, (Job::named(job, labels), ListenerUse::Shared), secret)
+        let PendingGroup { job, labels, host, secret } = group;
+        Server::over(sockets, (Job::named(job, labels, host), ListenerUse::Shared), secret)
     }
 
     fn over(

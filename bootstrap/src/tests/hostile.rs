@@ -134,16 +134,8 @@ fn a_length_beyond_all_bounds_takes_no_memory_and_ends_the_connection() {
 
 #[test]
 fn what_fuzzing_has_found_is_replayed() {
-    let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-    let targets = [feed_server, feed_rank, feed_handshake, parse_addresses] as [fn(&[u8]); 4];
-    let names = ["bootstrap_ranks", "bootstrap_server", "bootstrap_stranger", "bootstrap_ways"];
-    for (name, target) in names.into_iter().zip(targets) {
-        let files = std::fs::read_dir(corpus.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut count = 0;
-        for file in files {
-            target(&std::fs::read(file.expect("a file").path()).expect("readable"));
-            count += 1;
-        }
-        assert!(count > 0, "{name} has no corpus");
-    }
+    support::replay("bootstrap_ranks", feed_server);
+    support::replay("bootstrap_server", feed_rank);
+    support::replay("bootstrap_stranger", feed_handshake);
+    support::replay("bootstrap_ways", parse_addresses);
 }

@@ -14,7 +14,7 @@ The import registers the backend ``tbccl`` for tensors in host memory, and the r
 - `collectives`, `lists`, `coalesced`, `sparse`: collectives on one tensor, on lists of tensors, on several
   tensors at once and on sparse tensors.
 - `p2p`, `monitored_barrier`: point-to-point messages, and the barrier made of them.
-- `work`: operations in progress and their futures.
+- `work`, `futures`: operations in progress, and the thread that completes their futures.
 - `tensors`, `reductions`: element types and memory of tensors, and reduction operations.
 - `hooks`: communication hooks for DistributedDataParallel.
 """

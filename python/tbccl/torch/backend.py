@@ -22,8 +22,9 @@ from torch.distributed.constants import default_pg_timeout
 from tbccl import BootstrapError, Communicator, Error, TransportError, _native
 
 from . import rendezvous
+from .futures import stop_completers
 from .group import ProcessGroup
-from .work import stop_completers, seconds
+from .work import seconds
 
 #: Name of the backend.
 BACKEND = "tbccl"

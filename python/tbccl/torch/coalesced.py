@@ -88,6 +88,7 @@ class CoalescedCollectives:
             send_buffer, (recv_buffer, copy_back) = contiguous_input(input), flattened_output(outputs)
             check_same_dtype(recv_buffer, send_buffer)
             for output in outputs:
+                check_same_dtype(output, input)
                 if output.numel() != input.numel():
                     raise ValueError(
                         f"an output has {output.numel()} elements, but its input has {input.numel()}: "

@@ -27,6 +27,7 @@ from .tensors import (
     check_same_dtype,
     contiguous_input,
     contiguous_output,
+    is_plain,
 )
 
 _ALL_REDUCE = _native.ALL_REDUCE
@@ -82,7 +83,7 @@ class Collectives:
             or opts.timeout > _ZERO
             or not tensor.is_cpu
             or tensor.is_sparse
-            or not tensor.is_contiguous()
+            or not is_plain(tensor)
         ):
             return self._allreduce_general(tensor, opts)
         self._sequence_number += 1

@@ -25,16 +25,20 @@ from tbccl import Error, InvalidArgumentError, TimeoutError
 
 from .coalesced import CoalescedCollectives
 from .collectives import Collectives
+from .futures import FutureCompleter
 from .lists import ListCollectives
 from .p2p import PointToPoint
 from .monitored_barrier import MonitoredBarrier
 from .sparse import SparseCollectives
-from .work import FutureCompleter, CompletedWork, CombinedWork, Work, seconds
+from .work import CompletedWork, CombinedWork, Work, seconds
 
 #: Whether a call is asynchronous. Older versions of torch lack the option; their callers wait for the work.
 is_async: Callable[[Any], bool] = (
     attrgetter("asyncOp") if hasattr(c10d.AllreduceOptions(), "asyncOp") else lambda options: True
 )
+
+#: Groups that a signal handler has shut down while their calls used memory, which they keep alive.
+_interrupted_groups: list[ProcessGroup] = []
 
 #: Result of blocking calls.
 COMPLETED = CompletedWork()
@@ -90,6 +94,7 @@ class ProcessGroup(
             context: Number that marks the messages of this group.
         """
         super().__init__(comm.rank, comm.size)
+        _interrupted_groups[:] = [group for group in _interrupted_groups if group._uses_memory()]
         self._comm = comm
         self._submit = comm.submit
         self._rank, self._size = comm.rank, comm.size
@@ -410,16 +415,20 @@ class ProcessGroup(
     def shutdown(self) -> None:
         """Waits for the issued calls, then closes this rank's part of the group. It does not wait for
         messages.
+
+        In a signal handler that has interrupted a wait on the group, aborts the group instead. The wait
+        raises an error, and closes the group when it ends.
         """
         if self._closed:
             return
         self._closed = True
-        for work in list(self._in_flight):
+        is_interrupted = self._comm._is_interrupted
+        for work in () if is_interrupted else list(self._in_flight):
             try:
                 work.wait()
             except Error:
                 break  # the work's owner and every later call get the error
-        self._completer.stop()
+        self._completer.close()
         self._hand_over_messages()
         try:
             self._comm.close()
@@ -427,7 +436,14 @@ class ProcessGroup(
             raise
         except Error:
             pass  # a failed communicator is closed nevertheless
+        if is_interrupted:
+            _interrupted_groups.append(self)
+            return
         self._in_flight.clear()
         self._orphans = []
+
+    def _uses_memory(self) -> bool:
+        """Returns whether calls or messages of the group may still use their memory."""
+        return not all(each.is_finished() for each in (*self._in_flight, *self._orphans))
 
     _shutdown = shutdown

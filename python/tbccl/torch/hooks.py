@@ -17,6 +17,7 @@ from tbccl import _native
 from tbccl._elements import CODECS
 
 from .group import ProcessGroup
+from .tensors import check_tensor, is_plain
 from .work import Work
 
 
@@ -60,7 +61,8 @@ def quantized_all_reduce(
         raise ValueError("quantized_all_reduce needs a process group of the backend tbccl")
     if codec not in CODECS:
         raise ValueError(f"unknown codec {codec!r}: use one of {', '.join(CODECS)}")
-    if tensor.dtype is not torch.float32 or not tensor.is_contiguous():
+    check_tensor(tensor)
+    if tensor.dtype is not torch.float32 or not is_plain(tensor):
         raise ValueError(f"quantized_all_reduce needs a contiguous float32 tensor, not {tensor.dtype}")
     if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
         raise ValueError("packed messages support SUM and AVG only")

@@ -1,7 +1,7 @@
 """Collectives on lists of tensors, one tensor for each rank.
 
-Adjacent tensors are used in place. Others are copied to one buffer before the call, or from one after it.
-Tensors of a list may differ in length where all ranks know all lengths.
+Tensors that are adjacent in one storage are used in place. Others are copied to one buffer before the call,
+or from one after it. Tensors of a list may differ in length where all ranks know all lengths.
 """
 
 from __future__ import annotations

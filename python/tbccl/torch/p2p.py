@@ -14,7 +14,7 @@ from tbccl import Error
 
 from .collectives import single_tensor
 from .tensors import contiguous_input, contiguous_output
-from .work import RecvWork, Work
+from .work import RecvWork, SendWork, Work
 
 
 class PointToPoint:
@@ -49,7 +49,7 @@ class PointToPoint:
             )
         except Error as error:
             raise self._annotated(error)
-        return self._defer_to_batch(self._track_message(Work(self, request, [tensor], buffer)))
+        return self._defer_to_batch(self._track_message(SendWork(self, request, [tensor], buffer)))
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work | None:
         """Receives a tensor from a rank."""

@@ -1,8 +1,8 @@
 """Element types and memory of tensors.
 
-Every operation takes addresses from here. A tensor that is not contiguous is read through a copy and written
-through a buffer that is copied back when the call is done. Elements of a type that tbccl lacks are moved as
-elements of another type.
+Every operation takes addresses from here. A tensor whose memory is not its elements in their order is read
+through a copy and written through a buffer that is copied back when the call is done. Elements of a type that
+tbccl lacks are moved as elements of another type.
 
 Nothing here communicates.
 """
@@ -75,6 +75,19 @@ def check_tensor(tensor: torch.Tensor) -> None:
         )
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Returns whether the memory of ``tensor`` is its elements in their order.
+
+    Views made by ``conj`` have the memory of other elements: torch computes their own when it reads them.
+    """
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def _plain_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy of a tensor that is not plain."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
 def contiguous_input(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a contiguous tensor with the elements of ``tensor``, to be read.
 
@@ -82,7 +95,7 @@ def contiguous_input(tensor: torch.Tensor) -> torch.Tensor:
         TypeError, ValueError: As :func:`check_tensor`.
     """
     check_tensor(tensor)
-    return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+    return tensor if is_plain(tensor) else _plain_copy(tensor)
 
 
 def contiguous_output(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
@@ -93,22 +106,28 @@ def contiguous_output(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], 
         TypeError, ValueError: As :func:`check_tensor`.
     """
     check_tensor(tensor)
-    if tensor.is_contiguous():
+    if is_plain(tensor):
         return tensor, None
-    own = tensor.detach()
-    buffer = own.contiguous()
+    own, buffer = tensor.detach(), _plain_copy(tensor)
     return buffer, lambda: _copy(own, buffer)
 
 
 def are_adjacent(tensors: Sequence[torch.Tensor]) -> bool:
-    """Returns whether the tensors lie one after the other in memory without gaps."""
-    end = None
+    """Returns whether the tensors lie one after the other in one storage without gaps.
+
+    Addresses alone don't tell: memory of another storage may follow, which no view of the first one contains.
+    """
+    storage = tensors[0].untyped_storage()
+    end = tensors[0].data_ptr()
     for tensor in tensors:
-        if not tensor.is_contiguous() or (end is not None and tensor.data_ptr() != end):
+        # Tensors without elements may have no address.
+        if tensor.numel() == 0 or tensor.data_ptr() != end or not is_plain(tensor):
             return False
-        end = tensor.data_ptr() + tensor.nbytes
-    # Tensors without elements may have no address.
-    return all(tensor.numel() > 0 for tensor in tensors)
+        if tensor.untyped_storage().data_ptr() != storage.data_ptr():
+            return False
+        end += tensor.nbytes
+    # Storages with one address may differ in length.
+    return end <= storage.data_ptr() + storage.nbytes()
 
 
 def flattened_input(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,17 +1,15 @@
-"""Operations in progress, and the thread that completes their futures.
+"""Operations in progress.
 
 A work keeps the memory of its call alive until the call is done. The remaining steps, such as copying
 elements to a tensor that is not contiguous, run once, on the first thread that finds the call done: one that
-waits, one that polls, or the thread that completes futures. That thread starts with the first future.
+waits, one that polls, or the thread that completes futures.
 
 An error of a call belongs to its work: every wait raises it.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-import weakref
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from tbccl import TimeoutError
+from tbccl import Error, TimeoutError
 
 if TYPE_CHECKING:
     from .group import ProcessGroup
@@ -36,6 +34,9 @@ def seconds(timeout: timedelta | None) -> float | None:
 
 class Work(dist.Work):
     """Handle of an issued call."""
+
+    #: Whether the work is a message, which may be done before or after any other work of the group.
+    is_message = False
 
     __slots__ = (
         "_group",
@@ -88,6 +89,7 @@ class Work(dist.Work):
 
         Raises:
             tbccl.TimeoutError: The call is not done within ``timeout``. It goes on.
+            tbccl.UsageError: A signal handler waits for it in the midst of a blocking call of the group.
             tbccl.Error: The call failed.
         """
         request = self._request
@@ -95,8 +97,10 @@ class Work(dist.Work):
             limit = seconds(timeout)
             try:
                 done = request.wait(limit)
-            except Exception as error:
-                self._complete(request, error)
+            except Error:
+                # An exception of a signal handler ends the wait only: the call may still use its memory.
+                if not self.is_completed() or self._error is None:
+                    raise
             else:
                 if not done:
                     raise TimeoutError(f"Operation timed out! It is still in progress after {limit:g} s")
@@ -191,9 +195,17 @@ class Work(dist.Work):
             group._untrack(self)
 
 
+class SendWork(Work):
+    """Handle of a message to send."""
+
+    is_message = True
+    __slots__ = ()
+
+
 class RecvWork(Work):
     """Handle of a message to receive; it records the sender."""
 
+    is_message = True
     __slots__ = ()
 
     def _complete(self, request: Any, error: BaseException | None) -> None:
@@ -213,10 +225,22 @@ class CombinedWork(dist.Work):
         self._works = works
         self._future: torch.futures.Future | None = None
 
+    @property
+    def is_message(self) -> bool:
+        """Whether a message is among the works."""
+        return any(work.is_message for work in self._works)
+
+    @property
+    def _sequence_number(self) -> int:
+        return self._works[-1]._sequence_number
+
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits for all works."""
+        """Waits for all works, with one time limit for all."""
+        limit = seconds(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
         for work in self._works:
-            work.wait(timeout)
+            left = None if deadline is None else max(deadline - time.monotonic(), 1e-6)
+            work.wait(None if left is None else timedelta(seconds=left))
         return True
 
     synchronize = wait
@@ -290,77 +314,3 @@ class CompletedWork(dist.Work):
         future: torch.futures.Future = torch.futures.Future()
         future.set_result(list(self._results))
         return future
-
-
-class FutureCompleter:
-    """Thread that waits for works with futures and completes these, in the order in which they were
-    requested.
-    """
-
-    #: Time of one wait, after which the thread checks whether it must stop.
-    _POLL_INTERVAL = timedelta(milliseconds=200)
-
-    def __init__(self) -> None:
-        self._pending: queue.SimpleQueue = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._is_stopping = False
-
-    def complete(self, work: Work | CombinedWork, trigger: torch.futures.Future) -> None:
-        """Completes ``trigger`` once ``work`` is done.
-
-        On the completing thread itself, in a callback that requests another future, it waits for the work
-        directly: no other thread would complete it.
-        """
-        if not work.is_completed():
-            if threading.current_thread() is not self._thread:
-                self._start_thread()
-                self._pending.put((work, trigger))
-                return
-            self._wait(work)
-        trigger.set_result(None)
-
-    def stop(self) -> None:
-        """Stops the thread; futures that are not complete stay so."""
-        self._is_stopping = True
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            self._pending.put(None)
-            thread.join(timeout=5)
-
-    def _start_thread(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tbccl-futures", daemon=True)
-                _COMPLETERS.add(self)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while (item := self._pending.get()) is not None:
-            work, trigger = item
-            self._wait(work)
-            if self._is_stopping:
-                return
-            trigger.set_result(None)
-            # An idle thread holds no references to works.
-            del item, work, trigger
-
-    def _wait(self, work: Work | CombinedWork) -> None:
-        while not self._is_stopping:
-            try:
-                work.wait(self._POLL_INTERVAL)
-                return
-            except TimeoutError:
-                if work.is_completed():
-                    return
-            except Exception:
-                return  # the future's callback raises it
-
-
-_COMPLETERS: weakref.WeakSet[FutureCompleter] = weakref.WeakSet()
-
-
-def stop_completers() -> None:
-    """Stops all threads that complete futures, before the interpreter ends: none may be in a call then."""
-    for completer in list(_COMPLETERS):
-        completer.stop()

@@ -139,6 +139,15 @@ def groups(comm: tbccl.Communicator) -> None:
         group.send(np.full(3, rank, np.float32), right)
         received = group.recv(np.empty(3, np.float32), left)
     assert (total == sum(range(size))).all() and (received == left).all()
+    # The last rank has nothing to do in a group in which others exchange messages.
+    group = comm.group()
+    if rank == 0 and comm.size > 2:
+        group.send(np.ones(1), 1)
+    elif rank == 1 and comm.size > 2:
+        group.recv(np.empty(1), 0)
+    work = group.start()
+    assert work.done() or rank < 2, work
+    assert work.wait(30) and work.result() is None
     group = comm.group()
     sums = [group.all_reduce(np.full(4, 1.0)) for _ in range(5)]
     work = group.start()

@@ -68,6 +68,11 @@ def grouped(comm: tbccl.Communicator) -> None:
         group.all_reduce(np.ones(4))
 
 
+def allocating(comm: tbccl.Communicator) -> None:
+    comm.all_reduce_async(np.ones(4))
+    comm.empty(4)
+
+
 def interrupted(comm: tbccl.Communicator) -> None:
     """Ctrl-C during calls that the other rank never joins: blocking, queued, and in a wait."""
     blocking_calls = {
@@ -78,6 +83,7 @@ def interrupted(comm: tbccl.Communicator) -> None:
         "group": grouped,
         "receiving": lambda comm: comm.recv(np.ones(4)),
         "splitting": lambda comm: comm.split(0),
+        "allocating": allocating,
     }
     for name, wait in blocking_calls.items():
         part = comm.split(0)

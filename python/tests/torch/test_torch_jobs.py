@@ -18,7 +18,9 @@ def check_all_ranks_print(result: JobResult, word: str, ranks: int) -> None:
     assert output.count(word) == ranks, output[-4000:]
 
 
-@pytest.mark.parametrize(("ranks", "transport"), [(2, "shm"), (4, "shm"), (2, "tcp"), (2, "verbs")])
+@pytest.mark.parametrize(
+    ("ranks", "transport"), [(2, "shm"), (3, "shm"), (4, "shm"), (2, "tcp"), (2, "verbs")]
+)
 def test_every_operation_is_right(ranks: int, transport: str) -> None:
     result = job("operations.py", ranks=ranks, transport=transport)
     check_all_ranks_print(result, "checks of operations passed", ranks)

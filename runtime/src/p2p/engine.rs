@@ -476,6 +476,21 @@ impl Engine {
         }
     }
 
+    /// Progresses one peer; returns its error as it is, without asking other ranks for the cause.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn drive_peer_once(&mut self, at: usize) -> Result<(), PeerError> {
+        let Some(peer) = &mut self.peers[at] else { return Ok(()) };
+        let moved = peer.drive(&mut self.links, &mut self.queues);
+        activate(&mut self.active, peer);
+        moved.map(drop)
+    }
+
+    /// Returns the units of a peer's memory that this rank may still use.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn credit_of(&self, at: usize) -> u32 {
+        self.peers[at].as_ref().map_or(0, |peer| peer.credit)
+    }
+
     /// Returns the number of posted receives, unexpected messages, and messages in flight.
     #[cfg(test)]
     pub(super) fn memory(&self) -> (usize, usize, usize) {

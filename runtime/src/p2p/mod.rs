@@ -23,6 +23,7 @@
 //! | `state`, `request` | one request: its state, and the program's handle |
 //! | `progress` | the thread that progresses messages while no thread waits |
 //! | `parker` | short sleeps of waiting threads |
+//! | `harness` | in tests and fuzzing: frames of a hostile peer |
 //!
 //! As on a communicator, the first error stays, and ends the messages of all ranks. A message longer than its
 //! receive is the exception: that error belongs to the receive alone.
@@ -35,6 +36,8 @@
 mod eager;
 mod engine;
 mod frame;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod matching;
 mod parker;
 mod peer;
@@ -57,7 +60,7 @@ use parker::Parker;
 use state::RequestState;
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
@@ -98,6 +101,8 @@ struct Core {
     size: u32,
     /// The engine; `None` once closed.
     engine: Mutex<Option<Engine>>,
+    /// The error with which messages had failed before they were closed.
+    failed_before_close: OnceLock<Error>,
     /// Wakes the progress thread.
     work: Condvar,
     /// Threads that contend for the engine's lock.
@@ -131,6 +136,7 @@ impl P2p {
             rank,
             size,
             engine: Mutex::new(Some(Engine::new(links, Arc::clone(&parker)))),
+            failed_before_close: OnceLock::new(),
             work: Condvar::new(),
             contenders: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
@@ -322,6 +328,9 @@ impl Drop for Handle {
         // `P2p` is dropped. Requests report the close once no memory is used.
         let mut engine = self.core.engine.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &mut *engine {
+            if let Some(error) = engine.failed().cloned().or_else(|| self.core.control.failed()) {
+                let _ = self.core.failed_before_close.set(error);
+            }
             engine.close();
         }
         let engine = engine.take();
@@ -389,7 +398,10 @@ impl Core {
         state: &RequestState,
         look: Option<Duration>,
     ) -> (bool, Option<Result<Delivery>>) {
-        let Some(open) = &mut *engine else { return (false, state.result().or_else(|| Some(Err(closed())))) };
+        let Some(open) = &mut *engine else {
+            let error = || self.failed_before_close.get().cloned().unwrap_or_else(closed);
+            return (false, state.result().or_else(|| Some(Err(error()))));
+        };
         let moved = open.drive();
         if let Some(waited) = look.filter(|_| !moved) {
             open.publish_waiting(Some(&state.info));

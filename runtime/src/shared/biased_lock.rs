@@ -24,23 +24,22 @@
 
 mod fence;
 mod guarded;
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(super) use guarded::{Guard, Guarded};
 
 use std::{
-    fmt, hint, ptr,
+    fmt,
     sync::{
-        Condvar, Mutex, PoisonError,
-        atomic::{
-            AtomicBool, AtomicU32, AtomicUsize,
-            Ordering::{Acquire, Relaxed, Release, SeqCst},
-            compiler_fence,
-        },
+        PoisonError,
+        atomic::Ordering::{Acquire, Relaxed, Release, SeqCst},
     },
     time::Duration,
 };
+use transport::sync::{AtomicBool, AtomicU32, AtomicUsize, Condvar, Mutex, light_fence, spin_loop};
 
 /// A biased lock that lives as long as the process.
 pub struct BiasedLock {
@@ -67,15 +66,22 @@ const REVOKED: usize = 1;
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Attempts before a waiting thread sleeps.
-const SPINS: u32 = 64;
+const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
 
 /// Returns a number that no other live thread has: the address of a thread-local variable.
+#[cfg(not(loom))]
 #[inline]
 fn this_thread() -> usize {
     thread_local! {
         static OWN: u64 = const { 0 };
     }
-    OWN.with(|own| ptr::from_ref(own).addr())
+    OWN.with(|own| std::ptr::from_ref(own).addr())
+}
+
+/// Returns a number that no other thread of the model has: Loom's threads share thread-local variables.
+#[cfg(loom)]
+fn this_thread() -> usize {
+    1 + transport::sync::model::thread_number()
 }
 
 impl BiasedLock {
@@ -90,6 +96,13 @@ impl BiasedLock {
         }
     }
 
+    /// Returns a lock of its own, for models.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn leaked() -> &'static BiasedLock {
+        Box::leak(Box::new(BiasedLock::new()))
+    }
+
     /// Takes the lock if no thread holds it.
     #[inline]
     pub fn try_take(&'static self) -> Option<BiasedGuard> {
@@ -99,7 +112,7 @@ impl BiasedLock {
             self.inside.store(true, Relaxed);
             // The processor may perform the check before the store is visible: the revoking thread then makes
             // this one pass a fence, and finds it inside if the fence came after the check.
-            compiler_fence(SeqCst);
+            light_fence();
             if self.owner.load(Relaxed) == us {
                 return Some(BiasedGuard { biased_lock: self, as_owner: true });
             }
@@ -148,7 +161,7 @@ impl BiasedLock {
     #[cold]
     fn wait(&'static self) -> BiasedGuard {
         for _ in 0..SPINS {
-            hint::spin_loop();
+            spin_loop();
             if let Some(taken) = self.try_take() {
                 return taken;
             }

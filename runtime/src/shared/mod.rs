@@ -20,6 +20,8 @@ mod queue;
 
 pub use biased_lock::{BiasedGuard, BiasedLock};
 pub use pending::Pending;
+#[doc(hidden)]
+pub use transport::sync;
 
 use crate::{
     communicator::{CallByAddress, CallOptions, Communicator, Control, RawCall, Stats, closed},
@@ -269,6 +271,16 @@ impl SharedCommunicator {
     /// [`Error::InvalidArgument`] after the communicator is finalized.
     pub fn with<R>(&self, work: impl FnOnce(&mut Communicator) -> R) -> Result<R> {
         self.0.core.in_turn(|comm| comm.as_mut().map(work))?.ok_or_else(closed)
+    }
+
+    /// Runs `work` on the communicator as [`SharedCommunicator::with`]; returns `None`, without running it,
+    /// if a call is in progress or queued.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] after the communicator is finalized.
+    pub fn try_with<R>(&self, work: impl FnOnce(&mut Communicator) -> R) -> Result<Option<R>> {
+        let Some(mut comm) = self.0.core.idle()? else { return Ok(None) };
+        comm.as_mut().map(work).map(Some).ok_or_else(closed)
     }
 }
 

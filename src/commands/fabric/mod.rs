@@ -17,7 +17,7 @@ use super::CommandError;
 use clap::Subcommand;
 use folder::Folder;
 use std::{ffi::OsString, process::ExitCode};
-use tool::Tool;
+pub(super) use tool::{Inject, Tool, Variables};
 
 /// Run programs on software RDMA devices, and inject faults into them
 #[derive(Debug, clap::Args)]

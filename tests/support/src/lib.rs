@@ -3,6 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | `process` | a process under test: its output, its end, and nothing left behind |
+//! | `corpus` | inputs that fuzzing has found |
 //! | `fabric`, `wiring` | jobs on software fabrics |
 //! | `message` | lines that ranks print for tests |
 //! | `programs` | the programs of the build under test |
@@ -12,6 +13,7 @@
 //! Every wait is bounded by [`TIMEOUT`]. Processes get default signal handlers, so that tests pass in any
 //! environment, in the background of a shell as well, where SIGINT is ignored.
 
+mod corpus;
 mod fabric;
 mod message;
 mod process;
@@ -20,6 +22,7 @@ mod requirement;
 mod stranger;
 mod wiring;
 
+pub use corpus::replay;
 pub use fabric::FabricJob;
 pub use message::{Message, messages_of, milliseconds};
 pub use process::{Finished, Mark, Process, eventually, with_default_signals};

@@ -9,15 +9,20 @@
 //! | `fallback` | a second driver for jobs that can't use the first |
 //! | `strict` | shared memory that behaves like a strict device, for tests (feature `test-driver`) |
 //! | `ring_link`, `pull` | link over two rings; reading another process's memory |
+//! | `harness`, `ring_harness` | in tests and fuzzing: messages and shared memory of hostile peers |
 //! | `peer_timeout` | time since the kernel of a TCP peer has last answered |
 
 mod endpoint;
 mod fallback;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod host_memory;
 pub mod local;
 pub mod mixed;
 mod peer_timeout;
 mod pull;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod ring_harness;
 mod ring_link;
 pub mod shm;
 #[cfg(feature = "test-driver")]

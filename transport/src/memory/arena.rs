@@ -21,17 +21,14 @@ use crate::{
     TransportError,
     memory::{Board, Mapping, Span},
     ring::RingLayout,
+    sync::{AtomicU64, fence},
 };
 use rustix::fd::{AsFd, OwnedFd};
 use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{
-            AtomicU64,
-            Ordering::{Acquire, Relaxed, SeqCst},
-            fence,
-        },
+        atomic::Ordering::{Acquire, Relaxed, SeqCst},
     },
 };
 

@@ -8,8 +8,8 @@
 //! and at least that long, and every access goes through atomics.
 
 use super::Mapping;
-use crate::TransportError;
-use std::sync::{Arc, atomic::AtomicU64};
+use crate::{TransportError, sync::AtomicU64};
+use std::sync::Arc;
 
 /// The words at the start of one rank's arena.
 #[derive(Clone, Debug)]

@@ -9,6 +9,8 @@
 mod arena;
 mod board;
 mod mapping;
+#[cfg(all(test, loom))]
+mod models;
 mod ranges;
 mod slab;
 

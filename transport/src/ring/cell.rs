@@ -9,11 +9,8 @@
 //! | 4 | payload | piece length | | |
 //! | 5..7 | payload | | | |
 
-use crate::TransportError;
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use crate::{TransportError, sync::AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A cell in memory.
 #[repr(C, align(64))]

@@ -29,5 +29,7 @@ pub use layout::RingLayout;
 pub(crate) use receiver::{Publish, RingReceiver};
 pub(crate) use sender::RingSender;
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
 mod tests;

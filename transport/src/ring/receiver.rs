@@ -9,7 +9,7 @@ use super::{
     RingLayout,
     cell::{Cell, ConsumerLine, Content},
 };
-use crate::{TransportError, memory::Span};
+use crate::{TransportError, memory::Span, sync};
 use std::sync::atomic::Ordering::Release;
 
 /// The receiving end of a ring.
@@ -102,7 +102,10 @@ impl RingReceiver {
         }
         // SAFETY: the piece is inside the staging area, checked above. The sender does not write it until it
         // is consumed, which takes `&mut self`.
-        Ok(unsafe { Span::new(self.base.add(RingLayout::LINE * (1 + self.layout.cells) + offset), len) })
+        let piece =
+            unsafe { Span::new(self.base.add(RingLayout::LINE * (1 + self.layout.cells) + offset), len) };
+        sync::mark_read(piece.as_ptr(), len);
+        Ok(piece)
     }
 
     /// Consumes the next cell, and the staging area up to `staging` if it is given.

@@ -9,7 +9,7 @@ use super::{
     RingLayout,
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES},
 };
-use crate::{TransportError, memory::Span};
+use crate::{TransportError, memory::Span, sync};
 use std::{ptr, sync::atomic::Ordering::Acquire};
 
 /// The sending end of a ring.
@@ -138,6 +138,7 @@ impl RingSender {
         unsafe {
             let start =
                 self.base.add(RingLayout::LINE * (1 + self.layout.cells) + (position % area) as usize);
+            sync::mark_write(start, len);
             ptr::copy_nonoverlapping(piece.as_ptr(), start, len);
         }
         self.staging = after;

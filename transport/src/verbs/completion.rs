@@ -127,7 +127,8 @@ impl CompletionQueue {
         let raw = NonNull::new(raw).ok_or_else(|| refused(Errno::last()))?;
         // SAFETY: the queue was created above.
         let granted = unsafe { (&raw const (*raw.as_ptr()).cqe).read() };
-        let depth = u32::try_from(granted).unwrap_or(0).max(depth);
+        // A device that does not say what it grants is taken at its word.
+        let depth = u32::try_from(granted).ok().filter(|granted| *granted > 0).unwrap_or(depth);
         Ok(CompletionQueue(Arc::new(Inner {
             raw,
             depth,

@@ -36,6 +36,8 @@ pub enum Cause {
     LockedMemory,
     /// Unused protection domains were never deallocated.
     LeakedDomains,
+    /// A Thunderbolt port gives no protection domain, and the error number does not tell why.
+    NoDomain,
     /// The device has no queue pairs of this type.
     Service(QpType),
     /// The device has no completion events.
@@ -77,6 +79,7 @@ impl Cause {
             Cause::Regions => "all memory regions of the device are taken",
             Cause::LockedMemory => "no more memory can be locked for the device",
             Cause::LeakedDomains => "the device has no protection domain left",
+            Cause::NoDomain => "the device gives no protection domain",
             Cause::Service(QpType::RC) => "the device has no reliable connections",
             Cause::Service(QpType::UC) => "the device has no unreliable connections",
             Cause::Service(_) => "the device has no queue pairs of this kind",
@@ -129,6 +132,12 @@ impl Cause {
             Cause::LeakedDomains => {
                 "end other programs that use it; if there are none, programs that were killed have left \
                  theirs behind: restart the machine"
+            }
+            Cause::NoDomain => {
+                "see that this port is Thunderbolt 5 (`system_profiler SPThunderboltDataType`) and that RDMA \
+                 is enabled (`rdma_ctl status`): Thunderbolt 4 ports never work; then end other programs \
+                 that use the device, and if there are none, restart the machine: programs that were killed \
+                 may have left their domains behind"
             }
             Cause::Service(_) => "use another service; `tbccl devices` says which there are",
             Cause::Events => "poll instead",
@@ -196,7 +205,7 @@ impl Cause {
             {
                 Cause::PortDown
             }
-            (Action::Domain, _) => Cause::LeakedDomains,
+            (Action::Domain, errno) => of_domain(refusal.is_thunderbolt, errno),
             (Action::QueuePair { service }, errno) => of_queue_pair(*service, errno),
             (Action::Register { .. }, errno) => of_registration(refusal.is_thunderbolt, errno),
             (Action::Connect { gid_index, .. }, errno) => of_connection(refusal, *gid_index, errno),
@@ -205,6 +214,16 @@ impl Cause {
             (Action::Poll, _) => Cause::Overrun,
             _ => Cause::Unknown,
         }
+    }
+}
+
+/// Apple's device reports domains that were left behind as `ENODATA` (mlx 3207), and a port that can't do RDMA
+/// by a null pointer alone.
+fn of_domain(is_thunderbolt: bool, errno: Errno) -> Cause {
+    match errno {
+        Errno::ENODATA | Errno::ENOMEM => Cause::LeakedDomains,
+        _ if is_thunderbolt => Cause::NoDomain,
+        _ => Cause::LeakedDomains,
     }
 }
 
@@ -300,13 +319,25 @@ mod tests {
             (Action::Register { bytes: 1 }, Errno::EFAULT, Cause::Unmapped),
             (Action::Register { bytes: 1 }, Errno::EINVAL, Cause::LimitExceeded),
             (Action::Domain, Errno::ENODATA, Cause::LeakedDomains),
-            (Action::Domain, Errno(0), Cause::LeakedDomains),
+            (Action::Domain, Errno::ENOMEM, Cause::LeakedDomains),
             (Action::Channel, Errno::EOPNOTSUPP, Cause::Events),
             (Action::Arm, Errno::EINVAL, Cause::Events),
             (Action::CompletionQueue { depth: 9 }, Errno::EINVAL, Cause::LimitExceeded),
             (Action::Poll, Errno::EINVAL, Cause::Overrun),
         ] {
             assert_eq!(Cause::of(&refusal(action.clone(), errno)), cause, "{action:?} {errno}");
+        }
+    }
+
+    #[test]
+    fn a_thunderbolt_port_without_a_domain_may_be_one_that_can_not_do_rdma() {
+        for errno in [Errno(0), Errno(2)] {
+            let mac = refusal(Action::Domain, errno);
+            assert!(mac.is_thunderbolt);
+            assert_eq!(Cause::of(&mac), Cause::NoDomain, "{mac}");
+            assert!(mac.to_string().contains("Thunderbolt 4"), "{mac}");
+            let other = Refusal { is_thunderbolt: false, ..refusal(Action::Domain, errno) };
+            assert_eq!(Cause::of(&other), Cause::LeakedDomains, "{other}");
         }
     }
 

@@ -66,9 +66,9 @@ impl Library {
     }
 
     /// Returns a library of these functions.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn of_functions(functions: Functions) -> Library {
-        Library(Arc::new(Inner { name: "stubs".to_owned(), functions }))
+        Library(Arc::new(Inner { name: "null".to_owned(), functions }))
     }
 
     /// Returns the name or path from which the library was loaded.

@@ -30,6 +30,8 @@ mod gid;
 #[cfg(all(test, target_os = "linux"))]
 mod inherited_tests;
 mod library;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod null_device;
 mod port;
 mod post;
 mod queue_pair;

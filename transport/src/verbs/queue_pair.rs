@@ -244,7 +244,8 @@ impl QueuePair {
         self.modify(&attr, Mask::ACCESS_FLAGS, Action::Send)
     }
 
-    /// Moves the queue pair to RESET: posted work is discarded without completions.
+    /// Moves the queue pair to RESET: posted work is discarded without completions. The device accesses no
+    /// memory for it any more when this returns.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the device rejects the transition.
@@ -256,7 +257,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Moves the queue pair to ERR: posted work completes with `WR_FLUSH_ERR`.
+    /// Moves the queue pair to ERR: posted work completes with `WR_FLUSH_ERR`. The device may still finish the
+    /// request that it is working on.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the device rejects the transition.
@@ -274,7 +276,7 @@ impl QueuePair {
     ///
     /// # Safety
     /// The memory of `run` must stay mapped and registered, and its content must not be relied on, until the
-    /// receive has completed or this queue pair was reset, failed or dropped.
+    /// receive has completed or this queue pair was reset or dropped.
     #[inline]
     pub unsafe fn post_receive(&self, id: u64, run: LocalRun) -> Result<(), PostError> {
         // SAFETY: the queue pair is alive and with it its device; `Context::open` checked that the device's

@@ -226,7 +226,11 @@ impl EventLoop {
                 }
                 Command::Succeeded { rank, pid } => self.job.report_success(rank, pid),
                 Command::Close => {
-                    self.job.refuse("the launcher is ending the job");
+                    // A rank whose failure ends the rendezvous may have sent the reason.
+                    for rank in self.job.present() {
+                        self.drain_messages(rank, now);
+                    }
+                    self.job.end();
                     self.closing_until = Some(now + DRAIN_TIMEOUT);
                 }
             }

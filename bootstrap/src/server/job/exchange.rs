@@ -1,7 +1,7 @@
 //! Exchanges: each rank contributes bytes, and all ranks receive all contributions.
 //!
-//! One exchange is in progress at a time. A rank that departs before contributing aborts the exchange for the
-//! ranks that wait.
+//! One exchange is in progress at a time; the first may begin before all ranks have started. A rank that
+//! departs before contributing aborts the exchange for the ranks that wait.
 
 use super::{
     super::super::wire::{FromServer, MAX_EXCHANGE_BYTES, encode},

@@ -39,6 +39,9 @@ use topology::MAX_RANKS;
 /// Maximum timeout. Longer timeouts of ranks are cut to it.
 const MAX_TIMEOUT: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Shortest time in which other ranks may join after one that has waited for this rendezvous.
+const LATE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Maximum length of a host name in bytes.
 const MAX_HOST_NAME_BYTES: usize = 255;
 
@@ -65,6 +68,8 @@ pub(super) struct Job {
     name: String,
     /// Display labels by rank; empty if ranks are shown as numbers.
     labels: Vec<String>,
+    /// The rank whose process runs this, if that is known before it joins.
+    host: Option<u32>,
     /// Number of ranks; 0 until the first rank tells it.
     ranks: u32,
     /// State of each rank, by rank.
@@ -126,6 +131,9 @@ pub(super) enum Departure {
 /// Delay after a broken connection in which the launcher may report how the process ended.
 const EXIT_REPORT_DELAY: Duration = Duration::from_millis(100);
 
+/// Reason why no rank joins any more.
+const ENDED: &str = "the rendezvous is ending, with the launcher or the process that has it";
+
 /// Reason why a rank is not admitted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
@@ -143,6 +151,7 @@ impl Job {
         Job {
             name: String::new(),
             labels: Vec::new(),
+            host: None,
             ranks,
             absent: Vec::new(),
             rank_states: (0..ranks).map(|_| RankState::default()).collect(),
@@ -160,10 +169,11 @@ impl Job {
         }
     }
 
-    /// Creates a job with a name, for an address at which several jobs meet.
-    pub(super) fn named(name: String, labels: Vec<String>) -> Job {
+    /// Creates a job with a name, for an address at which several jobs meet. `host` is the rank whose process
+    /// runs it.
+    pub(super) fn named(name: String, labels: Vec<String>, host: u32) -> Job {
         let ranks = labels.len() as u32;
-        Job { name, labels, ..Job::new(ranks) }
+        Job { name, labels, host: Some(host), ..Job::new(ranks) }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -243,10 +253,12 @@ impl Job {
         }
         self.check(&hello).map_err(NotAdmitted::Refused)?;
         let timeout = Duration::from_millis(hello.timeout_ms).min(MAX_TIMEOUT);
+        let waited = Duration::from_millis(hello.waited_ms);
+        let left = timeout.saturating_sub(waited).max(LATE_TIMEOUT.min(timeout));
         let state = &mut self.rank_states[rank as usize];
         state.member = Some(hello.member);
         state.arena = arena.map(Arc::new);
-        (state.timeout, state.deadline) = (timeout, Some(now + timeout));
+        (state.timeout, state.deadline) = (timeout, Some(now + left));
         self.options.get_or_insert((rank, hello.options));
         self.joined += 1;
         if self.is_complete() {
@@ -320,10 +332,20 @@ impl Job {
         }
         match message {
             FromRank::Probed { obstacle } => self.probed(rank, obstacle),
+            FromRank::Abort { why: reason } => {
+                // The refusal comes first, so that other ranks learn the reason and not only the departure.
+                self.refuse(&format!("rank {}: {}", self.label(rank), sanitize(&reason)));
+                self.leave(rank);
+                Ok(())
+            }
+            // A rank that has reported need not wait for the others with its first contribution.
+            FromRank::Exchange { .. } if self.rank_states[rank as usize].probed.is_some() => {
+                self.contribute(rank, bytes, now)
+            }
             _ if !self.has_started() => {
                 Err(format!("rank {rank} sent a message before all ranks had started"))
             }
-            FromRank::Exchange { .. } => self.contribute(rank, bytes, now),
+            FromRank::Exchange { .. } => Err(format!("rank {rank} contributed without having started")),
             FromRank::SyncBoard { seen, words } => {
                 self.sync_board(rank, seen, &words);
                 Ok(())
@@ -334,12 +356,6 @@ impl Job {
             }
             FromRank::Goodbye { words } => {
                 self.publish(rank, &words);
-                self.leave(rank);
-                Ok(())
-            }
-            FromRank::Abort { why: reason } => {
-                // The refusal comes first, so that other ranks learn the reason and not only the departure.
-                self.refuse(&format!("rank {}: {}", self.label(rank), sanitize(&reason)));
                 self.leave(rank);
                 Ok(())
             }
@@ -370,7 +386,13 @@ impl Job {
         if self.has_started() {
             // All ranks have mapped all arenas. The memory has to end with the ranks, so the server drops its
             // descriptors.
-            self.rank_states.iter_mut().for_each(|state| (state.arena, state.deadline) = (None, None));
+            for state in &mut self.rank_states {
+                state.arena = None;
+                // Those that have contributed wait for the exchange.
+                if state.contribution.is_none() {
+                    state.deadline = None;
+                }
+            }
             let obstacle = self.rank_states.iter().find_map(|state| state.probed.clone().flatten());
             self.send_to_all(&FromServer::Go { obstacle });
         }
@@ -425,6 +447,27 @@ impl Job {
             if !self.has_started() || state.contribution.is_some() {
                 self.reject(rank, reason);
             }
+        }
+    }
+
+    /// Refuses the job because its rendezvous ends, unless it runs. Ranks that have not begun an exchange
+    /// would otherwise wait for it, and not learn why it fails.
+    pub(super) fn end(&mut self) {
+        let is_running = self.has_started() && self.contributed == 0 && self.refused.is_none();
+        if is_running {
+            return self.refuse(ENDED);
+        }
+        let is_host = |state: &RankState| state.member.as_ref().is_some_and(|member| member.hosts_rendezvous);
+        let host = self.host.or_else(|| self.ranks_where(is_host).first().copied());
+        if self.refused.is_none() {
+            self.absent = host.into_iter().collect();
+        }
+        self.refuse(&host.map_or(ENDED.to_owned(), |host| {
+            format!("rank {} has failed to join, and with it the rendezvous in its process", self.label(host))
+        }));
+        let reason = self.refused.clone().unwrap_or_default();
+        for rank in self.present() {
+            self.reject(rank, &reason);
         }
     }
 

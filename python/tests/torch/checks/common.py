@@ -49,7 +49,10 @@ def total(
             "BOR": lambda a, b: a | b,
             "BXOR": lambda a, b: a ^ b,
         }[op](result, other)
-    if op == "AVG":
+    if op == "AVG" and dtype.is_complex:
+        # torch divides complex numbers by multiplying with a rounded reciprocal; the nearest quotient is due.
+        result = torch.view_as_complex(torch.view_as_real(result) / len(contributions))
+    elif op == "AVG":
         result = result / len(contributions)
     return result.to(dtype)
 

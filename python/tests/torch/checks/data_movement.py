@@ -16,6 +16,7 @@ from checks.common import (
     rank,
     size,
     strided,
+    total,
 )
 
 
@@ -55,6 +56,38 @@ def check_all_gather_of_unequal_lengths() -> None:
     dist.all_gather(outputs, data_of(rank, (rank + 1,)))
     for each, output in enumerate(outputs):
         assert_equal(output, data_of(each, (each + 1,)))
+
+
+def check_lists_of_tensors_whose_storages_are_neighbors() -> None:
+    memory = data_of(rank, (2 * size,)).numpy()
+    # Each list has its tensors at consecutive addresses, but in no storage that holds all of them.
+    separate = [torch.from_numpy(memory[2 * each : 2 * each + 2]) for each in range(size)]
+    of_one_address = [torch.from_numpy(memory[: 2 * each + 2])[2 * each :] for each in range(size)]
+    for outputs in (separate, of_one_address):
+        dist.all_gather(outputs, data_of(rank, (2,)))
+        for each, output in enumerate(outputs):
+            assert_equal(output, data_of(each, (2,)))
+        block = torch.empty(2)
+        dist.reduce_scatter(block, outputs)
+        assert_equal(block, size * data_of(rank, (2,)))
+    # One storage holds all of these, beside other elements.
+    outputs = list(torch.full((size + 1, 3), -1.0)[1:].unbind())
+    dist.all_gather(outputs, data_of(rank, (3,)))
+    assert_equal(torch.stack(outputs), torch.stack([data_of(each, (3,)) for each in range(size)]))
+
+
+def check_views_that_torch_computes_when_it_reads_them() -> None:
+    """Conjugated and negated views have the memory of other elements."""
+    for view_of, values_of in ((torch.conj, torch.conj_physical), (torch._neg_view, torch.neg)):
+        memory = data_of(rank, (4,), torch.complex64) if rank == 0 else torch.zeros(4, dtype=torch.complex64)
+        tensor = view_of(memory)
+        # `dist.broadcast` itself refuses conjugated views.
+        dist.group.WORLD.broadcast(tensor, 0).wait()
+        expected = values_of(data_of(0, (4,), torch.complex64))
+        assert_equal(tensor.resolve_conj().resolve_neg(), expected, values_of)
+    tensor = torch._neg_view(data_of(rank)) if rank == 0 else -data_of(rank)
+    dist.all_reduce(tensor)
+    assert_equal(tensor.resolve_neg(), -total("SUM", (7,), torch.float32))
 
 
 def check_gather_and_scatter() -> None:

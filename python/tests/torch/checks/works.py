@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from datetime import timedelta
 
 import torch
@@ -29,6 +30,61 @@ def check_works_and_futures() -> None:
         lambda done: dist.all_reduce(more, async_op=True).get_future().wait()[0] + done.value()[0][0]
     )
     assert_equal(chained.wait(), torch.full((2,), float(size)) + total("SUM", (7,), torch.float32)[0])
+
+
+def check_futures_of_finished_works_wait_for_no_others() -> None:
+    """A work is done before one whose future was asked for earlier, and makes that one possible."""
+    next_rank, previous_rank = (rank + 1) % size, (rank - 1) % size
+    received = torch.zeros(1)
+    message = dist.irecv(received, previous_rank).get_future()
+    # Each rank sends only once the future of its call is complete.
+    wait_until_done(dist.all_reduce(data_of(rank), async_op=True).get_future())
+    dist.send(torch.ones(1), next_rank)
+    wait_until_done(message)
+    assert received.item() == 1
+    # The other ranks join the second call of rank 0 once the future of the first one is complete there.
+    if rank == 0:
+        first, second = (dist.all_reduce(torch.ones(1), async_op=True) for _ in range(2))
+        second_future, first_future = second.get_future(), first.get_future()
+        for peer in range(1, size):
+            dist.send(torch.ones(1), peer)
+        wait_until_done(first_future)
+        assert not second_future.done()
+        for peer in range(1, size):
+            dist.send(torch.ones(1), peer)
+        wait_until_done(second_future)
+    else:
+        for _ in range(2):
+            dist.recv(torch.ones(1), 0)
+            dist.all_reduce(torch.ones(1))
+
+
+def check_futures_of_a_group_that_ends() -> None:
+    group = dist.new_group()
+    if rank == 0:
+        time.sleep(0.3)
+    received = torch.zeros(1)
+    message = dist.irecv(received, 1, group=group).get_future() if rank == 0 else None
+    future = dist.barrier(group=group, async_op=True).get_future()
+    if rank == 1:
+        # Sends when rank 0 has left the group.
+        dist.recv(torch.zeros(1), 0)
+        dist.send(torch.ones(1), 0, group=group)
+    dist.destroy_process_group(group)
+    wait_until_done(future)
+    if rank == 0:
+        assert not message.done()
+        dist.send(torch.ones(1), 1)
+        wait_until_done(message)
+        assert received.item() == 1
+
+
+def wait_until_done(future: torch.futures.Future) -> None:
+    """Waits for a future within a bounded time."""
+    deadline = time.monotonic() + 20
+    while not future.done():
+        assert time.monotonic() < deadline, "the future is not complete"
+        time.sleep(0.001)
 
 
 def check_a_wait_that_gives_up() -> None:

@@ -16,6 +16,9 @@ use bootstrap::{Connection, Identity, Joined, ReconnectListener};
 use topology::{Rank, Reach};
 use transport::{TransportError, driver::Endpoint};
 
+/// Obstacle that ranks report at the start, since they do not map each other's arenas.
+const NO_MEMORY: &str = "there is no memory in common";
+
 /// Joins over an endpoint, or reports to the other ranks why it could not be opened.
 pub(super) fn join_if_opened(
     opened: Result<Box<dyn Endpoint>>,
@@ -42,13 +45,20 @@ pub(super) fn join(
     let (rank, size, rendezvous) = (identity.rank(), identity.size(), identity.rendezvous());
     let hello = greeting(identity, config, None, &0, reconnect_listener.as_ref());
     let Joined { mut connection, members, id, .. } = Connection::join(rendezvous, &hello, None)?;
-    connection.start(Some("there is no memory in common".into()))?;
+    let mut no_memory = Some(NO_MEMORY.to_owned());
     let mut received = Vec::new();
     loop {
-        match endpoint.exchange(&received) {
-            Ok(Some(message)) => received = connection.exchange(&message)?,
+        let next = endpoint.exchange(&received);
+        received = match next {
+            Ok(Some(message)) if no_memory.is_some() => {
+                connection.start_and_exchange(no_memory.take(), &message)?
+            }
+            Ok(Some(message)) => connection.exchange(&message)?,
             Ok(None) => break,
             Err(error) => {
+                if no_memory.is_some() {
+                    connection.start(no_memory)?;
+                }
                 // The rendezvous adds the rank to the reason.
                 let reason = match &error {
                     TransportError::Wiring { rank: of, what } if *of == rank => what.clone(),
@@ -57,7 +67,10 @@ pub(super) fn join(
                 connection.abort_start(&reason);
                 return Err(not_started(rank, error));
             }
-        }
+        };
+    }
+    if no_memory.is_some() {
+        connection.start(no_memory)?;
     }
     let reach = Reach::new(size, |a, b| endpoint.connects(a.0, b.0));
     let parts = Parts {
@@ -87,7 +100,7 @@ fn report_failure(error: &Error, identity: &Identity, config: &Config) {
     let Ok(Joined { mut connection, .. }) = Connection::join(identity.rendezvous(), &hello, None) else {
         return;
     };
-    if connection.start(Some("there is no memory in common".into())).is_ok() {
+    if connection.start(Some(NO_MEMORY.to_owned())).is_ok() {
         let reason = error.to_string();
         // The rendezvous adds the rank to the reason.
         let own =

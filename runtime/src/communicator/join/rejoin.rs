@@ -78,7 +78,7 @@ impl Processes {
         let labels = named(members, names);
         let server = match &self.reconnect_listener {
             Some(reconnect_listener) if members[rendezvous_rank] == me => {
-                Some(reconnect_listener.serve(job, &labels)?)
+                Some(reconnect_listener.serve(job, &labels, rendezvous_rank as u32)?)
             }
             _ => None,
         };

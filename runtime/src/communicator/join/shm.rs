@@ -31,7 +31,8 @@ pub(super) fn join(
         .iter()
         .enumerate()
         .map(|(peer, fd)| if peer as u32 == rank { Ok(ours.clone()) } else { Arena::of_peer(layout, fd) })
-        .collect::<Result<Vec<Arena>, _>>()?;
+        .collect::<Result<Vec<Arena>, _>>()
+        .inspect_err(|error| connection.abort_start(&error.to_string()))?;
     let pull = agree_on_reading(&mut connection, &members, identity, config)?;
     let links = links(rank, size, &Reach::complete(), |peer, lane| {
         let pull = pull.then(|| members[peer as usize].pid);

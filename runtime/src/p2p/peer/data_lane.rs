@@ -17,12 +17,12 @@ use topology::Rank;
 use transport::{Link, RecvProgress, RecvState, SendProgress, SendState, TransportError, memory::SpanMut};
 
 /// The lane of announced messages.
-const DATA: u8 = 1;
+pub(in super::super) const DATA: u8 = 1;
 /// The digest of message 0; see `FRAME_DIGEST`.
 const DATA_DIGEST: u64 = 0x6d61_8000_0000_0000;
 
 /// Returns the digest of an announced message.
-fn data_digest(number: u64) -> u64 {
+pub(in super::super) fn data_digest(number: u64) -> u64 {
     DATA_DIGEST | number << 1 & 0x7fff_ffff_fffe
 }
 

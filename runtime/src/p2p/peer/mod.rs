@@ -18,6 +18,8 @@ use super::{
 };
 use crate::{communicator::LinkAccess, executor::CopySink};
 use data_lane::DataLane;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use data_lane::{DATA, data_digest};
 use std::collections::{BTreeMap, VecDeque};
 use topology::Rank;
 use transport::{

@@ -2,7 +2,7 @@
 //!
 //! This module knows nothing of locks, and queries the system once.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(loom)))]
 mod system {
     use rustix::thread::{MembarrierCommand, membarrier};
     use std::sync::LazyLock;
@@ -26,7 +26,20 @@ mod system {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+/// Loom has no such fence. A fence of the caller stands for it, and one of the owner for the check of the
+/// compiler: an asymmetric fence orders as two fences do.
+#[cfg(loom)]
+mod system {
+    pub(crate) fn is_available() -> bool {
+        true
+    }
+
+    pub(crate) fn fence_all_threads() {
+        transport::sync::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[cfg(not(any(target_os = "linux", loom)))]
 mod system {
     pub(crate) fn is_available() -> bool {
         false

@@ -10,12 +10,10 @@ use std::{
     fmt, mem,
     ops::{Deref, DerefMut},
     ptr,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{PoisonError, atomic::Ordering::Relaxed},
     thread,
 };
+use transport::sync::{self, AtomicBool, Mutex};
 
 /// Locks that no value uses.
 static FREE: Mutex<Vec<&'static BiasedLock>> = Mutex::new(Vec::new());
@@ -44,7 +42,10 @@ impl PooledLock {
 
 impl Drop for PooledLock {
     fn drop(&mut self) {
-        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        // A run of a model does not depend on those before.
+        if !cfg!(loom) {
+            FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        }
     }
 }
 
@@ -93,6 +94,16 @@ impl<T> Guarded<T> {
         }
     }
 
+    /// Guards a value by a lock that is not of the pool.
+    #[cfg(all(test, loom))]
+    pub(super) fn with_lock(biased_lock: &'static BiasedLock, value: T) -> Guarded<T> {
+        Guarded {
+            biased_lock: PooledLock(biased_lock),
+            poisoned: AtomicBool::new(false),
+            value: UnsafeCell::new(value),
+        }
+    }
+
     /// Returns the lock, which outlives the value.
     pub(crate) fn biased_lock(&self) -> &'static BiasedLock {
         self.biased_lock.0
@@ -104,6 +115,7 @@ impl<T> Guarded<T> {
         if !ptr::eq(taken.biased_lock, self.biased_lock.0) {
             return None;
         }
+        sync::mark_write(self.value.get().cast(), size_of::<T>());
         // SAFETY: the caller holds the value's lock, and lends its guard for as long as the value is
         // borrowed.
         let value = unsafe { &mut *self.value.get() };
@@ -157,6 +169,7 @@ impl<T> Deref for Guard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
+        sync::mark_read(self.guarded.value.get().cast(), size_of::<T>());
         // SAFETY: the guard holds the value's lock.
         unsafe { &*self.guarded.value.get() }
     }
@@ -165,6 +178,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
+        sync::mark_write(self.guarded.value.get().cast(), size_of::<T>());
         // SAFETY: as for `deref`; the guard is borrowed exclusively.
         unsafe { &mut *self.guarded.value.get() }
     }

@@ -4,6 +4,7 @@ use super::{guarded::Guarded, *};
 use std::{
     hint,
     panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
     sync::mpsc,
     thread,
 };
@@ -59,7 +60,7 @@ fn a_favourite_loses_the_seat_for_a_moment_and_its_favour_for_good() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..round {
-                    hint::spin_loop();
+                    spin_loop();
                 }
                 (0..5).for_each(|_| add(&mut guarded.lock()));
             });

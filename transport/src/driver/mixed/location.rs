@@ -64,6 +64,17 @@ pub(super) fn hosts(locations: &[Location]) -> Vec<u32> {
     locations.iter().map(|location| first(location).expect("itself at least") as u32).collect()
 }
 
+/// Parses any bytes as the location of a rank, beside the location of this process.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in super::super) fn feed_locations(bytes: &[u8]) {
+    let Ok(theirs) = Location::decode(1, bytes) else { return };
+    assert_eq!(Location::decode(1, &theirs.encode()).ok().as_ref(), Some(&theirs));
+    let ours = Location { boot: "a".into(), network: "b".into(), ..theirs.clone() };
+    let hosts = hosts(&[ours.clone(), theirs.clone(), ours.clone()]);
+    assert_eq!((hosts[0], hosts[2]), (0, 0), "a rank shares memory with itself");
+    assert_eq!(hosts[1] == 0, ours.shares_memory_with(&theirs));
+}
+
 /// Returns the error of a rank that can't exchange descriptors with its local peers.
 pub(super) fn sharing_failed(rank: u32, error: &io::Error) -> TransportError {
     TransportError::Wiring {

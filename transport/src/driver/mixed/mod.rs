@@ -21,6 +21,11 @@
 mod descriptor_exchange;
 mod link;
 mod location;
+#[cfg(all(test, loom))]
+mod models;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use location::feed_locations;
 
 use super::{
     Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard, ring_link::RingLink, verbs::LINE,

@@ -54,6 +54,9 @@ mod tests;
 mod warning;
 mod wire;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use peer_info::feed_descriptions;
+
 pub use addresses::{Bind, addresses_of_interface, local_address_towards};
 pub use endpoint::TcpEndpoint;
 pub use warning::WarningHandler;

@@ -89,6 +89,19 @@ fn decode(peer: u32, message: &[u8]) -> Result<PeerInfo, TransportError> {
     Ok(info)
 }
 
+/// Parses any bytes as the description of a rank, and as the payload of a handshake.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in super::super) fn feed_descriptions(bytes: &[u8]) {
+    if let Ok(info) = decode(1, bytes) {
+        assert!((1..=MAX_ADDRESSES).contains(&info.listen_addresses.len()));
+        let _ = (info.secret(), format!("{info:?}"));
+        assert_eq!(decode(1, &info.encode()).ok(), Some(info), "a formatted message can be read");
+    }
+    if let Some(hello) = super::pending::InitiatorHello::decode(bytes) {
+        assert_eq!(hello.encode(), bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

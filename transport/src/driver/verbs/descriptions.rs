@@ -167,6 +167,27 @@ pub(super) fn parse_gid(text: &str) -> Option<Gid> {
     u128::from_str_radix(text, 16).ok().map(|number| Gid(number.to_be_bytes()))
 }
 
+/// Parses any bytes as a message of each round.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in super::super) fn feed_descriptions(bytes: &[u8]) {
+    fn feed_as<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+        round: &str,
+        bytes: &[u8],
+    ) -> Option<T> {
+        let message = decode::<T>(round, 1, bytes).ok()?;
+        let again = decode::<T>(round, 1, &encode(round, &message)).expect("a formatted message can be read");
+        assert_eq!(again, message);
+        Some(message)
+    }
+    feed_as::<Offers>("networks", bytes);
+    feed_as::<Rails>("rails", bytes);
+    feed_as::<Reach>("reach", bytes);
+    let devices = feed_as::<Devices>("devices", bytes);
+    for device in devices.iter().flat_map(|devices| &devices.devices) {
+        assert!(parse_gid(&device.gid).is_none_or(|gid| parse_gid(&gid_text(gid)) == Some(gid)));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

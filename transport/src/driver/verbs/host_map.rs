@@ -146,6 +146,32 @@ impl HostMap {
         Ok(())
     }
 
+    /// Checks that the completion queues of this rank's devices have an entry for every request that may be
+    /// outstanding on its rails: an overflow would lose completions.
+    ///
+    /// `rails` lists the device of each rail of this rank, `outstanding` the sends and receives of a rail, and
+    /// `devices` the names and the depths of the queues of sends and of receives.
+    pub(super) fn check_completions(
+        &self,
+        rails: &[&str],
+        outstanding: [u32; 2],
+        devices: &[(&str, [u32; 2])],
+    ) -> Result<(), TransportError> {
+        for (device, depths) in devices {
+            let count = rails.iter().filter(|name| *name == device).count() as u32;
+            for (needed, depth) in outstanding.map(|each| each * count).into_iter().zip(depths) {
+                if needed > *depth {
+                    return Err(self.wiring(format!(
+                        "{device} would need a completion queue of {needed} entries for its {count} rails, and \
+                         grants {depth}; use fewer ranks, or give it fewer rails with a device matrix \
+                         (TBCCL_IBV_DEVICES)"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that every host reaches another one, if there are several hosts.
     ///
     /// `connected` tells, by rank and peer, whether they have a rail.
@@ -222,6 +248,19 @@ mod tests {
         let expected_text = "rank 2: en2 would need 12 queue pairs, 3 for each of its 4 rails (of ranks \
              0, 2, which share it), and has 10; use fewer ranks per host";
         assert!(error.to_string().starts_with(expected_text), "{error}");
+    }
+
+    #[test]
+    fn completions_that_a_device_has_no_room_for_are_not_risked() {
+        let devices = [("en2", [640, 320]), ("en3", [4096, 4096])];
+        let check = |rails: &[&str]| apart(9, 8).check_completions(rails, [600, 250], &devices);
+        check(&["en2", "en3", "en3", "en3"]).expect("at most 1800");
+        let error = check(&["en2", "en3", "en2"]).expect_err("1200 of 640").to_string();
+        let expected_text = "rank 8: en2 would need a completion queue of 1200 entries for its 2 rails, and \
+             grants 640; use fewer ranks";
+        assert!(error.starts_with(expected_text), "{error}");
+        let receives = apart(9, 8).check_completions(&["en2"], [1, 321], &devices).expect_err("321 of 320");
+        assert!(receives.to_string().contains("321 entries"), "{receives}");
     }
 
     #[test]

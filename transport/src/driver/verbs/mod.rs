@@ -22,6 +22,7 @@
 //! | `registration_cache`, `registration_guard` | registration of user memory |
 //! | `wire` | layout of messages |
 //! | `explore` | in tests: visits all states of a model |
+//! | `harness` | in tests and fuzzing: messages of a hostile peer |
 //!
 //! The parts of the protocol know nothing of a peer; most are pure, which their documentation states.
 //!
@@ -47,6 +48,8 @@ mod env;
 mod explore;
 mod granted;
 mod handshake;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod harness;
 mod host_map;
 mod keep_alive;
 mod link;
@@ -74,6 +77,8 @@ mod streams;
 mod wire;
 mod wiring;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use descriptions::feed_descriptions;
 pub use endpoint::VerbsEndpoint;
 pub(super) use memory::LINE;
 pub use network::Networks;

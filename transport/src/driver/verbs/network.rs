@@ -19,6 +19,7 @@ use super::{
     host_map::HostMap,
     keep_alive::KeepAliveThread,
     memory::Memory,
+    rail,
     rules::Rules,
     signals,
     slots::Queues,
@@ -142,7 +143,7 @@ impl Network {
         let memory = Memory::new(&slab, config.segment_bytes as usize, overlap);
         let rules = Rules {
             piece_bytes: config.piece_bytes as usize,
-            window: config.window as usize,
+            window: (config.window as usize).clamp(1, rail::MAX_WINDOW),
             checksum: false,
             reliable: false,
             one_sided: false,

@@ -175,9 +175,11 @@ impl Queue {
         self.pair.permit(access)
     }
 
-    /// Makes the queue pair dead: the device does not access memory for it any more.
-    pub(super) fn fail(&self) -> Result<(), VerbsError> {
-        self.pair.fail()
+    /// Makes the queue pair dead: when this returns, the device does not access memory for it any more.
+    ///
+    /// In ERR a device may still finish the request that it is working on. In RESET it has stopped.
+    pub(super) fn stop(&self) -> Result<(), VerbsError> {
+        self.pair.fail().and_then(|()| self.pair.reset())
     }
 
     /// Whether there is room for a message of this length.

@@ -15,7 +15,7 @@ use super::{
     pulse::Pulse,
     queue::{Queue, RequestKind},
     rules::Rules,
-    slots::{Queues, SlotPool},
+    slots::{AUX_PLACES, Queues, REPOST_AT, SlotPool},
     wire::{FRAME_BYTES, Header, Kind, Selective},
 };
 use crate::{
@@ -28,12 +28,10 @@ use crate::{
 pub(super) const PLACED: u8 = 2;
 /// Bytes of a place for an unsequenced message or a trailer.
 pub(super) const AUX_BYTES: usize = 128;
-/// Places for unsequenced messages.
-const AUX_PLACES: u32 = 16;
-/// Places for trailers, in each direction; more than the window of pieces.
+/// Places for trailers, in each direction.
 const TRAILERS: usize = 32;
-/// Free slots whose receives are posted together.
-const REPOST_AT: usize = 8;
+/// Pieces that may be in flight, at most: the trailer of a piece keeps its place until all are handed over.
+pub(super) const MAX_WINDOW: usize = TRAILERS / 2;
 
 const _: () = assert!(AUX_BYTES >= size_of::<Header>() + size_of::<Selective>());
 
@@ -115,9 +113,9 @@ impl Rail {
     ) -> Rail {
         let mut at = base;
         let mut slot_queues = Vec::new();
-        for (queue, (count, bytes)) in pairs.into_iter().zip(queues.receives()) {
-            slot_queues.push((queue, SlotPool::new(at, *count, *bytes)));
-            at += *count as usize * bytes;
+        for (queue, slots) in pairs.into_iter().zip(queues.receives()) {
+            slot_queues.push((queue, SlotPool::new(at, *slots)));
+            at += slots.count as usize * slots.bytes;
         }
         let aux_base = base + queues.receive_bytes().next_multiple_of(64);
         Rail {
@@ -378,7 +376,7 @@ impl Rail {
     pub(super) fn fence(&mut self) {
         // A queue pair that can't be made dead belongs to a device that is gone.
         for (queue, _) in &self.slot_queues {
-            let _ = queue.fail();
+            let _ = queue.stop();
         }
         self.fence_placed();
         self.handshake.fall();
@@ -387,7 +385,7 @@ impl Rail {
     /// Makes the placed queue dead.
     pub(super) fn fence_placed(&mut self) {
         if let Some(queue) = &self.placed {
-            let _ = queue.fail();
+            let _ = queue.stop();
         }
         self.placed_is_new = false;
     }

@@ -28,7 +28,7 @@ use crate::{
 
 /// Send queue depth of a queue pair of messages with headers, in frames on devices that count in frames.
 const SEND_DEPTH: u32 = 256;
-/// Completions of a rail that may wait to be polled, in each direction.
+/// Entries of the completion queues for a rail: as many as requests may be outstanding, or more.
 const SENDS_PER_RAIL: u32 = 2 * SEND_DEPTH + 128;
 const RECEIVES_PER_RAIL: u32 = 320;
 /// Bytes up to which devices copy a request when it is posted. For more, reading them later is faster.
@@ -229,8 +229,13 @@ impl Network {
             (false, 1) => Queues::Short,
             (false, _) => Queues::Both,
         };
+        let rules = engine.rules;
         let devices = engine.ports.iter().map(|port| (port.name(), port.capabilities.max_queue_pairs));
-        self.hosts.check_queue_pairs(&rails, level, &devices.collect::<Vec<_>>())
+        self.hosts.check_queue_pairs(&rails, level, &devices.collect::<Vec<_>>())?;
+        let own: Vec<&str> = rails.iter().filter(|rail| rail.0 == self.rank).map(|rail| rail.1).collect();
+        let depths =
+            engine.ports.iter().map(|port| (port.name(), [port.sends.depth(), port.receives.depth()]));
+        self.hosts.check_completions(&own, outstanding(&rules), &depths.collect::<Vec<_>>())
     }
 
     /// Returns the rails of all ranks of a rank's host: by device, the ranks that have a rail on it, once for
@@ -271,7 +276,9 @@ impl Network {
         let engine = self.engine.lock();
         let port = &engine.ports[cable.ours];
         let description = &devices[peer as usize].devices[cable.theirs];
-        let psn = 0x00b1_0000 | (self.rank & 0xff) << 8 | index as u32;
+        // Packets of an earlier job do not fit a random number. All lives of the rail have the same one, since
+        // the other end could not know another: messages name the life that they belong to.
+        let psn = (self.name as u32) ^ (self.rank << 12) ^ (index as u32) << 8;
         let make_queue = |queue: u8, send_depth: u32, recv_depth: u32| {
             let inline_bytes = INLINE_BYTES.min(port.capabilities.max_inline);
             let spec = QueuePairSpec { service, send_depth, recv_depth, inline_bytes };
@@ -292,7 +299,7 @@ impl Network {
         };
         let receives = rules.queues.receives().iter().enumerate();
         let pairs = receives
-            .map(|(queue, (count, bytes))| make_queue(queue as u8, SEND_DEPTH, count * frames(*bytes)))
+            .map(|(queue, slots)| make_queue(queue as u8, SEND_DEPTH, slots.count * frames(slots.bytes)))
             .collect::<Result<Vec<Queue>, TransportError>>()?;
         let placed_depth = rules.window as u32 * (frames(rules.piece_bytes) + 1);
         let placed = rules.has_placed.then(|| make_queue(PLACED, placed_depth, placed_depth)).transpose()?;
@@ -353,6 +360,16 @@ impl Network {
         }
         Ok(())
     }
+}
+
+/// Requests of a rail that may be outstanding: sends, and receives. When a queue pair fails, each has a
+/// completion.
+fn outstanding(rules: &Rules) -> [u32; 2] {
+    let slots = rules.queues.receives();
+    // A piece has a trailer.
+    let placed = if rules.has_placed { 2 * rules.window as u32 } else { 0 };
+    let receives: u32 = slots.iter().map(|slots| slots.count).sum();
+    [slots.len() as u32 * SEND_DEPTH + placed, receives + placed]
 }
 
 fn near(port: &Port, description: &Device, psn: u32) -> LocalAddress {

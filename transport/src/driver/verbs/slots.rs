@@ -12,16 +12,20 @@
 
 use super::wire::{Header, LONG_BYTES, LONG_PAYLOAD, SHORT_BYTES, SHORT_PAYLOAD};
 
-/// Receives posted for short messages.
-const SHORT_RECEIVES: u32 = 128;
-/// Receives posted for long messages, on a queue pair of their own: 240 frames.
-const LONG_RECEIVES: u32 = 48;
+/// Slots for short messages, or for messages of any length where all share a queue pair.
+const SHORT_SLOTS: u32 = 160;
+/// Slots for long messages, on a queue pair of their own: 320 frames.
+const LONG_SLOTS: u32 = 64;
 /// Short messages that a sender keeps.
 const SHORT_SENDS: u32 = 64;
 /// Long messages that a sender keeps where they have a queue pair of their own.
 const LONG_SENDS: u32 = 32;
 /// Messages of any length that a sender keeps where all share a queue pair.
 const SHARED_SENDS: u32 = 64;
+/// Places of a rail for unsequenced messages, which are short.
+pub(super) const AUX_PLACES: u32 = 16;
+/// Free slots whose receives are posted together.
+pub(super) const REPOST_AT: usize = 8;
 /// Places that only control messages use, so that data never delays them for long.
 const CONTROL_RESERVE: usize = 16;
 /// A padded long message: the fewest bytes with five frames.
@@ -80,18 +84,21 @@ impl Queues {
         if self == Queues::Both && class == Class::Long { bytes.max(LEAST_LONG_BYTES) } else { bytes }
     }
 
-    /// Receive slots of each queue pair: their number, and the bytes of one.
-    pub(super) fn receives(self) -> &'static [(u32, usize)] {
+    /// Receive slots of each queue pair.
+    pub(super) const fn receives(self) -> &'static [SlotCounts] {
+        const SHARED: SlotCounts = SlotCounts::new(SHORT_SLOTS, LONG_BYTES, SHARED_SENDS + AUX_PLACES);
+        const SHORT: SlotCounts = SlotCounts::new(SHORT_SLOTS, SHORT_BYTES, SHORT_SENDS + AUX_PLACES);
+        const LONG: SlotCounts = SlotCounts::new(LONG_SLOTS, LONG_BYTES, LONG_SENDS);
         match self {
-            Queues::Shared => &[(SHORT_RECEIVES, LONG_BYTES)],
-            Queues::Short => &[(SHORT_RECEIVES, SHORT_BYTES)],
-            Queues::Both => &[(SHORT_RECEIVES, SHORT_BYTES), (LONG_RECEIVES, LONG_BYTES)],
+            Queues::Shared => &[SHARED],
+            Queues::Short => &[SHORT],
+            Queues::Both => &[SHORT, LONG],
         }
     }
 
     /// Bytes of all receive slots of a rail.
     pub(super) fn receive_bytes(self) -> usize {
-        self.receives().iter().map(|(count, bytes)| *count as usize * bytes).sum()
+        self.receives().iter().map(|slots| slots.count as usize * slots.bytes).sum()
     }
 
     /// Send places of each class: their number, and the bytes of one.
@@ -109,12 +116,29 @@ impl Queues {
     }
 }
 
+/// Number and size of the receive slots of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotCounts {
+    pub(super) count: u32,
+    /// Bytes of a slot.
+    pub(super) bytes: usize,
+    /// Slots that may hold messages. The others have room for all messages under way, so that none of them
+    /// finds no receive, but for those that are sent again.
+    most_kept: u32,
+}
+
+impl SlotCounts {
+    /// `under_way` messages may be under way.
+    const fn new(count: u32, bytes: usize, under_way: u32) -> SlotCounts {
+        SlotCounts { count, bytes, most_kept: count - under_way - REPOST_AT as u32 }
+    }
+}
+
 /// The receive slots of one queue pair.
 #[derive(Debug)]
 pub(super) struct SlotPool {
     base: usize,
-    bytes: usize,
-    count: u32,
+    counts: SlotCounts,
     /// Slots without a message whose receives are not posted.
     free: Vec<u32>,
     /// Number of slots that hold a message.
@@ -122,20 +146,20 @@ pub(super) struct SlotPool {
 }
 
 impl SlotPool {
-    /// `count` slots of `bytes` bytes from the offset `base` on, all of them free.
-    pub(super) fn new(base: usize, count: u32, bytes: usize) -> SlotPool {
-        SlotPool { base, bytes, count, free: (0..count).rev().collect(), kept: 0 }
+    /// Slots from the offset `base` on, all of them free.
+    pub(super) fn new(base: usize, counts: SlotCounts) -> SlotPool {
+        SlotPool { base, counts, free: (0..counts.count).rev().collect(), kept: 0 }
     }
 
     /// Offset of a slot in the slab, and its bytes.
     #[inline]
     pub(super) fn place(&self, slot: u32) -> (usize, usize) {
-        (self.base + slot as usize * self.bytes, self.bytes)
+        (self.base + slot as usize * self.counts.bytes, self.counts.bytes)
     }
 
     /// Number of slots.
     pub(super) fn count(&self) -> u32 {
-        self.count
+        self.counts.count
     }
 
     /// Number of free slots.
@@ -169,17 +193,17 @@ impl SlotPool {
         self.free.push(slot);
     }
 
-    /// Whether messages fill more than half of the slots, so that they must be copied elsewhere.
+    /// Whether no slot may hold a further message, so that it must be copied elsewhere.
     #[inline]
     pub(super) fn is_crowded(&self) -> bool {
-        self.kept > self.count / 2
+        self.kept > self.counts.most_kept
     }
 
     /// Frees all slots but the given ones, which hold messages. The queue pair has lost all its receives.
     pub(super) fn reset(&mut self, is_kept: impl Fn(u32) -> bool) {
         self.free.clear();
-        self.free.extend((0..self.count).rev().filter(|slot| !is_kept(*slot)));
-        self.kept = self.count - self.free.len() as u32;
+        self.free.extend((0..self.counts.count).rev().filter(|slot| !is_kept(*slot)));
+        self.kept = self.counts.count - self.free.len() as u32;
     }
 }
 
@@ -250,7 +274,7 @@ mod tests {
                 assert!(payload <= left && (payload > 0 || left == 0), "{queues:?} {left}");
                 let class = queues.class(payload);
                 let bytes = queues.wire_bytes(class, size_of::<Header>() + payload);
-                let (_, slot) = queues.receives()[queues.queue(class)];
+                let slot = queues.receives()[queues.queue(class)].bytes;
                 assert!(bytes <= slot, "{queues:?} {left}");
                 if queues != Queues::Shared {
                     assert_eq!(bytes.div_ceil(4096), slot.div_ceil(4096), "{queues:?} {left}");
@@ -282,7 +306,8 @@ mod tests {
 
     #[test]
     fn slots_are_posted_or_kept_or_free() {
-        let mut pool = SlotPool::new(0, 4, 100);
+        let counts = SlotCounts { count: 4, bytes: 100, most_kept: 2 };
+        let mut pool = SlotPool::new(0, counts);
         assert_eq!((pool.take(), pool.take(), pool.free()), (Some(0), Some(1), 2));
         assert_eq!(pool.place(1), (100, 100));
         pool.keep();

@@ -250,7 +250,7 @@ impl Peer {
     fn kill_queues(&self) {
         for queue in self.rails.iter().flat_map(Rail::queues) {
             // A queue pair that can't be made dead belongs to a device that is gone.
-            let _ = queue.fail();
+            let _ = queue.stop();
         }
     }
 }

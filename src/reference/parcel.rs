@@ -1,4 +1,4 @@
-//! Messages that own their memory.
+//! Tagged messages that own their memory.
 //!
 //! # Safety
 //! A message's memory is a vector that its [`Parcel`] owns and does not access before the request is done. A
@@ -8,28 +8,31 @@ use std::{mem, time::Duration};
 use tbccl::{Delivery, Error, P2p, P2pRequest, Rank, Result};
 
 /// Time limit of waits, far longer than any wait on a busy machine.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A message that is sent or received, with its memory.
 #[derive(Debug)]
-pub(crate) struct Parcel {
-    pub(crate) request: P2pRequest,
+pub struct Parcel {
+    /// The request.
+    pub request: P2pRequest,
     bytes: Vec<u8>,
 }
 
-pub(crate) fn send(p2p: &P2p, to: u32, context: u32, tag: i32, bytes: Vec<u8>) -> Result<Parcel> {
+/// Sends bytes.
+///
+/// # Errors
+/// Those of [`P2p::send`].
+pub fn send(p2p: &P2p, to: u32, context: u32, tag: i32, bytes: Vec<u8>) -> Result<Parcel> {
     // SAFETY: see the module.
     let request = unsafe { p2p.send(Rank(to), context, tag, bytes.as_ptr(), bytes.len())? };
     Ok(Parcel { request, bytes })
 }
 
-pub(crate) fn recv(
-    p2p: &P2p,
-    from: Option<u32>,
-    context: u32,
-    tag: Option<i32>,
-    capacity: usize,
-) -> Result<Parcel> {
+/// Receives up to `capacity` bytes.
+///
+/// # Errors
+/// Those of [`P2p::recv`].
+pub fn recv(p2p: &P2p, from: Option<u32>, context: u32, tag: Option<i32>, capacity: usize) -> Result<Parcel> {
     let mut bytes = vec![0xee; capacity];
     // SAFETY: see the module.
     let request = unsafe { p2p.recv(from.map(Rank), context, tag, bytes.as_mut_ptr(), capacity)? };
@@ -37,14 +40,20 @@ pub(crate) fn recv(
 }
 
 /// Sends a slice, and waits until it may be written to again.
-pub(crate) fn send_slice(p2p: &P2p, to: u32, tag: i32, bytes: &[u8]) -> Result<Delivery> {
+///
+/// # Errors
+/// Those of [`P2p::send`], and of the message.
+pub fn send_slice(p2p: &P2p, to: u32, tag: i32, bytes: &[u8]) -> Result<Delivery> {
     // SAFETY: the slice is borrowed until the request is done; if the wait fails, the test ends.
     let request = unsafe { p2p.send(Rank(to), 0, tag, bytes.as_ptr(), bytes.len())? };
     request.wait(Some(TIMEOUT)).unwrap_or_else(|| std::process::abort())
 }
 
 /// Receives into a slice, and waits until the message is complete.
-pub(crate) fn recv_slice(p2p: &P2p, from: u32, tag: i32, bytes: &mut [u8]) -> Result<Delivery> {
+///
+/// # Errors
+/// Those of [`P2p::recv`], and of the message.
+pub fn recv_slice(p2p: &P2p, from: u32, tag: i32, bytes: &mut [u8]) -> Result<Delivery> {
     // SAFETY: as for `send_slice`.
     let request = unsafe { p2p.recv(Some(Rank(from)), 0, Some(tag), bytes.as_mut_ptr(), bytes.len())? };
     request.wait(Some(TIMEOUT)).unwrap_or_else(|| std::process::abort())
@@ -52,13 +61,28 @@ pub(crate) fn recv_slice(p2p: &P2p, from: u32, tag: i32, bytes: &mut [u8]) -> Re
 
 impl Parcel {
     /// Waits for the message; returns its delivery and its memory.
-    pub(crate) fn open(mut self) -> Result<(Delivery, Vec<u8>)> {
-        let delivery = self.request.wait(Some(TIMEOUT)).expect("done in time")?;
-        Ok((delivery, mem::take(&mut self.bytes)))
+    ///
+    /// # Errors
+    /// The error of the message.
+    ///
+    /// # Panics
+    /// If it is not done within [`TIMEOUT`].
+    pub fn open(self) -> Result<(Delivery, Vec<u8>)> {
+        self.open_within(TIMEOUT).expect("done in time")
+    }
+
+    /// Waits for the message up to `limit`; returns its delivery and its memory, or `None` if it is not done.
+    pub fn open_within(mut self, limit: Duration) -> Option<Result<(Delivery, Vec<u8>)>> {
+        let delivery = self.request.wait(Some(limit))?;
+        Some(delivery.map(|delivery| (delivery, mem::take(&mut self.bytes))))
     }
 
     /// Waits until the message fails; returns the error.
-    pub(crate) fn error(self) -> Error {
+    ///
+    /// # Panics
+    /// If it succeeds, or is not done within [`TIMEOUT`].
+    #[must_use]
+    pub fn error(self) -> Error {
         self.request.wait(Some(TIMEOUT)).expect("done in time").expect_err("it has failed")
     }
 }

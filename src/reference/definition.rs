@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use tbccl::{Element, ReduceOp};
 
 /// The definition of an element type, written as simply as possible.
-pub(crate) trait Sample: Element + Debug {
+pub trait Sample: Element + Debug {
     /// Returns an element of an input; `ranks` is the number of contributions.
     fn sample(op: ReduceOp, random: u64, ranks: u32) -> Self;
     /// Reduces the elements of all ranks.

@@ -3,11 +3,12 @@
 //! Inputs repeat after a prime number of elements, so that generating long ones costs no more than copying.
 //! The distance of pieces or chunks is never a multiple of that number.
 
-use crate::{
-    case::{Call, Case, mix},
-    definition::Sample,
+use super::{Call, Case, Sample, mix};
+use crate::with_element;
+use std::{
+    fmt,
+    ops::{Deref, DerefMut, Range},
 };
-use std::ops::{Deref, DerefMut, Range};
 use tbccl::{Buffer, Collective, Communicator, Group, Rank, ReduceOp, Result, element::bytes_of};
 
 /// Elements after which inputs repeat.
@@ -15,7 +16,7 @@ const PERIOD: usize = 4099;
 
 /// Order of reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub enum Order {
     /// The order of results to which all ranks contribute.
     Whole,
     /// The order of prefix results.
@@ -23,16 +24,17 @@ pub(crate) enum Order {
 }
 
 /// The definition of inputs and of their reduction.
-#[derive(Clone, Copy)]
-pub(crate) struct Meaning<T> {
+#[derive(Clone, Copy, Debug)]
+pub struct Meaning<T> {
     /// Returns an element of an input, given a random number and the number of ranks.
-    pub(crate) sample: fn(ReduceOp, u64, u32) -> T,
+    pub sample: fn(ReduceOp, u64, u32) -> T,
     /// Reduces elements, in rank order.
-    pub(crate) reduce: fn(ReduceOp, &[T], Order) -> T,
+    pub reduce: fn(ReduceOp, &[T], Order) -> T,
 }
 
 /// Returns the definition with inputs that reduce exactly in any order.
-pub(crate) fn exact<T: Sample>() -> Meaning<T> {
+#[must_use]
+pub fn exact<T: Sample>() -> Meaning<T> {
     Meaning { sample: T::sample, reduce: |op, elements, _| T::reduce(op, elements) }
 }
 
@@ -117,8 +119,8 @@ impl<T: Sample> Inputs<T> {
     }
 }
 
-/// A case on one rank.
-pub(crate) struct Exchange<T> {
+/// A case on one rank: its buffers, its call, and the expected result.
+pub struct Exchange<T> {
     inputs: Inputs<T>,
     root: Rank,
     send: Memory<T>,
@@ -187,7 +189,11 @@ macro_rules! issue {
 }
 
 impl<T: Sample> Exchange<T> {
-    pub(crate) fn new(case: Case, meaning: Meaning<T>, comm: &Communicator) -> Exchange<T> {
+    /// Allocates and fills the buffers of a case. `comm` is the communicator of its call.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::alloc`].
+    pub fn new(case: Case, meaning: Meaning<T>, comm: &Communicator) -> Result<Exchange<T>> {
         let (me, ranks) = (comm.rank().index(), comm.size() as usize);
         let inputs = Inputs { case, meaning, me, ranks };
         let root = (case.seed >> 8) as usize % ranks;
@@ -215,23 +221,26 @@ impl<T: Sample> Exchange<T> {
             }
         };
         let registered = case.seed >> 16 & 1 == 1;
-        let memory = |contents: Vec<T>| {
+        let memory = |contents: Vec<T>| -> Result<Memory<T>> {
             if !registered {
-                return Memory::Own(contents);
+                return Ok(Memory::Own(contents));
             }
-            let mut memory = comm.alloc(contents.len()).expect("room in the slab");
+            let mut memory = comm.alloc(contents.len())?;
             memory.copy_from_slice(&contents);
-            Memory::Registered(memory)
+            Ok(Memory::Registered(memory))
         };
         let Buffers { send, recv, wanted, checked } = buffers;
         let checked = checked.unwrap_or(0..recv.len());
         assert_eq!(checked.len(), wanted.len(), "a reference for {case:?}");
-        let (send, recv, root) = (memory(send), memory(recv), Rank(root as u32));
-        Exchange { inputs, root, send, recv, wanted, checked, counts, recv_counts, shift }
+        let (send, recv, root) = (memory(send)?, memory(recv)?, Rank(root as u32));
+        Ok(Exchange { inputs, root, send, recv, wanted, checked, counts, recv_counts, shift })
     }
 
     /// Runs the call by itself.
-    pub(crate) fn alone(&mut self, comm: &mut Communicator) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn alone(&mut self, comm: &mut Communicator) -> Result<()> {
         if self.inputs.case.kind.call != Call::Messages {
             return issue!(self, comm);
         }
@@ -247,7 +256,10 @@ impl<T: Sample> Exchange<T> {
     }
 
     /// Adds the call to a group.
-    pub(crate) fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of the group's function.
+    pub fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()> {
         if self.inputs.case.kind.call != Call::Messages {
             return issue!(self, group);
         }
@@ -262,16 +274,27 @@ impl<T: Sample> Exchange<T> {
     }
 
     /// Compares the result with the expected bits.
-    pub(crate) fn check(&self) {
+    ///
+    /// # Errors
+    /// A sentence about the first element that differs.
+    pub fn check(&self) -> Result<(), String> {
         let got = &self.recv[self.checked.clone()];
         if bytes_of(got) == bytes_of(&self.wanted) {
-            return;
+            return Ok(());
         }
         let differs = |(a, b): (&T, &T)| bytes_of(&[*a]) != bytes_of(&[*b]);
-        let at = got.iter().zip(&self.wanted).position(differs).expect("they differ somewhere");
+        let at = got.iter().zip(&self.wanted).position(differs).unwrap_or_default();
         let Inputs { case, me, ranks, .. } = &self.inputs;
         let (got, wanted) = (got[at], self.wanted[at]);
-        panic!("{case:?}, rank {me} of {ranks}: element {at} is {got:?}, not {wanted:?}");
+        Err(format!("{case:?}, rank {me} of {ranks}: element {at} is {got:?}, not {wanted:?}"))
+    }
+
+    /// Overwrites all buffers, as their owner may after the call has ended, well or not.
+    pub fn overwrite(&mut self) {
+        for memory in [&mut self.send, &mut self.recv] {
+            let junk = self.inputs.of(77, 0..memory.len());
+            memory.copy_from_slice(&junk);
+        }
     }
 }
 
@@ -388,4 +411,60 @@ impl<T: Sample> Inputs<T> {
         let ranks = self.me + usize::from(collective == Collective::Scan);
         if ranks == 0 { before.to_vec() } else { self.reduced(0..ranks, 0..self.case.count, Order::Prefix) }
     }
+}
+
+impl<T> fmt::Debug for Exchange<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exchange").field("case", &self.inputs.case).field("root", &self.root).finish()
+    }
+}
+
+/// An [`Exchange`] of any element type.
+pub trait AnyExchange: fmt::Debug {
+    /// Runs the call by itself, as [`Exchange::alone`].
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn alone(&mut self, comm: &mut Communicator) -> Result<()>;
+
+    /// Adds the call to a group, as [`Exchange::queue`].
+    ///
+    /// # Errors
+    /// Those of the group's function.
+    fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()>;
+
+    /// Compares the result with the expected bits, as [`Exchange::check`].
+    ///
+    /// # Errors
+    /// A sentence about the first element that differs.
+    fn check(&self) -> Result<(), String>;
+
+    /// Overwrites all buffers, as [`Exchange::overwrite`].
+    fn overwrite(&mut self);
+}
+
+impl<T: Sample> AnyExchange for Exchange<T> {
+    fn alone(&mut self, comm: &mut Communicator) -> Result<()> {
+        Exchange::alone(self, comm)
+    }
+
+    fn queue<'m>(&'m mut self, group: &mut Group<'_, 'm>) -> Result<()> {
+        Exchange::queue(self, group)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        Exchange::check(self)
+    }
+
+    fn overwrite(&mut self) {
+        Exchange::overwrite(self);
+    }
+}
+
+/// Returns the exchange of a case with inputs that reduce exactly in any order.
+///
+/// # Errors
+/// Those of [`Exchange::new`].
+pub fn exchange_of(case: Case, comm: &Communicator) -> Result<Box<dyn AnyExchange>> {
+    with_element!(case.kind.dtype, T => Ok(Box::new(Exchange::<T>::new(case, exact(), comm)?)))
 }

@@ -1,0 +1,6 @@
+//! Device matrices.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| fuzz::files::parse_device_matrix(bytes));

@@ -1,0 +1,172 @@
+//! Feeds the messages of one rank with frames of a hostile peer, for tests and the fuzz target `p2p_frames`
+//! under `fuzz/`.
+//!
+//! A script posts sends and receives on rank 0, and sends frames and payloads from rank 1, whose links the
+//! harness owns. Rank 0 either keeps its invariants or reports an error of the peer.
+//!
+//! # Safety
+//! Sends and receives use memory of the harness, which outlives the engine.
+
+use super::{
+    engine::{Engine, Posted},
+    frame::{EAGER_BYTES, FRAME_BYTES, Frame},
+    parker::Parker,
+    peer::{CONTROL, CREDIT_UNITS, DATA, EAGER_DIGEST, FRAME_DIGEST, PeerError, data_digest},
+};
+use crate::{Communicator, Config, communicator::LinkAccess};
+use std::sync::Arc;
+use topology::Rank;
+use transport::{
+    Protocol, RecvProgress, RecvState, SendState, Sink,
+    memory::{Span, SpanMut},
+};
+
+/// Bytes that sends and receives may use.
+const MEMORY_BYTES: usize = 64 << 10;
+/// Acts of a script that are carried out.
+const MAX_ACTS: usize = 64;
+
+/// Unread rest of a script.
+struct Script<'s>(&'s [u8]);
+
+impl Script<'_> {
+    /// Returns the next byte; 0 behind the end.
+    fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    /// Returns a length around the limits of short, eager and announced messages.
+    fn len(&mut self) -> usize {
+        let byte = usize::from(self.byte());
+        match byte >> 6 {
+            0 => byte,
+            1 => 16 * byte,
+            2 => EAGER_BYTES - 191 + (byte & 63) + 128,
+            _ => 1000 * (byte & 31),
+        }
+    }
+
+    fn frame(&mut self) -> [u8; FRAME_BYTES] {
+        let (kind, context, tag) = (self.byte() % 6, u32::from(self.byte() & 1), i32::from(self.byte() & 3));
+        let (number, len, credit) =
+            (u64::from(self.byte() & 7), self.len(), u16::from(self.byte() & 3) * 700);
+        let frame = match kind {
+            0 => Frame::Short { context, tag, len: len % 37 },
+            1 => Frame::Eager { context, tag, len },
+            2 => Frame::RequestToSend { context, tag, number, len },
+            3 => Frame::ClearToSend { number },
+            4 => Frame::Reject { number },
+            _ => Frame::Credit,
+        };
+        frame.encode(credit)
+    }
+}
+
+/// A sink that drops a message.
+struct Discard;
+
+impl Sink for Discard {
+    fn write(&mut self, _: usize, _: Span<'_>) {}
+
+    fn destination(&mut self) -> Option<SpanMut<'_>> {
+        None
+    }
+}
+
+/// Carries out a script: each act is a byte, and the bytes of its arguments.
+///
+/// # Panics
+/// If a peer makes rank 0 violate an invariant.
+pub fn feed(script: &[u8]) {
+    let config = Config { slab_bytes: Some(1 << 16), ..Config::default() };
+    let mut ranks = Communicator::local(2, &config).expect("memory").into_iter().map(LinkAccess::new);
+    let mut memory = vec![0u8; MEMORY_BYTES];
+    let start = memory.as_mut_ptr();
+    let mut engine = Engine::new(ranks.next().expect("two"), Arc::new(Parker::default()));
+    let mut hostile = ranks.next().expect("two");
+    let mut script = Script(script);
+    let mut posted = Vec::new();
+    for _ in 0..MAX_ACTS {
+        if script.0.is_empty() || engine.failed().is_some() {
+            break;
+        }
+        match script.byte() % 8 {
+            0 | 1 => {
+                let (len, from, tag) = (script.len().min(MEMORY_BYTES), script.byte(), script.byte());
+                // SAFETY: `memory` outlives the engine, which is dropped below, and has `len` bytes.
+                let dst = unsafe { SpanMut::new(start, len) };
+                let from = (from & 1 == 0).then_some(Rank(1));
+                let tag = (tag & 4 == 0).then_some(i32::from(tag & 3));
+                posted.extend(engine.recv(from, u32::from(tag.is_none()), tag, dst));
+            }
+            2 => {
+                let (len, tag) = (script.len().min(MEMORY_BYTES), i32::from(script.byte() & 3));
+                // SAFETY: as above.
+                let src = unsafe { Span::new(start, len) };
+                posted.extend(engine.send(Rank(1), 0, tag, src));
+            }
+            3 => {
+                let bytes: [u8; FRAME_BYTES] = std::array::from_fn(|_| script.byte());
+                send(&mut hostile, CONTROL, FRAME_DIGEST, &bytes);
+            }
+            4 => send(&mut hostile, CONTROL, FRAME_DIGEST, &script.frame()),
+            5 => {
+                let len = script.len();
+                send(&mut hostile, CONTROL, EAGER_DIGEST | (len as u64) << 1, &vec![7; len]);
+            }
+            6 => {
+                let (number, len) = (u64::from(script.byte() & 7), script.len());
+                send(&mut hostile, DATA, data_digest(number), &vec![9; len]);
+            }
+            _ => {
+                let lane = if script.byte() & 1 == 0 { CONTROL } else { DATA };
+                receive(&mut hostile, lane, script.len());
+            }
+        }
+        match engine.drive_peer_once(1) {
+            Ok(()) => {}
+            Err(PeerError::Link(error)) => {
+                assert!(!error.to_string().is_empty());
+                break;
+            }
+            Err(PeerError::Job) => panic!("rank 0 has failed the job without an error of the peer"),
+        }
+        assert!(engine.credit_of(1) <= CREDIT_UNITS);
+    }
+    for result in posted.iter().filter_map(|posted| match posted {
+        Posted::Done(result) => Some(result.clone()),
+        Posted::Pending(state) => state.result(),
+    }) {
+        assert!(result.is_err() || result.is_ok_and(|delivery| delivery.bytes <= MEMORY_BYTES));
+    }
+    drop(engine);
+    drop(memory);
+}
+
+/// Sends a message of the hostile rank, as far as the link takes it at once.
+fn send(hostile: &mut LinkAccess, lane: u8, digest: u64, bytes: &[u8]) {
+    let mut state = SendState::new(digest, Protocol::Copy);
+    // Rank 0 may have revoked its memory.
+    let _ = hostile.link(Rank(0), lane).poll_send(&mut state, Span::from(bytes));
+}
+
+/// Takes a message of rank 0, if there is one of this length.
+fn receive(hostile: &mut LinkAccess, lane: u8, len: usize) {
+    let link = hostile.link(Rank(0), lane);
+    let Some(digest) = link.peek_digest() else { return };
+    let len = if digest == FRAME_DIGEST { FRAME_BYTES } else { len };
+    let mut state = RecvState::new(digest, len);
+    while let Ok(RecvProgress::Advanced) = link.poll_recv(&mut state, &mut Discard) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::feed;
+
+    #[test]
+    fn inputs_that_fuzzing_has_found_are_replayed() {
+        support::replay("p2p_frames", feed);
+    }
+}

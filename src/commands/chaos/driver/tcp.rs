@@ -1,0 +1,75 @@
+//! Connections of another process over TCP, and their reset.
+
+use rustix::{
+    net::connect_unspec,
+    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
+};
+use std::{collections::BTreeSet, fs};
+
+/// State of an established connection in the tables of the system.
+const ESTABLISHED: &str = "01";
+
+/// Resets one of the connections of a process; `choice` is a random number. Returns whether it had any.
+///
+/// The peer gets a reset. In the process itself the socket is no longer connected.
+pub(super) fn reset(pid: u32, choice: u64) -> bool {
+    let connections = connections(pid);
+    let Some(descriptor) = connections.get(choice as usize % connections.len().max(1)) else { return false };
+    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    let socket = pidfd_open(process, PidfdFlags::empty())
+        .and_then(|process| pidfd_getfd(process, *descriptor, PidfdGetfdFlags::empty()));
+    socket.and_then(connect_unspec).is_ok()
+}
+
+/// Returns the descriptors of a process that are established connections over TCP.
+fn connections(pid: u32) -> Vec<i32> {
+    let tables = ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/{pid}/net/{name}")));
+    let sockets: BTreeSet<String> =
+        tables.into_iter().flatten().flat_map(|table| established(&table)).collect();
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let descriptor = |entry: fs::DirEntry| {
+        let target = fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned();
+        let socket = target.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned();
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        sockets.contains(&socket).then_some(number)
+    };
+    let mut found: Vec<i32> = entries.filter_map(descriptor).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Returns the inodes of the established connections of a table.
+fn established(table: &str) -> Vec<String> {
+    let inode = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_established = fields.get(3) == Some(&ESTABLISHED);
+        fields.get(9).filter(|_| is_established).map(|inode| (*inode).to_owned())
+    };
+    table.lines().skip(1).filter_map(inode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::{ErrorKind, Read},
+        net::{TcpListener, TcpStream},
+    };
+
+    #[test]
+    fn a_reset_reaches_the_peer() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (theirs, _) = listener.accept().expect("ours");
+        // Other tests of this process may have connections, which are not to be reset.
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&ours);
+        assert!(connections(std::process::id()).contains(&descriptor));
+        let process = rustix::process::getpid();
+        let socket = pidfd_open(process, PidfdFlags::empty())
+            .and_then(|process| pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty()));
+        socket.and_then(connect_unspec).expect("a socket of ours");
+        let error = (&theirs).read(&mut [0]).expect_err("it is reset");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert!(!connections(std::process::id()).contains(&descriptor));
+    }
+}

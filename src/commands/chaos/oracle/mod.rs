@@ -1,0 +1,294 @@
+//! The oracle: judges a round by the plan, the faults that were injected, and the reports of all processes.
+//!
+//! After a round with any faults:
+//!
+//! - no process has got a wrong result;
+//! - every process that no fault ends has passed all steps, each with the right result or an error;
+//! - every error has an excuse: a fault that may fail the step's group, and that happened before;
+//! - the error names a culprit, and comes within the time limit plus two seconds;
+//! - the processes that live have made a communicator without the others, and used it;
+//! - nothing is left, in a process or outside.
+//!
+//! An error on one group may be the reason for another error: a rank that was not able to make a group is
+//! missing there. Such an error names the missing rank.
+
+#[cfg(test)]
+mod tests;
+
+use super::{
+    account::{Account, Failed},
+    fault::{Effect, Fault, Kind},
+    plan::{Round, Work},
+};
+use serde::Serialize;
+use std::{collections::BTreeSet, time::Duration};
+
+/// Time beyond the time limit of calls within which an error must come.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// A violation of a rule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Violation {
+    /// Number of the process, if one is concerned.
+    pub(super) process: Option<u32>,
+    pub(super) text: String,
+}
+
+/// The end of a process, as the driver saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It ended by itself.
+    Ended,
+    /// It was there when the driver lost its patience.
+    Stuck,
+}
+
+/// A round as it happened.
+#[derive(Debug)]
+pub(super) struct Observation<'r> {
+    pub(super) round: &'r Round,
+    /// By number of process.
+    pub(super) accounts: &'r [Account],
+    /// Times at which the faults were injected; `None` for those that came too late.
+    pub(super) injected: &'r [Option<u64>],
+    /// By number of process.
+    pub(super) ends: &'r [End],
+    /// Descriptions of what is left after all processes have ended.
+    pub(super) leftovers: &'r [String],
+}
+
+/// The verdict about a round.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) violations: Vec<Violation>,
+    /// Errors that have an excuse.
+    pub(super) errors: u32,
+    /// Longest time from a fault, or from the beginning of the call if that is later, to its error.
+    pub(super) longest: Duration,
+}
+
+/// Judges a round.
+pub(super) fn judge(observation: &Observation<'_>) -> Verdict {
+    let mut verdict = Verdict::default();
+    for number in 0..observation.round.processes() {
+        judge_process(observation, number, &mut verdict);
+    }
+    let left = observation.leftovers.iter().map(|text| Violation { process: None, text: text.clone() });
+    verdict.violations.extend(left);
+    verdict
+}
+
+fn judge_process(observation: &Observation<'_>, number: u32, verdict: &mut Verdict) {
+    let account = &observation.accounts[number as usize];
+    let mut violate = |text: String| verdict.violations.push(Violation { process: Some(number), text });
+    account.wrong.iter().for_each(|text| violate(format!("wrong result: {text}")));
+    for failed in &account.failures {
+        if let Err(text) = observation.excuse(number, failed) {
+            violate(text);
+        }
+    }
+    if !observation.must_live(number) {
+        let fine = account.failures.iter().filter(|failed| observation.excuse(number, failed).is_ok());
+        verdict.errors += fine.count() as u32;
+        return;
+    }
+    if let Some(text) = observation.is_unfinished(number) {
+        violate(text);
+    }
+    match &account.next {
+        Some(Err(error)) => violate(format!("the next communicator failed: {error}")),
+        None if account.finished.is_some() && observation.makes_next(number) => {
+            violate("the next communicator was not made".to_owned());
+        }
+        _ => {}
+    }
+    account.residue.iter().flatten().for_each(|text| violate(format!("is left after closing: {text}")));
+    for failed in &account.failures {
+        if let Ok(late) = observation.excuse(number, failed) {
+            verdict.errors += 1;
+            verdict.longest = verdict.longest.max(late);
+        }
+    }
+}
+
+impl Observation<'_> {
+    /// Returns the faults that happened, with their times.
+    fn happened(&self) -> impl Iterator<Item = (&Fault, u64)> {
+        self.round.faults.iter().zip(self.injected).filter_map(|(fault, at)| Some((fault, (*at)?)))
+    }
+
+    /// Whether no fault ends the process.
+    fn must_live(&self, number: u32) -> bool {
+        !self.happened().any(|(fault, _)| match self.round.effect(fault) {
+            Effect::Ends => self.round.culprits(fault).contains(&number),
+            // Processes that join later are not the launcher's.
+            Effect::EndsAll => number < self.round.ranks,
+            _ => false,
+        })
+    }
+
+    /// Whether the process makes the next communicator with others.
+    fn makes_next(&self, number: u32) -> bool {
+        number < self.round.ranks
+    }
+
+    /// Describes a process that has not passed all of its steps.
+    fn is_unfinished(&self, number: u32) -> Option<String> {
+        let account = &self.accounts[number as usize];
+        let place = account.step.map_or("while it joined".to_owned(), |(step, _)| {
+            format!("in step {step} ({})", self.round.steps[step].work.name())
+        });
+        match (account.finished, self.ends[number as usize], account.residue.is_some()) {
+            (None, End::Stuck, _) => Some(format!("hangs {place}")),
+            (None, End::Ended, _) => Some(format!("ended {place}")),
+            (Some(_), End::Stuck, _) => Some("hangs after its last step".to_owned()),
+            (Some(_), End::Ended, false) => {
+                Some("ended after its last step, before it had closed".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the time to an error from its cause or from the beginning of the call, or describes the rule
+    /// that the error violates.
+    fn excuse(&self, number: u32, failed: &Failed) -> Result<Duration, String> {
+        let place = self.place(failed);
+        let Some(cause) = self.cause(failed) else {
+            return Err(format!("failed {place} without a fault: {}", failed.text));
+        };
+        if !self.names_culprit(number, failed) {
+            return Err(format!("failed {place} and names no culprit: {}", failed.text));
+        }
+        let late = Duration::from_micros(failed.took.min(failed.at.saturating_sub(cause)));
+        // A stopped process can't return, and a fault that fails no call may slow calls down.
+        let slows = |fault: &Fault| {
+            self.round.effect(fault) == Effect::None || (fault.kind == Kind::Stop && fault.rank == number)
+        };
+        let slowed: Duration =
+            self.happened().filter(|(fault, _)| slows(fault)).map(|(fault, _)| fault.lasting).sum();
+        if late > self.round.timeout + GRACE + slowed {
+            return Err(format!("failed {place} only after {late:?}: {}", failed.text));
+        }
+        Ok(late)
+    }
+
+    fn place(&self, failed: &Failed) -> String {
+        match failed.step {
+            None => "to join".to_owned(),
+            Some(step) => format!("in step {step} ({})", self.round.steps[step].work.name()),
+        }
+    }
+
+    /// Returns the time of the latest fault before an error that may fail calls.
+    fn cause(&self, failed: &Failed) -> Option<u64> {
+        let causes = self.happened().filter(|(fault, _)| self.round.effect(fault) != Effect::None);
+        causes.map(|(_, at)| at).filter(|at| *at <= failed.at).max()
+    }
+
+    /// Whether the error names a process that is to blame, or this one is to blame itself.
+    fn names_culprit(&self, number: u32, failed: &Failed) -> bool {
+        let group = self.group_of(failed);
+        let culprits = self.culprits(group, failed);
+        if self.is_at_fault(number) {
+            return true;
+        }
+        if group == 0 && failed.kind == "LauncherGone" && self.has_effect(Effect::Orphans) {
+            return true;
+        }
+        let members = self.naming_members(failed);
+        let is_named = |culprit: &u32| {
+            let rank = members.iter().position(|member| member == culprit);
+            let pid = self.accounts[*culprit as usize].pid;
+            rank.is_some_and(|rank| {
+                mentions(&failed.text, "rank", rank as u32) || is_listed(&failed.text, rank as u32)
+            }) || pid.is_some_and(|pid| mentions(&failed.text, "process", pid))
+        };
+        culprits.iter().any(is_named)
+    }
+
+    fn has_effect(&self, effect: Effect) -> bool {
+        self.happened().any(|(fault, _)| self.round.effect(fault) == effect)
+    }
+
+    /// Whether a fault aims at the process that may make its calls fail.
+    fn is_at_fault(&self, number: u32) -> bool {
+        self.happened().any(|(fault, _)| self.round.effect(fault) == Effect::Fails && fault.blames(number))
+    }
+
+    fn group_of(&self, failed: &Failed) -> usize {
+        failed.step.map_or(0, |step| self.round.steps[step].group)
+    }
+
+    /// Returns the processes by whose ranks an error names them.
+    fn naming_members(&self, failed: &Failed) -> &[u32] {
+        match failed.step.map(|step| &self.round.steps[step]) {
+            None => self.round.members(0),
+            // The new ranks have the next numbers.
+            Some(step) => match step.work {
+                Work::Grow { makes, .. } => self.round.members(makes),
+                _ => self.round.members(step.group),
+            },
+        }
+    }
+
+    /// Returns the processes that are to blame for an error on a group.
+    fn culprits(&self, group: usize, failed: &Failed) -> BTreeSet<u32> {
+        let mut culprits = BTreeSet::new();
+        for (fault, _) in self.happened() {
+            match self.round.effect(fault) {
+                Effect::None | Effect::Orphans => {}
+                Effect::Fails | Effect::Ends => culprits.extend(self.round.culprits(fault)),
+                Effect::EndsAll => culprits.extend(0..self.round.ranks),
+            }
+        }
+        for member in self.naming_members(failed) {
+            if self.is_missing(*member, group, failed) || self.is_held_up(*member, group, failed) {
+                culprits.insert(*member);
+            }
+        }
+        culprits
+    }
+
+    /// Whether a process has not come to a step, since it had failed to make the group, or had failed to make
+    /// another group of this one's members. An error of making a group is no error of its parent, so that
+    /// other members of the parent are not told of it.
+    fn is_missing(&self, member: u32, group: usize, failed: &Failed) -> bool {
+        let is_making =
+            |step: Option<usize>| step.is_some_and(|step| !self.round.steps[step].work.makes().is_empty());
+        let made_by = self.round.groups[group].made_by;
+        self.accounts[member as usize].failures.iter().any(|other| {
+            let is_on_group = self.group_of(other) == group && other.step <= failed.step;
+            let is_on_parent = made_by.is_some_and(|made_by| {
+                other.step <= Some(made_by) && self.group_of(other) == self.round.steps[made_by].group
+            });
+            (is_on_group && (is_making(failed.step) || is_making(other.step))) || is_on_parent
+        })
+    }
+
+    /// Whether a process was waiting for its own error on another group when it should have come.
+    fn is_held_up(&self, member: u32, group: usize, failed: &Failed) -> bool {
+        let begin = |failed: &Failed| failed.at.saturating_sub(failed.took);
+        self.accounts[member as usize].failures.iter().any(|other| {
+            self.group_of(other) != group
+                && Duration::from_micros(other.took) >= self.round.timeout / 2
+                && begin(other) < failed.at
+                && begin(failed) < other.at
+        })
+    }
+}
+
+/// Whether a text lists this rank among those that have not joined, or not sent their addresses, in time.
+fn is_listed(text: &str, rank: u32) -> bool {
+    let list = text.split_once(" in time: ").and_then(|(_, rest)| rest.split(';').next());
+    list.is_some_and(|list| list.split(", ").any(|number| number.parse() == Ok(rank)))
+}
+
+/// Whether a text contains a word and, after a space, this number as a whole word.
+fn mentions(text: &str, word: &str, number: u32) -> bool {
+    let wanted = format!("{word} {number}");
+    text.match_indices(&wanted).any(|(at, found)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + found.len()..].chars().next();
+        !before.is_some_and(char::is_alphanumeric) && !after.is_some_and(|c| c.is_ascii_digit())
+    })
+}

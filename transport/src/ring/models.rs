@@ -1,0 +1,157 @@
+//! Models of a ring under a model checker: `make model-deep`. Threads play processes.
+//!
+//! Staging bytes and registered memory are plain memory whose accesses Loom checks: that is the test.
+//!
+//! # Safety
+//! A ring lies in memory that both of its ends keep alive.
+
+use super::{Content, Publish, RingLayout, RingReceiver, RingSender};
+use crate::{
+    memory::Span,
+    sync::{
+        mark_read, mark_write,
+        model::{Arc, explore_with, thread},
+    },
+};
+use std::ptr;
+
+const LAYOUT: RingLayout = RingLayout { cells: 2, staging_bytes: 2 * 64, piece_bytes: 64 };
+
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 8]);
+
+/// Zeroed memory of a ring.
+struct Memory(Box<[Line]>);
+
+/// One end of a ring, with its memory.
+struct End<T>(T, #[expect(dead_code, reason = "it is kept alive")] Arc<Memory>);
+
+/// Returns both ends of a new ring on which `cells` cells were sent and consumed.
+fn ring(cells: u64) -> (End<RingSender>, End<RingReceiver>) {
+    let mut memory = Memory(vec![Line([0; 8]); LAYOUT.bytes() / RingLayout::LINE].into());
+    let base = memory.0.as_mut_ptr().cast();
+    let memory = Arc::new(memory);
+    // SAFETY: the lines are as long as the ring, aligned and zeroed, and each end keeps them alive. They have
+    // no other user.
+    unsafe {
+        let sender = RingSender::starting_at(cells, base, LAYOUT);
+        let receiver = RingReceiver::starting_at(cells, base, LAYOUT);
+        (End(sender, Arc::clone(&memory)), End(receiver, memory))
+    }
+}
+
+/// Repeats an attempt until it returns a value, while other threads run.
+fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    loop {
+        if let Some(value) = attempt() {
+            return value;
+        }
+        thread::yield_now();
+    }
+}
+
+/// Waits for the next message, which is an inline one; returns its digest and its first word.
+fn take_inline(receiver: &mut RingReceiver, publish: Publish) -> (u64, u64) {
+    let head = until(|| receiver.head());
+    let digest = receiver.digest();
+    let Ok(Content::Inline { payload, len: 8 }) = receiver.content(head) else { panic!("not sent here") };
+    receiver.consume(None, publish);
+    (digest, payload[0])
+}
+
+fn send_inline(sender: &mut RingSender, number: u64) {
+    let bytes = number.to_ne_bytes();
+    until(|| sender.send_inline(number, Span::from(&bytes[..])).expect("intact").then_some(()));
+}
+
+/// More messages than cells: each cell is used again once its message was consumed.
+fn inline_messages_from(start: u64) {
+    let (mut sender, mut receiver) = ring(start);
+    let other = thread::spawn(move || (1..=3).for_each(|number| send_inline(&mut sender.0, number)));
+    for number in 1..=3 {
+        assert_eq!(take_inline(&mut receiver.0, Publish::Lazily), (number, number));
+    }
+    other.join().expect("a sender");
+    assert_eq!(receiver.0.head(), None);
+}
+
+#[test]
+fn loom_inline_messages_come_whole_and_in_order() {
+    explore_with("inline messages on a full ring", 3, || inline_messages_from(0));
+}
+
+#[test]
+fn loom_inline_messages_come_whole_where_stamps_wrap() {
+    explore_with("inline messages whose stamps wrap", 2, || inline_messages_from((1 << 32) - 3));
+}
+
+/// Staging bytes are written again only after they were read.
+#[test]
+fn loom_a_piece_is_not_overwritten_while_it_is_read() {
+    explore_with("staged pieces on a full ring", 3, || {
+        let (mut sender, mut receiver) = ring(0);
+        let other = thread::spawn(move || {
+            for number in 1..=3u8 {
+                let bytes = [number; 40];
+                let send =
+                    || sender.0.send_piece(9, 40, Span::from(&bytes[..])).expect("intact").then_some(());
+                until(send);
+            }
+        });
+        for number in 1..=3 {
+            let head = until(|| receiver.0.head());
+            let Ok(Content::Staged { position, len, .. }) = receiver.0.content(head) else {
+                panic!("not sent")
+            };
+            let piece = receiver.0.piece(position, len).expect("valid");
+            // SAFETY: the span holds `len` bytes.
+            let first = unsafe { piece.as_ptr().read() };
+            assert_eq!((first, len), (number, 40));
+            // The read ends here.
+            mark_read(piece.as_ptr(), len);
+            receiver.0.consume(Some(position + 64), Publish::Lazily);
+        }
+        other.join().expect("a sender");
+    });
+}
+
+/// A sender overwrites its memory once the receiver has consumed the message that was read in place.
+#[test]
+fn loom_registered_memory_is_free_once_its_message_is_consumed() {
+    explore_with("a message that is read in place", 4, || {
+        let (mut sender, mut receiver) = ring(0);
+        let memory = Arc::new(Memory(vec![Line([0; 8])].into()));
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || {
+            let start: *const u8 = ptr::from_ref(&theirs.0[0]).cast();
+            mark_write(start, 64);
+            let cell = sender.0.send_direct(1, 64, 0).expect("intact").expect("credit");
+            until(|| sender.0.is_consumed(cell).expect("intact").then_some(()));
+            mark_write(start, 64);
+        });
+        let head = until(|| receiver.0.head());
+        assert!(matches!(receiver.0.content(head), Ok(Content::Direct { total: 64, offset: 0 })));
+        mark_read(ptr::from_ref(&memory.0[0]).cast(), 64);
+        receiver.0.consume(None, Publish::Now);
+        other.join().expect("a sender");
+    });
+}
+
+/// Small messages between one that waits for its consumption: the receiver publishes at once then.
+#[test]
+fn loom_a_sender_that_waits_learns_of_the_consumption() {
+    explore_with("a message that is read in place behind an inline one", 3, || {
+        let (mut sender, mut receiver) = ring(0);
+        let other = thread::spawn(move || {
+            send_inline(&mut sender.0, 1);
+            let cell = sender.0.send_pull(2, 64, 77).expect("intact").expect("credit");
+            until(|| sender.0.is_consumed(cell).expect("intact").then_some(()));
+        });
+        assert_eq!(take_inline(&mut receiver.0, Publish::Lazily), (1, 1));
+        let head = until(|| receiver.0.head());
+        assert!(matches!(receiver.0.content(head), Ok(Content::Pull { total: 64, address: 77 })));
+        receiver.0.consume(None, Publish::Now);
+        other.join().expect("a sender");
+    });
+}
