@@ -1,4 +1,5 @@
-//! Hangs: the sentence that `tbccl why` prints while ranks wait, and the one in the error after the time limit.
+//! Hangs: the sentence that `tbccl why` prints while ranks wait, and the one in the error after the time
+//! limit.
 //!
 //! Each test asserts the first sentence of both.
 

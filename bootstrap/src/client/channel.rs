@@ -281,6 +281,13 @@ impl Channel {
 
     /// Waits for the next message, while the job starts.
     pub(super) fn answer(&mut self, action: &str) -> Result<FromServer> {
+        // The status thread may have read it.
+        let ends_start =
+            |frame: &FromServer| matches!(frame, FromServer::Refused { .. } | FromServer::Died { .. });
+        if let Some(frame) = self.deferred.iter().position(ends_start).and_then(|at| self.deferred.remove(at))
+        {
+            return Ok(frame);
+        }
         self.wait(action, Channel::next_frame)
     }
 

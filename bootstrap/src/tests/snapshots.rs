@@ -68,6 +68,22 @@ fn one_of_several_claims_wins_and_notices_are_kept_meanwhile() {
 }
 
 #[test]
+fn a_refusal_that_the_status_thread_has_read_is_not_lost() {
+    for way in WAYS {
+        let joined = run_three(way, 10_000, |rank, mut connection| {
+            if rank == 0 {
+                connection.abort_start("no memory");
+                return String::new();
+            }
+            // Longer than the status thread leaves a message to others.
+            thread::sleep(SECOND / 5);
+            error_text(&connection.exchange(b"here"))
+        });
+        assert!(joined[1..].iter().all(|why| why.contains("rank 0")), "{way:?}: {joined:?}");
+    }
+}
+
+#[test]
 fn a_process_of_this_user_finds_the_job_and_asks_without_the_secret() {
     provide_status(describe);
     let (asked, done) = (Barrier::new(3), Barrier::new(3));

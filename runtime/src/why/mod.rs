@@ -1,7 +1,7 @@
 //! The wait-for picture of a job: who waits for whom, and why.
 //!
-//! [`Report::new`] takes the statuses of the ranks, as `bootstrap` has collected them, and finds the *knot*: a
-//! process that is stopped, a rank that has not made a call, ranks that wait for each other, a message that
+//! [`Report::new`] takes the statuses of the ranks, as `bootstrap` has collected them, and finds the *knot*:
+//! a process that is stopped, a rank that has not made a call, ranks that wait for each other, a message that
 //! does not arrive. It neither asks nor waits.
 //!
 //! | module | purpose |

@@ -199,8 +199,8 @@ fn a_stopped_process_is_named_with_its_state() {
     let job = ring_without(2, &[1]).absent(1, Presence::Silent(ProcessState::Unknown));
     job.assert(
         KnotKind::Silent,
-        "rank 1 (process 101 on a) did not answer: it is stopped, or its host is gone; rank 0 waits for it in \
-         all_reduce number 17",
+        "rank 1 (process 101 on a) did not answer: it is stopped, or its host is gone; rank 0 waits for it \
+         in all_reduce number 17",
     );
     Job::new(2).absent(1, Presence::Silent(ProcessState::Stopped)).assert(
         KnotKind::Silent,
@@ -231,7 +231,8 @@ fn calls_that_differ_under_one_number_are_shown() {
     let job = Job::new(2).call(0, collective("all_reduce", 17, 1, 3.0)).call(1, other);
     job.assert(
         KnotKind::Mismatch,
-        "the ranks disagree on call 17: rank 0 called all_reduce of 1024 f32, rank 1 called broadcast of 5 u8",
+        "the ranks disagree on call 17: rank 0 called all_reduce of 1024 f32, rank 1 called broadcast of \
+         5 u8",
     );
     // One of them is in a later call.
     let mut job = Job::new(2).call(0, collective("all_reduce", 17, 1, 3.0));
@@ -266,8 +267,8 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
     let job = Job::new(2).call(0, message(Kind::Recv, 1, 9.0));
     job.assert(
         KnotKind::NeverCalled,
-        "rank 1 does not send what rank 0 waits for in recv number 1 from rank 1: it computes outside tbccl since \
-         8.2 s",
+        "rank 1 does not send what rank 0 waits for in recv number 1 from rank 1: it computes outside tbccl \
+         since 8.2 s",
     );
     let any = CallStatus { peer: None, name: "recv from any rank".into(), ..message(Kind::Recv, 0, 9.0) };
     let any = CallStatus { wait: any.wait.map(|wait| Wait { peer: None, ..wait }), ..any };
@@ -289,8 +290,8 @@ fn a_message_between_ranks_in_the_same_call_does_not_arrive() {
     wait.rails = vec![RailStatus { ours: "en2".into(), theirs: "en5".into(), is_up: false }];
     job.assert(
         KnotKind::Undelivered,
-        "no message gets from rank 2 to rank 1 (the rail en2 to en5 is down): rank 1 waits in all_reduce number \
-         17",
+        "no message gets from rank 2 to rank 1 (the rail en2 to en5 is down): rank 1 waits in all_reduce \
+         number 17",
     );
     // The other rank has finished the call.
     let mut job = Job::new(2).call(0, collective("all_reduce", 17, 1, 3.0));
@@ -341,8 +342,8 @@ fn ranks_that_have_not_joined_are_named() {
     let job = Job { ranks: job.ranks, absent: Vec::new(), joining: vec![job.joining.remove(0)] };
     job.call(1, collective("all_reduce", 17, 0, 6.0)).assert(
         KnotKind::NeverCalled,
-        "rank 0 and rank 2 never called all_reduce number 17: rank 0 waits for ranks to join split 3 of color 0, \
-         since 7.0 s",
+        "rank 0 and rank 2 never called all_reduce number 17: rank 0 waits for ranks to join split 3 of \
+         color 0, since 7.0 s",
     );
 }
 
