@@ -3,7 +3,8 @@
 //! One collection is in progress at a time; requests that arrive meanwhile get its result. All ranks are
 //! asked at once. A rank whose process is stopped cannot answer: after [`FIRST_LOOK`] the state of processes
 //! on this host is looked at, and a stopped one is not awaited any longer. The others have
-//! [`ANSWER_TIMEOUT`]. Then, where a silent rank is on another host, a rank of that host that has answered looks at its state.
+//! [`ANSWER_TIMEOUT`]. Then, where a silent rank is on another host, a rank of that host that has answered
+//! looks at its state.
 
 use super::{
     super::super::{
