@@ -11,7 +11,8 @@ RANKS ?= 2 4
 # The software RDMA device builds only on Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
-.PHONY: help bench simulation agreement test test-rust test-python model model-deep lint build wheel
+.PHONY: help bench simulation agreement test test-rust test-python model model-deep fuzz check-deep lint
+.PHONY: build wheel
 .PHONY: install tools test-tools
 
 help: ## List the targets
@@ -52,6 +53,12 @@ model: ## Check the software device's queues and locks under all interleavings
 
 model-deep: ## Check rings, boards, locks and handles under all interleavings, and count them
 	$(MODEL) -p tbccl-transport -p tbccl -p tbccl-ffi loom_ -- --nocapture --test-threads 1
+
+# Needs a nightly toolchain. To override: make fuzz FUZZ="--seconds 300 verbs_messages"
+fuzz: ## Feed parsers of outside bytes with inputs that reach new code
+	tools/fuzz $(FUZZ)
+
+check-deep: model-deep fuzz ## Run the checks that take too long for `make test`
 
 lint: test-tools ## Check format, lints and documentation
 	$(CARGO) fmt --all --check

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `commands` | one module per subcommand: arguments in, calls of the library out |
 //! | [`launch`] | starts ranks on the hosts of a job, supervises them, and ends them |
-//! | [`reference`](crate::reference) | calls with expected results |
+//! | [`mod@reference`] | calls with expected results |
 //!
 //! The package is a library only so that tests reach [`launch`] without a command line, and
-//! [`reference`](crate::reference). Programs link the package `tbccl`.
+//! [`mod@reference`]. Programs link the package `tbccl`.
 
 mod commands;
 pub mod launch;

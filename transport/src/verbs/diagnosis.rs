@@ -217,8 +217,8 @@ impl Cause {
     }
 }
 
-/// Apple's device reports domains that were left behind as `ENODATA` (mlx 3207), and a port that can't do RDMA
-/// by a null pointer alone.
+/// Apple's device reports domains that were left behind as `ENODATA` (mlx 3207), and a port that can't do
+/// RDMA by a null pointer alone.
 fn of_domain(is_thunderbolt: bool, errno: Errno) -> Cause {
     match errno {
         Errno::ENODATA | Errno::ENOMEM => Cause::LeakedDomains,

@@ -257,8 +257,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Moves the queue pair to ERR: posted work completes with `WR_FLUSH_ERR`. The device may still finish the
-    /// request that it is working on.
+    /// Moves the queue pair to ERR: posted work completes with `WR_FLUSH_ERR`. The device may still finish
+    /// the request that it is working on.
     ///
     /// # Errors
     /// [`VerbsError::Refused`] when the device rejects the transition.

@@ -1,9 +1,6 @@
 //! Connections of another process over TCP, and their reset.
 
-use rustix::{
-    net::connect_unspec,
-    process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open},
-};
+use rustix::{io, process::Pid};
 use std::{collections::BTreeSet, fs};
 
 /// State of an established connection in the tables of the system.
@@ -16,9 +13,21 @@ pub(super) fn reset(pid: u32, choice: u64) -> bool {
     let connections = connections(pid);
     let Some(descriptor) = connections.get(choice as usize % connections.len().max(1)) else { return false };
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    let socket = pidfd_open(process, PidfdFlags::empty())
-        .and_then(|process| pidfd_getfd(process, *descriptor, PidfdGetfdFlags::empty()));
-    socket.and_then(connect_unspec).is_ok()
+    reset_socket(process, *descriptor).is_ok()
+}
+
+/// Resets the connection that a process has under a descriptor.
+#[cfg(target_os = "linux")]
+fn reset_socket(process: Pid, descriptor: i32) -> io::Result<()> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let process = pidfd_open(process, PidfdFlags::empty())?;
+    rustix::net::connect_unspec(pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty())?)
+}
+
+/// Fails: elsewhere no call takes the descriptors of other processes, and the command refuses to start.
+#[cfg(not(target_os = "linux"))]
+fn reset_socket(_: Pid, _: i32) -> io::Result<()> {
+    Err(io::Errno::NOSYS)
 }
 
 /// Returns the descriptors of a process that are established connections over TCP.
@@ -64,10 +73,7 @@ mod tests {
         // Other tests of this process may have connections, which are not to be reset.
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&ours);
         assert!(connections(std::process::id()).contains(&descriptor));
-        let process = rustix::process::getpid();
-        let socket = pidfd_open(process, PidfdFlags::empty())
-            .and_then(|process| pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty()));
-        socket.and_then(connect_unspec).expect("a socket of ours");
+        reset_socket(rustix::process::getpid(), descriptor).expect("a socket of ours");
         let error = (&theirs).read(&mut [0]).expect_err("it is reset");
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         assert!(!connections(std::process::id()).contains(&descriptor));

@@ -149,8 +149,8 @@ impl HostMap {
     /// Checks that the completion queues of this rank's devices have an entry for every request that may be
     /// outstanding on its rails: an overflow would lose completions.
     ///
-    /// `rails` lists the device of each rail of this rank, `outstanding` the sends and receives of a rail, and
-    /// `devices` the names and the depths of the queues of sends and of receives.
+    /// `rails` lists the device of each rail of this rank, `outstanding` the sends and receives of a rail,
+    /// and `devices` the names and the depths of the queues of sends and of receives.
     pub(super) fn check_completions(
         &self,
         rails: &[&str],
@@ -162,8 +162,8 @@ impl HostMap {
             for (needed, depth) in outstanding.map(|each| each * count).into_iter().zip(depths) {
                 if needed > *depth {
                     return Err(self.wiring(format!(
-                        "{device} would need a completion queue of {needed} entries for its {count} rails, and \
-                         grants {depth}; use fewer ranks, or give it fewer rails with a device matrix \
+                        "{device} would need a completion queue of {needed} entries for its {count} rails, \
+                         and grants {depth}; use fewer ranks, or give it fewer rails with a device matrix \
                          (TBCCL_IBV_DEVICES)"
                     )));
                 }

@@ -276,8 +276,8 @@ impl Network {
         let engine = self.engine.lock();
         let port = &engine.ports[cable.ours];
         let description = &devices[peer as usize].devices[cable.theirs];
-        // Packets of an earlier job do not fit a random number. All lives of the rail have the same one, since
-        // the other end could not know another: messages name the life that they belong to.
+        // Packets of an earlier job do not fit a random number. All lives of the rail have the same one: the
+        // other end could not know another. Messages name the life that they belong to.
         let psn = (self.name as u32) ^ (self.rank << 12) ^ (index as u32) << 8;
         let make_queue = |queue: u8, send_depth: u32, recv_depth: u32| {
             let inline_bytes = INLINE_BYTES.min(port.capabilities.max_inline);
