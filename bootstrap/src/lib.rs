@@ -84,4 +84,4 @@ pub use server::{JobStatus, RejectionCounts, Server, ServerSpec};
 pub use snapshot::{JobMembers, Presence, ProcessState, Snapshot};
 pub use transport::secure::Secret;
 pub use unique_id::UniqueId;
-pub use wire::{Hello, Member, Word};
+pub use wire::{Hello, Member, PROTOCOL, Word};

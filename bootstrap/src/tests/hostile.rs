@@ -4,7 +4,7 @@ use super::{
     super::{
         harness::{feed_handshake, feed_rank, feed_server, parse_addresses},
         snapshot::ProcessState,
-        wire::{FromRank, FromServer, Word, encode},
+        wire::{FromRank, FromServer, PROTOCOL, Word, encode},
     },
     *,
 };
@@ -138,4 +138,14 @@ fn what_fuzzing_has_found_is_replayed() {
     support::replay("bootstrap_server", feed_rank);
     support::replay("bootstrap_stranger", feed_handshake);
     support::replay("bootstrap_ways", parse_addresses);
+}
+
+#[test]
+fn hellos_of_the_corpus_are_of_the_present_protocol_but_for_one_of_a_file() {
+    let present = format!("\"protocol\":{PROTOCOL},");
+    support::replay("bootstrap_ranks", |script| {
+        let text = String::from_utf8_lossy(script);
+        let others = text.matches("\"protocol\":").count() - text.matches(&present).count();
+        assert!(others <= 1, "write {present} into this file of fuzz/corpus");
+    });
 }

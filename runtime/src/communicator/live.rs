@@ -10,8 +10,16 @@ use std::{
 /// The open communicators, in the order in which they were made.
 static OPEN: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
 
-/// The communicators that threads of this process are joining: number, name and time.
-static JOINING: Mutex<(u64, Vec<(u64, String, Instant)>)> = Mutex::new((0, Vec::new()));
+/// The communicators that threads of this process are joining.
+static JOINING: Mutex<InTheMaking> = Mutex::new(InTheMaking { count: 0, entries: Vec::new() });
+
+/// Communicators in the making.
+struct InTheMaking {
+    /// Number of entries ever made.
+    count: u64,
+    /// Number of each entry, the call that makes the communicator, and the time at which it began.
+    entries: Vec<(u64, String, Instant)>,
+}
 
 /// Adds a communicator.
 pub(super) fn register(control: Control) -> Arc<Control> {
@@ -44,20 +52,21 @@ pub(super) struct Joining(u64);
 /// Records that this thread joins a communicator; `made_by` is empty for the first one of a job.
 pub(super) fn joining(made_by: &str) -> Joining {
     let mut joining = locked(&JOINING);
-    joining.0 += 1;
-    let number = joining.0;
-    joining.1.push((number, made_by.to_owned(), Instant::now()));
+    joining.count += 1;
+    let number = joining.count;
+    joining.entries.push((number, made_by.to_owned(), Instant::now()));
     Joining(number)
 }
 
 impl Drop for Joining {
     fn drop(&mut self) {
-        locked(&JOINING).1.retain(|(number, ..)| *number != self.0);
+        locked(&JOINING).entries.retain(|(number, ..)| *number != self.0);
     }
 }
 
 /// Returns the communicators in the making: the call that makes each, and the time since it began.
 pub(super) fn in_the_making() -> Vec<(String, f64)> {
     let joining = locked(&JOINING);
-    joining.1.iter().map(|(_, name, since)| (name.clone(), since.elapsed().as_secs_f64())).collect()
+    let entries = joining.entries.iter();
+    entries.map(|(_, made_by, began)| (made_by.clone(), began.elapsed().as_secs_f64())).collect()
 }

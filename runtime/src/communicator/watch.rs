@@ -11,7 +11,7 @@ use crate::{
     call::{CallKind, CallRecord},
     error::{Error, PeerName, Place, Result},
     executor::{Waiting, Watch},
-    why::Wait,
+    why::{Knot, KnotKind, Wait},
 };
 use bootstrap::{Connection, Notice};
 use std::{
@@ -367,8 +367,9 @@ impl CallWatch<'_> {
         if self.peers.reported_elsewhere.is_some_and(|until| now < until) {
             return Ok(());
         }
-        let mut peers = self.what_others_do();
-        if self.peers.reported_elsewhere.is_none() {
+        let peers = if self.peers.reported_elsewhere.is_some() {
+            self.what_others_do()
+        } else {
             // The thread that is asked for the status of this process can't ask this one meanwhile.
             self.peers.control.hold_wait(self.wait(waiting));
             let reported = self.peers.report_hang();
@@ -378,10 +379,20 @@ impl CallWatch<'_> {
                     self.peers.reported_elsewhere = Some(now + REPORT_TIMEOUT);
                     return Ok(());
                 }
-                Reported::Report(report) => peers = format!("{}; {peers}", report.knot),
+                Reported::Report(report) => self.peers_in(&report.knot),
             }
-        }
+        };
         Err(Error::Timeout { place: Box::new(self.place(waiting)), peers })
+    }
+
+    /// Returns the knot, and the latest known activity of the others where the boards know more of it than the
+    /// report: mirrors lag behind ranks that have answered.
+    fn peers_in(&self, knot: &Knot) -> String {
+        let is_silent = matches!(knot.kind, KnotKind::Silent | KnotKind::Unknown);
+        match self.peers.agreement.is_mapped() || is_silent {
+            true => format!("{knot}; {}", self.what_others_do()),
+            false => knot.to_string(),
+        }
     }
 
     /// Publishes the wait for the status of this process, if a thread has asked for it.

@@ -165,7 +165,7 @@ options! {
         /// SIGUSR2 writes them as well (none)
         dump: Option<PathBuf> = None, "TBCCL_DUMP", rank, Auto<FilePath>;
         /// file to which the rank whose time limit passes first appends what all ranks wait for, see
-        /// docs/reliability.md (stderr)
+        /// docs/hangs.md (stderr)
         hang_report: Option<PathBuf> = None, "TBCCL_HANG_REPORT", rank, Auto<FilePath>;
     }
 

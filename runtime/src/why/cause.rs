@@ -8,6 +8,7 @@ use super::{
     graph::{Graph, NodePresence, Position},
     status::{CallStatus, CommunicatorStatus, Kind},
 };
+use std::collections::BTreeSet;
 
 /// A rank that waits, and the one for which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,8 @@ impl Cause {
 /// Returns the most telling cause of the waits, the one with the longest wait among equals; `None` if no rank
 /// waits.
 pub(super) fn find(graph: &Graph) -> Option<Cause> {
-    let causes = graph.waiting().into_iter().map(|from| walk(graph, from));
+    let mut seen = BTreeSet::new();
+    let causes = graph.waiting().into_iter().filter_map(|from| walk(graph, from, &mut seen));
     // Of equal causes the first one stays.
     causes.min_by_key(Cause::order)
 }
@@ -70,23 +72,25 @@ enum Step {
     End(Cause),
 }
 
-/// Walks from a waiting rank to a cause.
-fn walk(graph: &Graph, from: Position) -> Cause {
+/// Walks from a waiting rank to a cause. `None` where it meets an earlier walk, which has found the cause.
+/// `seen` holds the positions of all walks.
+fn walk(graph: &Graph, from: Position, seen: &mut BTreeSet<Position>) -> Option<Cause> {
     let (mut at, mut path) = (from, Vec::<Edge>::new());
     loop {
+        if !seen.insert(at) {
+            let start = path.iter().position(|edge| edge.from == at)?;
+            return Some(cycle(graph, path.split_off(start)));
+        }
         let call = graph.call(at);
         if call.is_some_and(|call| call.kind == Kind::Recv && call.peer.is_none()) {
-            return Cause::AnySource(at);
+            return Some(Cause::AnySource(at));
         }
-        let Some(to) = graph.target(at) else { return Cause::Unknown(at) };
+        let Some(to) = graph.target(at) else { return Some(Cause::Unknown(at)) };
         let edge = Edge { from: at, to };
         path.push(edge);
         match step(graph, edge) {
-            Step::End(cause) => return cause,
-            Step::To(next) => match path.iter().position(|edge| edge.from == next) {
-                Some(start) => return cycle(graph, path.split_off(start)),
-                None => at = next,
-            },
+            Step::End(cause) => return Some(cause),
+            Step::To(next) => at = next,
         }
     }
 }

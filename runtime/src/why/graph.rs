@@ -3,7 +3,7 @@
 //! A node is one rank of the job: a process, or a thread where the ranks of a process are threads. It may
 //! belong to several communicators. Answers about the same process are merged.
 
-use super::status::{CallStatus, CommunicatorStatus, JoinStatus, Kind, ProcessStatus};
+use super::status::{CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, ProcessStatus};
 use bootstrap::{Presence, ProcessState, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +22,8 @@ pub(super) enum NodePresence {
     Starting,
     /// It has not joined.
     NotJoined,
+    /// It is named by another rank, and the rendezvous has not told of it.
+    NotReported,
 }
 
 /// One rank of a job.
@@ -160,8 +162,18 @@ impl Graph {
             node.parts.iter().map(|(at, status)| (*at, status.members.clone())).collect()
         };
         for (at, members) in self.nodes.iter().flat_map(named).collect::<Vec<_>>() {
-            for (rank, (pid, host)) in (0..).zip(&members) {
-                self.add_member(at, rank, *pid, host);
+            for (rank, (pid, host)) in (0..).zip(members) {
+                if pid != 0 && self.node_of_process(&host, pid).is_none() {
+                    let presence = NodePresence::NotReported;
+                    self.add_node(Node {
+                        host: host.clone(),
+                        pid,
+                        presence,
+                        parts: Vec::new(),
+                        joining: None,
+                    });
+                }
+                self.add_member(at, rank, pid, &host);
             }
         }
     }
@@ -248,6 +260,13 @@ impl Graph {
     pub(super) fn calls_of(&self, node: usize) -> impl Iterator<Item = Position> + '_ {
         let parts = self.nodes[node].parts.iter().enumerate();
         parts.filter(|(_, (_, status))| status.call.is_some()).map(move |(part, _)| Position { node, part })
+    }
+
+    /// Returns the latest call of a node that has ended, and its communicator.
+    pub(super) fn latest_ended(&self, node: usize) -> Option<(usize, &PastCall)> {
+        let parts = self.nodes[node].parts.iter();
+        let latest = parts.filter_map(|(at, status)| Some((*at, status.past.first()?)));
+        latest.min_by(|(_, a), (_, b)| a.seconds.total_cmp(&b.seconds))
     }
 
     /// Returns the node for which a position waits; `None` if it is not one, or not known.

@@ -3,7 +3,7 @@
 use super::{
     cause::{Cause, Edge, find},
     graph::{Graph, NodePresence, Position},
-    status::{CallStatus, JoinStatus, Kind, RailStatus},
+    status::{CallStatus, JoinStatus, Kind, PastCall, RailStatus},
 };
 use bootstrap::ProcessState;
 use serde::Serialize;
@@ -102,12 +102,22 @@ fn labels(graph: &Graph, nodes: &[usize]) -> Vec<String> {
 /// Returns `all_reduce number 17 of communicator 0`, or `send number 3 to rank 1 of communicator 0`.
 pub(super) fn call_name(graph: &Graph, communicator: usize, call: &CallStatus) -> String {
     let of = graph.of_communicator(communicator);
-    if call.kind == Kind::Collective || call.is_tagged {
-        let number = if call.is_tagged { String::new() } else { format!(" number {}", call.number) };
-        return format!("{}{number}{of}", call.name);
+    let number = (!call.is_tagged).then_some(call.number);
+    format!("{}{of}", numbered(&call.name, number))
+}
+
+/// Returns the name of an ended call, as [`call_name`] does.
+pub(super) fn past_name(graph: &Graph, communicator: usize, call: &PastCall) -> String {
+    format!("{}{}", numbered(&call.name, Some(call.number)), graph.of_communicator(communicator))
+}
+
+/// Puts the number of a call, if it has one, behind its verb.
+fn numbered(name: &str, number: Option<u64>) -> String {
+    let number = number.map(|number| format!(" number {number}")).unwrap_or_default();
+    match name.split_once(' ') {
+        Some((verb, rest)) => format!("{verb}{number} {rest}"),
+        None => format!("{name}{number}"),
     }
-    let (verb, rest) = call.name.split_once(' ').unwrap_or((&call.name, ""));
-    format!("{verb} number {} {rest}{of}", call.number)
 }
 
 fn call_at(graph: &Graph, at: Position) -> String {
@@ -168,7 +178,7 @@ fn no_wait(graph: &Graph, longest: f64) -> Knot {
     let longest = (0..graph.nodes.len()).filter_map(outside).max_by(|a, b| a.0.total_cmp(&b.0));
     let sentence = match longest {
         Some((time, node)) => format!(
-            "no rank waits for another one: {} is outside tbccl for the longest time, {}",
+            "no rank waits for another one; {} has been outside tbccl for the longest time, {}",
             graph.label(node),
             seconds(time)
         ),
@@ -182,24 +192,18 @@ fn joining(graph: &Graph) -> Option<String> {
     let is_joining = |node: &usize| graph.nodes[*node].joining.is_some();
     let (inside, outside): (Vec<usize>, Vec<usize>) = (0..graph.nodes.len()).partition(is_joining);
     let joining = graph.nodes[*inside.first()?].joining.as_ref()?;
-    let verb = if inside.len() == 1 { "waits" } else { "wait" };
-    let first = format!("{} {verb} for ranks to join {}", list(&labels(graph, &inside)), joined_by(joining));
+    let verb = if inside.len() == 1 { "has" } else { "have" };
+    let first = format!("{} {verb} {}", list(&labels(graph, &inside)), waited_to_join(joining));
     Some(match outside.first() {
         None => first,
-        Some(node) => {
-            let sentence = instead(graph, *node);
-            format!("{first}; {} {}", graph.label(*node), sentence.trim_start_matches("it "))
-        }
+        Some(node) => format!("{first}; {} {}", graph.label(*node), activity(graph, *node)),
     })
 }
 
 /// Returns the time since the latest call of a node that is in none.
 fn idle_time(graph: &Graph, node: usize) -> Option<f64> {
-    let parts = &graph.nodes[node].parts;
-    if parts.iter().any(|(_, status)| status.call.is_some()) {
-        return None;
-    }
-    parts.iter().filter_map(|(_, status)| status.outside()).min_by(f64::total_cmp)
+    let latest = graph.latest_ended(node).filter(|_| graph.calls_of(node).next().is_none());
+    latest.map(|(_, call)| call.seconds)
 }
 
 fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
@@ -212,7 +216,7 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
         Cause::Undelivered(edge) => undelivered(graph, *edge),
         Cause::AnySource(at) => {
             let sentence = format!(
-                "{} waits in {} since {}, and no rank sends",
+                "{} has waited in {} for {}, and no rank sends",
                 graph.label(at.node),
                 call_at(graph, *at),
                 seconds(graph.waits_for(*at).unwrap_or_default())
@@ -229,7 +233,7 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
         }
         Cause::Unknown(at) => {
             let (label, call) = (graph.label(at.node), call_at(graph, *at));
-            let sentence = format!("{label} waits in {call}, and for whom is not known");
+            let sentence = format!("{label} waits in {call}, and does not tell for which rank");
             Knot::new(graph, KnotKind::Unknown, &[at.node], sentence)
         }
     }
@@ -240,20 +244,27 @@ fn absence(graph: &Graph, node: usize) -> String {
     let (label, process) = (graph.label(node), graph.process_name(node));
     let who = if label == process { label } else { format!("{label} ({process})") };
     match &graph.nodes[node].presence {
-        NodePresence::Silent(ProcessState::Stopped) => format!("{who} is stopped (state T in /proc)"),
+        NodePresence::Silent(ProcessState::Stopped) => {
+            let pid = graph.nodes[node].pid;
+            format!("{who} is stopped (state T; `kill -CONT {pid}` there continues it)")
+        }
         NodePresence::Silent(ProcessState::Ended) => format!("{who} has ended"),
         NodePresence::Silent(ProcessState::Unknown) => {
             format!("{who} did not answer: it is stopped, or its host is gone")
         }
         NodePresence::Silent(state) => format!("{who} did not answer: it is {state}"),
         NodePresence::Died(how) => format!("{who} {how}"),
+        NodePresence::NotReported => format!("the rendezvous does not answer, so nothing is known of {who}"),
         _ => format!("{who} has closed the communicator"),
     }
 }
 
 fn absent(graph: &Graph, edge: Edge) -> Knot {
-    let is_silent = matches!(graph.nodes[edge.to].presence, NodePresence::Silent(_));
-    let kind = if is_silent { KnotKind::Silent } else { KnotKind::Gone };
+    let kind = match graph.nodes[edge.to].presence {
+        NodePresence::Silent(_) => KnotKind::Silent,
+        NodePresence::NotReported => KnotKind::Unknown,
+        _ => KnotKind::Gone,
+    };
     let sentence = format!(
         "{}; {} waits for it in {}{}",
         absence(graph, edge.to),
@@ -307,10 +318,10 @@ fn never_called(graph: &Graph, edge: Edge) -> Knot {
     if call.kind != Kind::Collective {
         let does = if call.kind == Kind::Send { "receive" } else { "send" };
         let sentence = format!(
-            "{} does not {does} what {} waits for in {name}: {}",
+            "{} does not {does} what {} waits for in {name}: it {}",
             graph.label(edge.to),
             graph.label(edge.from.node),
-            instead(graph, edge.to)
+            activity(graph, edge.to)
         );
         return Knot::new(graph, KnotKind::NeverCalled, &[edge.to], sentence);
     }
@@ -325,29 +336,32 @@ fn never_called(graph: &Graph, edge: Edge) -> Knot {
     let sentence = format!(
         "{} never called {name}: {subject} {}",
         list(&labels(graph, &missing)),
-        instead(graph, first).trim_start_matches("it ")
+        activity(graph, first)
     );
     Knot::new(graph, KnotKind::NeverCalled, &missing, sentence)
 }
 
-/// Returns the name of a communicator in the making, and since when: `split 3 of color 0, since 8.2 s`.
-fn joined_by(joining: &JoinStatus) -> String {
+/// Returns `waited for 8.2 s for other ranks to join split 3 of color 0`.
+fn waited_to_join(joining: &JoinStatus) -> String {
     let made_by = if joining.made_by.is_empty() { "a communicator" } else { &joining.made_by };
-    format!("{made_by}, since {}", seconds(joining.seconds))
+    format!("waited for {} for other ranks to join {made_by}", seconds(joining.seconds))
 }
 
-/// Returns a sentence about the activity of a node.
-fn instead(graph: &Graph, node: usize) -> String {
+/// Returns the activity of a node as the rest of a sentence that begins with the rank.
+fn activity(graph: &Graph, node: usize) -> String {
     if let Some(at) = graph.calls_of(node).next() {
         let time = graph.call(at).map_or(0.0, |call| call.seconds);
-        return format!("it is in {} since {}", call_at(graph, at), seconds(time));
+        return format!("has been in {} for {}", call_at(graph, at), seconds(time));
     }
     if let Some(joining) = &graph.nodes[node].joining {
-        return format!("it waits for ranks to join {}", joined_by(joining));
+        return format!("has {}", waited_to_join(joining));
     }
-    match idle_time(graph, node) {
-        Some(time) => format!("it computes outside tbccl since {}", seconds(time)),
-        None => "it has not made a call yet".to_owned(),
+    match graph.latest_ended(node) {
+        Some((communicator, call)) => {
+            let name = past_name(graph, communicator, call);
+            format!("has been outside tbccl for {}, after {name}", seconds(call.seconds))
+        }
+        None => "has not made a call yet".to_owned(),
     }
 }
 
@@ -364,11 +378,25 @@ fn cycle(graph: &Graph, edges: &[Edge]) -> Knot {
     };
     let waits: Vec<String> = edges.iter().map(wait).collect();
     let sentence = format!(
-        "{} wait for each other: {}",
+        "{} wait for each other: {}{}",
         list(&labels(graph, &nodes)),
-        waits[..waits.len().min(NAMED)].join(", ")
+        waits[..waits.len().min(NAMED)].join(", "),
+        cycle_advice(graph, edges)
     );
     Knot::new(graph, KnotKind::Cycle, &nodes, sentence)
+}
+
+/// Returns the way out of a cycle of sends, or of calls on several communicators.
+fn cycle_advice(graph: &Graph, edges: &[Edge]) -> &'static str {
+    let communicators: BTreeSet<usize> = edges.iter().map(|edge| graph.part(edge.from).0).collect();
+    let is_send = |edge: &Edge| graph.call(edge.from).is_some_and(|call| call.kind == Kind::Send);
+    if communicators.len() > 1 {
+        "; all ranks must make the calls of these communicators in the same order"
+    } else if edges.iter().all(is_send) {
+        "; a send that is too large for the buffers waits for its receive"
+    } else {
+        ""
+    }
 }
 
 fn undelivered(graph: &Graph, edge: Edge) -> Knot {

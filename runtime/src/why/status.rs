@@ -158,9 +158,4 @@ impl CommunicatorStatus {
         let is_it = |(kind, of, _): &(Kind, u64, u64)| *kind == Kind::Collective && *of == number;
         current.chain(past).find(is_it).map(|(_, _, digest)| digest)
     }
-
-    /// Returns the time that the rank has spent outside calls, if it is outside and has made a call.
-    pub(crate) fn outside(&self) -> Option<f64> {
-        self.past.first().filter(|_| self.call.is_none()).map(|call| call.seconds)
-    }
 }

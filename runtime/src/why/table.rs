@@ -2,9 +2,9 @@
 
 use super::{
     Report,
-    graph::{Graph, NodePresence, Position},
-    knot::{call_name, seconds},
-    status::{CommunicatorStatus, RailStatus},
+    graph::{Graph, Node, NodePresence, Position},
+    knot::{call_name, past_name, seconds},
+    status::{JoinStatus, PastCall, RailStatus},
 };
 use serde::Serialize;
 use std::fmt;
@@ -79,7 +79,7 @@ fn rows_of(graph: &Graph, node: usize) -> Vec<RankRow> {
     if calls.is_empty() { vec![row_outside(graph, node)] } else { calls }
 }
 
-/// Returns a row without an activity.
+/// Returns a row without an activity, but with the latest call that has ended.
 fn blank(graph: &Graph, node: usize) -> RankRow {
     RankRow {
         rank: graph.label(node),
@@ -92,7 +92,7 @@ fn blank(graph: &Graph, node: usize) -> RankRow {
         waited: None,
         step: None,
         rails: Vec::new(),
-        latest: None,
+        latest: graph.latest_ended(node).map(|(communicator, past)| latest(graph, communicator, past)),
     }
 }
 
@@ -110,45 +110,47 @@ fn row_of_call(graph: &Graph, at: Position) -> RankRow {
         waited: wait.map(|wait| wait.seconds),
         step: wait.map(|wait| wait.step.clone()).filter(|step| !step.is_empty()),
         rails: wait.map(|wait| wait.rails.clone()).unwrap_or_default(),
-        latest: latest(status),
         ..row
     }
 }
 
-fn latest(status: &CommunicatorStatus) -> Option<String> {
-    let past = status.past.first()?;
-    let failed = if past.is_done { "" } else { " failed" };
-    Some(format!("{} number {}{failed} {} ago", past.name, past.number, seconds(past.seconds)))
+/// Returns `barrier number 16, 8.2 s ago`.
+fn latest(graph: &Graph, communicator: usize, past: &PastCall) -> String {
+    let failed = if past.is_done { "" } else { " (failed)" };
+    format!("{}{failed}, {} ago", past_name(graph, communicator, past), seconds(past.seconds))
 }
 
 fn row_outside(graph: &Graph, node: usize) -> RankRow {
-    let parts = &graph.nodes[node].parts;
-    let time = |status: &CommunicatorStatus| status.outside().unwrap_or(f64::INFINITY);
-    let recent = parts.iter().map(|(_, status)| status).min_by(|a, b| time(a).total_cmp(&time(b)));
-    let activity = match &graph.nodes[node].presence {
-        NodePresence::Answered => match recent {
-            Some(CommunicatorStatus { error: Some(error), .. }) => format!("failed: {error}"),
-            _ if graph.nodes[node].joining.is_some() => "waits for ranks to join".to_owned(),
-            Some(_) => "outside tbccl".to_owned(),
-            None => "no communicator".to_owned(),
+    let Node { presence, parts, joining, .. } = &graph.nodes[node];
+    let error = parts.iter().find_map(|(_, status)| status.error.as_ref());
+    let activity = match presence {
+        NodePresence::Answered => match (error, joining) {
+            (Some(error), _) => format!("failed: {error}"),
+            (None, Some(JoinStatus { made_by, .. })) if !made_by.is_empty() => {
+                format!("waits for other ranks to join {made_by}")
+            }
+            (None, Some(_)) => "waits for other ranks to join".to_owned(),
+            (None, None) if parts.is_empty() => "no communicator".to_owned(),
+            (None, None) => "outside tbccl".to_owned(),
         },
         NodePresence::Silent(state) => state.to_string(),
         NodePresence::Left => "has closed the communicator".to_owned(),
         NodePresence::Died(how) => how.clone(),
-        NodePresence::Starting => "waits for ranks to join".to_owned(),
+        NodePresence::Starting => "waits for other ranks to join".to_owned(),
         NodePresence::NotJoined => "has not joined".to_owned(),
+        NodePresence::NotReported => "not known".to_owned(),
     };
+    let joined = joining.as_ref().filter(|_| error.is_none()).map(|joining| joining.seconds);
     RankRow {
         activity,
-        seconds: recent.and_then(CommunicatorStatus::outside),
-        latest: recent.and_then(latest),
+        seconds: joined.or_else(|| graph.latest_ended(node).map(|(_, past)| past.seconds)),
         ..blank(graph, node)
     }
 }
 
 /// Writes the table of a report.
 pub(super) fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    const HEAD: [&str; 6] = ["rank", "process", "in", "since", "waits for", "before"];
+    const HEAD: [&str; 6] = ["rank", "process", "call", "for", "waits for", "latest ended call"];
     let rows: Vec<[String; 6]> = report.ranks.iter().take(ROWS).map(cells).collect();
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -176,7 +178,7 @@ fn cells(row: &RankRow) -> [String; 6] {
     let process = if row.pid == 0 { "-".to_owned() } else { format!("{} on {}", row.pid, row.host) };
     let since = row.seconds.map_or_else(|| "-".to_owned(), seconds);
     let mut waits_for = match (&row.waits_for, &row.step) {
-        (Some(peer), Some(step)) => format!("{peer}: {step}"),
+        (Some(peer), Some(step)) => format!("{peer} ({step})"),
         (Some(peer), None) => peer.clone(),
         (None, Some(step)) => step.clone(),
         (None, None) => "-".to_owned(),
@@ -188,8 +190,12 @@ fn cells(row: &RankRow) -> [String; 6] {
         let state = if rail.is_up { "up" } else { "down" };
         waits_for.push_str(&format!("; rail {} to {}: {state}", rail.ours, rail.theirs));
     }
-    let arguments = row.call.as_ref().and_then(|call| call.split_once(" of "));
-    let arguments = arguments.map(|(_, arguments)| format!(" ({arguments})")).unwrap_or_default();
+    let arguments = row.call.as_ref().and_then(|call| call.split_once(" of ")).map(|(_, arguments)| {
+        // A message has named its other end.
+        let end = [" to ", " from "].iter().find_map(|before| arguments.find(before));
+        format!(" ({})", &arguments[..end.unwrap_or(arguments.len())])
+    });
+    let arguments = arguments.unwrap_or_default();
     let activity = row.activity.clone() + &arguments;
     let before = row.latest.clone().unwrap_or_else(|| "-".to_owned());
     [row.rank.clone(), process, activity, since, waits_for, before]

@@ -148,12 +148,13 @@ fn ring_without(size: usize, missing: &[usize]) -> Job {
 fn a_rank_that_computes_has_never_called() {
     let report = ring_without(4, &[2]).assert(
         KnotKind::NeverCalled,
-        "rank 2 never called all_reduce number 17: it computes outside tbccl since 8.2 s",
+        "rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier number 16",
     );
     assert_eq!(report.knot.processes, [(102, "a".to_owned())]);
     ring_without(5, &[2, 3]).assert(
         KnotKind::NeverCalled,
-        "rank 2 and rank 3 never called all_reduce number 17: rank 2 computes outside tbccl since 8.2 s",
+        "rank 2 and rank 3 never called all_reduce number 17: rank 2 has been outside tbccl for 8.2 s, after \
+         barrier number 16",
     );
 }
 
@@ -164,8 +165,8 @@ fn a_rank_that_is_in_a_call_of_another_communicator_has_never_called() {
     let job = ring_without(3, &[2]).split(9, &[2], 2).call_there(2, busy);
     job.assert(
         KnotKind::NeverCalled,
-        "rank 2 never called all_reduce number 17 of communicator 0: it is in barrier number 3 of \
-         communicator 1 since 4.0 s",
+        "rank 2 never called all_reduce number 17 of communicator 0: it has been in barrier number 3 of \
+         communicator 1 for 4.0 s",
     );
     // Rank 2 waits there for rank 0, which waits for rank 2.
     let job = Job::new(3).split(9, &[0, 2], 2);
@@ -174,7 +175,8 @@ fn a_rank_that_is_in_a_call_of_another_communicator_has_never_called() {
     job.call_there(2, collective("barrier", 3, 0, 4.0)).assert(
         KnotKind::Cycle,
         "rank 0 and rank 2 wait for each other: rank 0 in all_reduce number 17 of communicator 0 for rank 2, \
-         rank 2 in barrier number 3 of communicator 1 for rank 0",
+         rank 2 in barrier number 3 of communicator 1 for rank 0; all ranks must make the calls of these \
+         communicators in the same order",
     );
 }
 
@@ -184,7 +186,8 @@ fn the_last_of_several_ranks_that_wait_for_each_other_is_the_cause() {
     let job = ring_without(4, &[2, 3]).split(9, &[2, 3], 2).call_there(2, collective("barrier", 3, 1, 6.0));
     job.assert(
         KnotKind::NeverCalled,
-        "rank 3 never called barrier number 3 of communicator 1: it computes outside tbccl since 8.2 s",
+        "rank 3 never called barrier number 3 of communicator 1: it has been outside tbccl for 8.2 s, after \
+         barrier number 16 of communicator 0",
     );
 }
 
@@ -193,8 +196,8 @@ fn a_stopped_process_is_named_with_its_state() {
     let job = ring_without(4, &[1]).absent(1, Presence::Silent(ProcessState::Stopped));
     job.assert(
         KnotKind::Silent,
-        "rank 1 (process 101 on a) is stopped (state T in /proc); rank 0 waits for it in all_reduce number \
-         17, and 2 more ranks wait",
+        "rank 1 (process 101 on a) is stopped (state T; `kill -CONT 101` there continues it); rank 0 waits \
+         for it in all_reduce number 17, and 2 more ranks wait",
     );
     let job = ring_without(2, &[1]).absent(1, Presence::Silent(ProcessState::Unknown));
     job.assert(
@@ -204,7 +207,8 @@ fn a_stopped_process_is_named_with_its_state() {
     );
     Job::new(2).absent(1, Presence::Silent(ProcessState::Stopped)).assert(
         KnotKind::Silent,
-        "rank 1 (process 101 on a) is stopped (state T in /proc); no rank waits for it",
+        "rank 1 (process 101 on a) is stopped (state T; `kill -CONT 101` there continues it); no rank waits \
+         for it",
     );
 }
 
@@ -252,7 +256,8 @@ fn sends_in_a_circle_are_a_cycle() {
     job.assert(
         KnotKind::Cycle,
         "rank 0, rank 1 and rank 2 wait for each other: rank 0 in send number 1 to rank 1, rank 1 in \
-         send number 1 to rank 2, rank 2 in send number 1 to rank 0",
+         send number 1 to rank 2, rank 2 in send number 1 to rank 0; a send that is too large for the \
+         buffers waits for its receive",
     );
     let job = Job::new(2).call(0, message(Kind::Recv, 1, 9.0)).call(1, collective("barrier", 17, 0, 5.0));
     job.assert(
@@ -267,14 +272,14 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
     let job = Job::new(2).call(0, message(Kind::Recv, 1, 9.0));
     job.assert(
         KnotKind::NeverCalled,
-        "rank 1 does not send what rank 0 waits for in recv number 1 from rank 1: it computes outside tbccl \
-         since 8.2 s",
+        "rank 1 does not send what rank 0 waits for in recv number 1 from rank 1: it has been outside tbccl \
+         for 8.2 s, after barrier number 16",
     );
     let any = CallStatus { peer: None, name: "recv from any rank".into(), ..message(Kind::Recv, 0, 9.0) };
     let any = CallStatus { wait: any.wait.map(|wait| Wait { peer: None, ..wait }), ..any };
     Job::new(2).call(0, any).assert(
         KnotKind::AnySource,
-        "rank 0 waits in recv number 1 from any rank since 9.0 s, and no rank sends",
+        "rank 0 has waited in recv number 1 from any rank for 9.0 s, and no rank sends",
     );
 }
 
@@ -320,7 +325,7 @@ fn a_rank_at_work_in_the_call_is_named() {
 fn a_job_without_long_waits_has_no_knot() {
     Job::new(2).assert(
         KnotKind::NoWait,
-        "no rank waits for another one: rank 1 is outside tbccl for the longest time, 8.2 s",
+        "no rank waits for another one; rank 1 has been outside tbccl for the longest time, 8.2 s",
     );
     let job = Job::new(2).call(0, collective("all_reduce", 17, 1, 0.2));
     job.assert(KnotKind::NoWait, "no rank has waited for longer than 0.2 s: the job moves");
@@ -336,14 +341,14 @@ fn ranks_that_have_not_joined_are_named() {
     job.joining = vec![(0, split.clone()), (2, split)];
     job.assert(
         KnotKind::NotJoined,
-        "rank 0 and rank 2 wait for ranks to join split 3 of color 0, since 7.0 s; rank 1 computes outside \
-         tbccl since 8.2 s",
+        "rank 0 and rank 2 have waited for 7.0 s for other ranks to join split 3 of color 0; rank 1 has been \
+         outside tbccl for 8.2 s, after barrier number 16",
     );
     let job = Job { ranks: job.ranks, absent: Vec::new(), joining: vec![job.joining.remove(0)] };
     job.call(1, collective("all_reduce", 17, 0, 6.0)).assert(
         KnotKind::NeverCalled,
-        "rank 0 and rank 2 never called all_reduce number 17: rank 0 waits for ranks to join split 3 of \
-         color 0, since 7.0 s",
+        "rank 0 and rank 2 never called all_reduce number 17: rank 0 has waited for 7.0 s for other ranks \
+         to join split 3 of color 0",
     );
 }
 
@@ -352,6 +357,18 @@ fn a_rank_whose_communicator_has_failed_is_named() {
     let mut job = ring_without(2, &[1]);
     job.ranks[1][0].error = Some("no memory".into());
     job.assert(KnotKind::Failed, "a call has failed on rank 1: no memory");
+}
+
+#[test]
+fn a_rank_that_gets_no_answer_of_the_rendezvous_says_so() {
+    let members = [0, 1].map(|rank| (100 + rank, "a".to_owned())).to_vec();
+    let call = Some(collective("barrier", 5, 1, 2.0));
+    let world = CommunicatorStatus { members, call, ..communicator(WORLD, 0, 2, 5) };
+    let own = ProcessStatus { host: "a".into(), pid: 100, communicators: vec![world], joining: Vec::new() };
+    let report = Report::new(&[], &[own], 0.0);
+    let sentence = "the rendezvous does not answer, so nothing is known of rank 1 (process 101 on a); rank 0 \
+                    waits for it in barrier number 5";
+    assert_eq!((report.knot.kind, report.knot.sentence.as_str()), (KnotKind::Unknown, sentence), "{report}");
 }
 
 #[test]
@@ -365,7 +382,8 @@ fn ranks_that_are_threads_are_nodes_of_their_own() {
         joining: Vec::new(),
     };
     let report = Report::new(&[], &[own], 0.0);
-    let sentence = "rank 1 never called barrier number 5: it computes outside tbccl since 8.2 s";
+    let sentence =
+        "rank 1 never called barrier number 5: it has been outside tbccl for 8.2 s, after barrier number 4";
     assert_eq!(report.knot.sentence, sentence);
 }
 
@@ -380,7 +398,7 @@ fn the_table_has_a_row_for_each_rank_in_order() {
         assert!(line.starts_with(begin), "{text}");
     }
     assert!(lines[2].contains("all_reduce number 17 of communicator 0 (1024 f32)"), "{text}");
-    assert!(lines[2].contains("rank 1: step 1, for 8.0 s"), "{text}");
+    assert!(lines[2].contains("rank 1 (step 1), for 8.0 s"), "{text}");
     assert!(lines[3].contains("stopped (state T)"), "{text}");
     assert_eq!(lines.last().copied(), Some("communicator 1: split 9 of color 0, 2 ranks, tcp"), "{text}");
     let json = serde_json::to_value(job.report()).expect("JSON");
