@@ -1,5 +1,5 @@
-//! `tbccl why`, without a job. Reports of jobs are tested where jobs hang: in `tests/failure`, `tests/verbs` and
-//! `tests/launch`.
+//! `tbccl why`, without a job. Reports of jobs are tested where jobs hang: in `tests/failure`, `tests/verbs`
+//! and `tests/launch`.
 
 use support::tbccl;
 

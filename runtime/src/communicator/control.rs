@@ -9,7 +9,7 @@
 //! shared memory it also raises the job's failure at once, so that peers see it even if no call is in
 //! progress here.
 
-use super::{Communicator, Identifier, status::WaitCell};
+use super::{Communicator, Identifier, wait_cell::WaitCell};
 use crate::{
     agreement::{Agreement, Failure},
     call::CallRecord,

@@ -35,6 +35,7 @@ mod scale;
 mod scaling;
 mod status;
 mod typed;
+mod wait_cell;
 mod watch;
 
 pub use buffer::Buffer;

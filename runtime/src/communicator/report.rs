@@ -25,7 +25,7 @@ pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Result of a request for a report.
 #[derive(Debug)]
 pub(super) enum Reported {
-    /// What the ranks do.
+    /// Activities of all ranks, and the knot.
     Report(Box<Report>),
     /// Another rank reports.
     Elsewhere,

@@ -1,7 +1,7 @@
 //! The status of this process, for reports of a hang: read by any thread while others make calls.
 //!
 //! The flight recorder and this rank's board have the calls. The wait of a call in progress is more than they
-//! hold, so the thread that makes the call publishes it on request ([`WaitCell`]): within some milliseconds,
+//! hold, so the thread that makes the call publishes it on request (`wait_cell`): within some milliseconds,
 //! since a call that waits looks at its requests, and a call that moves does so between two steps. A call
 //! that publishes nothing is at work in a step.
 
@@ -9,11 +9,10 @@ use super::{control::Control, live};
 use crate::{
     call::{CallKind, CallRecord},
     recorder::{Outcome, Recorded},
-    sync::locked,
     why::{CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, ProcessStatus, RailStatus, Wait},
 };
 use std::{
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use topology::Rank;
@@ -33,59 +32,6 @@ const NAMED_BY_ALL: usize = 32;
 
 /// Maximum length of an error message in a status.
 const MAX_ERROR_BYTES: usize = 400;
-
-/// The wait of the call in progress, published on request.
-#[derive(Debug, Default)]
-pub(super) struct WaitCell {
-    published: Mutex<Published>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Published {
-    /// Number of publications.
-    count: u64,
-    /// The latest one.
-    wait: Option<Wait>,
-    /// Whether it holds until it is released: the thread that makes the call is about to ask others.
-    holds: bool,
-}
-
-impl WaitCell {
-    /// Publishes the wait; `None` for a call that moves.
-    pub(super) fn publish(&self, wait: Option<Wait>) {
-        let mut published = locked(&self.published);
-        *published = Published { count: published.count + 1, wait, holds: false };
-        self.changed.notify_all();
-    }
-
-    /// Publishes a wait that holds until it is released.
-    pub(super) fn hold(&self, wait: Option<Wait>) {
-        self.publish(wait);
-        locked(&self.published).holds = true;
-    }
-
-    /// Ends the time for which a wait holds. The call publishes again on request.
-    pub(super) fn release(&self) {
-        locked(&self.published).holds = false;
-    }
-
-    /// Returns the number of publications so far.
-    pub(super) fn count(&self) -> u64 {
-        locked(&self.published).count
-    }
-
-    /// Returns the wait that is published after the first `count` ones and before the deadline, if any is.
-    pub(super) fn after(&self, count: u64, deadline: Instant) -> Option<Wait> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let is_old = |published: &mut Published| published.count == count && !published.holds;
-        let (mut published, _) = self
-            .changed
-            .wait_timeout_while(locked(&self.published), left, is_old)
-            .unwrap_or_else(PoisonError::into_inner);
-        if is_old(&mut published) { None } else { published.wait.clone() }
-    }
-}
 
 /// Returns the rails of a driver for a status.
 pub(super) fn rails_of(rails: Vec<RailInfo>) -> Vec<RailStatus> {

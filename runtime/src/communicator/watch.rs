@@ -385,8 +385,8 @@ impl CallWatch<'_> {
         Err(Error::Timeout { place: Box::new(self.place(waiting)), peers })
     }
 
-    /// Returns the knot, and the latest known activity of the others where the boards know more of it than the
-    /// report: mirrors lag behind ranks that have answered.
+    /// Returns the knot, and the latest known activity of the others where the boards know more of it than
+    /// the report: mirrors lag behind ranks that have answered.
     fn peers_in(&self, knot: &Knot) -> String {
         let is_silent = matches!(knot.kind, KnotKind::Silent | KnotKind::Unknown);
         match self.peers.agreement.is_mapped() || is_silent {

@@ -10,19 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Presence of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum NodePresence {
-    /// Its status is known.
+    /// The status is known.
     Answered,
-    /// It did not answer; the state of its process.
+    /// No answer; the state of the process.
     Silent(ProcessState),
-    /// It has closed its communicator.
+    /// The rank has closed its communicator.
     Left,
-    /// Its process has ended, in this way.
+    /// The process has ended, in this way.
     Died(String),
-    /// It has joined, and waits for other ranks to join.
+    /// The rank has joined, and waits for other ranks to join.
     Starting,
-    /// It has not joined.
+    /// The rank has not joined.
     NotJoined,
-    /// It is named by another rank, and the rendezvous has not told of it.
+    /// Another rank names it, and the rendezvous has not told of it.
     NotReported,
 }
 

@@ -174,6 +174,12 @@ fn no_wait(graph: &Graph, longest: f64) -> Knot {
     if let Some(sentence) = joining(graph) {
         return Knot::new(graph, KnotKind::NotJoined, &[], sentence);
     }
+    let working = (0..graph.nodes.len()).filter(|node| graph.calls_of(*node).next().is_some()).count();
+    if working > 0 {
+        let ranks = if working == 1 { "1 rank is" } else { &format!("{working} ranks are") };
+        let sentence = format!("no rank waits for another one; {ranks} at work in calls");
+        return Knot::new(graph, KnotKind::NoWait, &[], sentence);
+    }
     let outside = |node: usize| idle_time(graph, node).map(|time| (time, node));
     let longest = (0..graph.nodes.len()).filter_map(outside).max_by(|a, b| a.0.total_cmp(&b.0));
     let sentence = match longest {
@@ -361,7 +367,7 @@ fn activity(graph: &Graph, node: usize) -> String {
             let name = past_name(graph, communicator, call);
             format!("has been outside tbccl for {}, after {name}", seconds(call.seconds))
         }
-        None => "has not made a call yet".to_owned(),
+        None => "has made no call yet".to_owned(),
     }
 }
 

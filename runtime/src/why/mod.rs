@@ -31,7 +31,7 @@ use graph::Graph;
 use serde::Serialize;
 use std::fmt;
 
-/// What the ranks of a job do, and the knot. Its text is the sentence, and a table of the ranks.
+/// Activities of the ranks of a job, and the knot. Its text is the sentence, and a table of the ranks.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The cause of the hang.

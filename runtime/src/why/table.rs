@@ -12,6 +12,9 @@ use std::fmt;
 /// Maximum number of rows in a text.
 const ROWS: usize = 256;
 
+/// Maximum number of characters of an activity in a text.
+const MAX_ACTIVITY: usize = 100;
+
 /// A communicator of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CommunicatorRow {
@@ -196,7 +199,15 @@ fn cells(row: &RankRow) -> [String; 6] {
         format!(" ({})", &arguments[..end.unwrap_or(arguments.len())])
     });
     let arguments = arguments.unwrap_or_default();
-    let activity = row.activity.clone() + &arguments;
+    let activity = shortened(row.activity.clone() + &arguments);
     let before = row.latest.clone().unwrap_or_else(|| "-".to_owned());
     [row.rank.clone(), process, activity, since, waits_for, before]
+}
+
+/// Shortens a text, such as an error message, so that a table stays readable.
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(MAX_ACTIVITY) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
 }

@@ -148,7 +148,8 @@ fn ring_without(size: usize, missing: &[usize]) -> Job {
 fn a_rank_that_computes_has_never_called() {
     let report = ring_without(4, &[2]).assert(
         KnotKind::NeverCalled,
-        "rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier number 16",
+        "rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier \
+         number 16",
     );
     assert_eq!(report.knot.processes, [(102, "a".to_owned())]);
     ring_without(5, &[2, 3]).assert(
@@ -327,6 +328,9 @@ fn a_job_without_long_waits_has_no_knot() {
         KnotKind::NoWait,
         "no rank waits for another one; rank 1 has been outside tbccl for the longest time, 8.2 s",
     );
+    let busy = CallStatus { wait: None, ..collective("all_reduce", 17, None, 9.0) };
+    let job = Job::new(2).call(0, busy);
+    job.assert(KnotKind::NoWait, "no rank waits for another one; 1 rank is at work in calls");
     let job = Job::new(2).call(0, collective("all_reduce", 17, 1, 0.2));
     job.assert(KnotKind::NoWait, "no rank has waited for longer than 0.2 s: the job moves");
 }

@@ -1,18 +1,27 @@
 //! Tests of snapshots: complete ones, silent ranks of this host and of others, claims, and departures.
 
 use super::*;
-use crate::{
-    tests::hello,
-    wire::{FromRank, decode, split_frame},
-};
+use crate::wire::{FromRank, Hello, decode, split_frame};
+
+/// Returns the hello of a rank with process id 1000 + rank.
+fn hello(rank: u32, size: u32, host: &str) -> Hello {
+    let member = Member {
+        rank,
+        pid: 1000 + rank,
+        host: host.to_owned(),
+        probe_address: 0,
+        probe_value: 0,
+        reconnect_addresses: String::new(),
+        hosts_rendezvous: false,
+    };
+    Hello { timeout_ms: 60_000, peer_timeout_ms: 1400, ..Hello::new(size, member) }
+}
 
 /// Returns a job of ranks on these hosts that have started, and the time.
 fn started(hosts: &[&str]) -> (Job, Instant) {
     let (mut job, now) = (Job::new(hosts.len() as u32), Instant::now());
     for (rank, host) in (0..).zip(hosts) {
-        let mut hello = hello(rank, hosts.len() as u32, 60_000);
-        (hello.member.pid, hello.member.host) = (1000 + rank, (*host).to_owned());
-        job.admit(hello, None, now).expect("a rank of the job");
+        job.admit(hello(rank, hosts.len() as u32, host), None, now).expect("a rank of the job");
     }
     for rank in 0..hosts.len() as u32 {
         job.handle(rank, FromRank::Probed { obstacle: None }, Vec::new(), now).expect("its turn");
@@ -165,7 +174,7 @@ fn a_rank_that_leaves_or_dies_meanwhile_is_not_awaited() {
 #[test]
 fn a_job_that_has_not_started_is_described_at_once() {
     let (mut job, now) = (Job::new(2), Instant::now());
-    job.admit(hello(1, 2, 60_000), None, now).expect("a rank of the job");
+    job.admit(hello(1, 2, ""), None, now).expect("a rank of the job");
     job.take_outgoing();
     job.request_snapshot(Requester::Rank(1), false, now);
     assert_eq!(snapshot_for(&mut job, 1), Some(vec![Presence::NotJoined, Presence::Starting]));
