@@ -11,9 +11,8 @@ RANKS ?= 2 4
 # The software RDMA device builds only on Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
-.PHONY: help bench simulation agreement test test-rust test-python model model-deep fuzz check-deep lint
-.PHONY: build wheel
-.PHONY: install tools test-tools
+.PHONY: help bench simulation agreement test test-rust test-python model model-deep fuzz endurance
+.PHONY: check-deep lint build wheel install tools test-tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -58,7 +57,15 @@ model-deep: ## Check rings, boards, locks and handles under all interleavings, a
 fuzz: ## Feed parsers of outside bytes with inputs that reach new code
 	tools/fuzz $(FUZZ)
 
-check-deep: model-deep fuzz ## Run the checks that take too long for `make test`
+endurance: ## Run the tests that `make test` ignores because they take minutes
+	$(CARGO) test --workspace $(SKIP) --no-fail-fast -- --ignored --nocapture
+
+# Runs each part even if one before it failed, as `test` does.
+check-deep: ## Run the checks that take too long for `make test`
+	@failed=; for part in model-deep fuzz endurance; do \
+	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "make check-deep: failed:$$failed" >&2; exit 1; fi
 
 lint: test-tools ## Check format, lints and documentation
 	$(CARGO) fmt --all --check

@@ -1,7 +1,7 @@
 """The communicator: one rank of a group of ranks.
 
-The collectives are in `_collectives`, the messages in `_messages`, and the extension module's calls by
-address in `_native`.
+The collectives are in `_collectives` and `_vector_collectives`, the messages in `_messages`, and the
+extension module's calls by address in `_native`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tbccl._elements import dtype_number
 from tbccl._errors import InvalidArgumentError
 from tbccl._group import Group
 from tbccl._messages import Messages
+from tbccl._vector_collectives import VectorCollectives
 
 
 def _option_strings(options: Mapping[str, object] | None) -> dict[str, str] | None:
@@ -23,7 +24,7 @@ def _option_strings(options: Mapping[str, object] | None) -> dict[str, str] | No
     return None if options is None else {name: str(value) for name, value in options.items()}
 
 
-class Communicator(_native.Communicator, Collectives, Messages):
+class Communicator(_native.Communicator, Collectives, VectorCollectives, Messages):
     """One rank of a group of ranks that make the same calls in the same order, as ncclComm_t is.
 
     `tbccl.init` and `Communicator.from_unique_id` make communicators. Used as a context manager, the

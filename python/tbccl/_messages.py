@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, TypeVar
 
 from tbccl import _calls
@@ -31,7 +32,8 @@ class Messages:
             timeout: Seconds to wait at most; None: until it is done or fails.
 
         Raises:
-            InvalidArgumentError: `to` or `tag` is out of range, or the array is not contiguous.
+            InvalidArgumentError: `to` or `tag` is out of range, the array is not contiguous, or 65,536
+                messages to the rank wait for their receives.
             UsageError: The communicator was made with `mail=False`.
             TimeoutError: The message was not sent within `timeout`. The send goes on.
             PeerDiedError: The process of the receiver ended.
@@ -110,16 +112,33 @@ class Messages:
             source: Rank that sends the message to receive; None: any rank.
             tag: Tag of the message that is sent.
             recv_tag: Tag of the message to receive; None: any tag.
-            timeout: Seconds to wait at most for each of the two; None: until they are done or fail.
+            timeout: Seconds to wait at most for both; None: until they are done or fail.
 
         Returns:
             `out`.
 
         Raises:
-            Error: As in `send` and `recv`.
+            Error: As in `send` and `recv`. The first of the two that fails ends the call.
         """
         received = self.recv_async(out, source, recv_tag)
-        sent = self.send_async(data, to, tag)
-        received.result(timeout)
-        sent.result(timeout)
+        _wait_for_all([received, self.send_async(data, to, tag)], timeout)
         return out
+
+
+#: Seconds that a wait looks at one message before it looks at the next one.
+_TURN_SECONDS = 0.02
+
+
+def _wait_for_all(messages: list[Work[Any]], timeout: float | None) -> None:
+    """Waits until messages are done, and raises the first error of any of them.
+
+    Each message in turn, since the peer of one may fail while another peer takes its time.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while len(messages) > 1:
+        left = _TURN_SECONDS if deadline is None else deadline - time.monotonic()
+        messages = [message for message in messages if not message.wait(max(0.0, min(left, _TURN_SECONDS)))]
+        if left <= 0:
+            break
+    for message in messages:
+        message.result(None if deadline is None else max(0.0, deadline - time.monotonic()))

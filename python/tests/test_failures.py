@@ -25,6 +25,12 @@ def test_a_killed_rank_ends_a_job_that_does_not_go_on_without_it() -> None:
     assert status != 0 and "was killed by SIGKILL" in output, output
 
 
+@pytest.mark.parametrize("transport", [SHM, TCP], ids=lambda transport: transport.name)
+def test_an_error_of_the_send_ends_a_sendrecv_whose_receive_takes_its_time(transport: Transport) -> None:
+    survived, output = count_survivors(transport, 3, "send_of_sendrecv")
+    assert survived == 1, output
+
+
 def test_ranks_that_call_different_things_are_told() -> None:
     survived, output = count_survivors(SHM, 2, "mismatch")
     assert survived == 2, output

@@ -35,8 +35,8 @@ pub use collectives::{
     Overlap, ReduceOp, VectorCounts, parse_bytes,
 };
 pub use communicator::{
-    Buffer, CallByAddress, CallOptions, Communicator, Group, Operation, RawAllReduce, RawCall,
-    RegisteredSlice, Registration, Scale, Stats, record_on_signal,
+    Buffer, CallByAddress, CallOptions, Communicator, Group, Operation, RawAllReduce, RawCall, RegisteredVec,
+    Registration, Scale, Stats, record_on_signal,
 };
 pub use config::{
     Config, ConfigOption, IDENTITY, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions,

@@ -1,6 +1,6 @@
 //! The role of a measuring command's process: launcher of the ranks, or one of them.
 
-use super::{CommandError, WRONG};
+use super::{CommandError, WRONG, run};
 use crate::launch::{LaunchSpec, launch};
 use bootstrap::{Secret, Server, ServerSpec};
 use std::{ffi::OsString, process::ExitCode};
@@ -47,15 +47,14 @@ impl Role {
 
 /// Starts this command once per rank with `--worker` added, so that every rank reads the same arguments.
 pub(crate) fn start_ranks(name: &'static str, ranks: u32, config: &Config) -> Result<ExitCode, CommandError> {
-    let program = std::env::current_exe()
-        .map_err(|why| CommandError::new(format_args!("the path of this program can't be found: {why}")))?;
+    let program = run::this_program()?;
     let mut typed = std::env::args_os().skip(1);
     let command = typed.next().into_iter().chain([OsString::from("--worker")]);
     let spec = LaunchSpec {
         args: command.chain(typed).collect(),
         name,
         reported_statuses: &[WRONG, CommandError::STATUS],
-        ..LaunchSpec::new(ranks, program)
+        ..LaunchSpec::new(ranks, program.clone(), program)
     };
     if config.transport.name() == "shm" {
         Communicator::preflight(ranks, config).map_err(CommandError::new)?;

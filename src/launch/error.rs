@@ -45,8 +45,9 @@ pub enum LaunchError {
     },
     /// An agent, or the ssh that reaches it, can't be started.
     #[error(
-        "host {host}: can't run `{}`: {source}; install it, or name another with --ssh",
-        .program.display()
+        "host {host}: can't run `{}`: {source}{}",
+        .program.display(),
+        agent_remedy(.source)
     )]
     Agent {
         /// The host.
@@ -87,6 +88,13 @@ impl LaunchError {
     /// Returns a function that wraps a system error together with the failed operation.
     pub(super) fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> LaunchError {
         move |source| LaunchError::System { what, source: source.into() }
+    }
+}
+
+fn agent_remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => "; install it, or name another with --ssh",
+        _ => spawn::remedy(source),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Frames between the launcher and its agents, over each agent's stdin and stdout.
+//! Frames between the launcher and its agents, over each agent's stdin and stdout, or a socket on this host.
 //!
 //! ```text
 //! agent -> launcher   the line GREETING, then Hello (version, address by which ssh came from the launcher)
@@ -14,13 +14,13 @@
 //! A frame consists of two little-endian u32 lengths, a JSON text, and raw bytes. Output of a login shell
 //! before the greeting is ignored.
 
-use super::Ended;
+use super::{Ended, processes::JobMark};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{ffi::OsString, path::PathBuf};
 use topology::Bind;
 
 /// Version of the frame protocol.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// Version of this program; it must be equal on all hosts.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -69,6 +69,10 @@ pub(super) struct Prepare {
     pub(super) files: Vec<(String, String)>,
     /// Binding of ranks to cores.
     pub(super) bind: BindName,
+    /// Whether the ranks have the agent's stdin, stdout and stderr.
+    pub(super) inherits: bool,
+    /// The mark of the job's processes.
+    pub(super) mark: JobMark,
     /// Milliseconds between SIGTERM and SIGKILL.
     pub(super) grace_ms: u64,
 }
@@ -230,6 +234,8 @@ mod tests {
             cwd: Some("/".into()),
             files: vec![("F".into(), "text".into())],
             bind: BindName::Numa,
+            inherits: false,
+            mark: JobMark::new(),
             grace_ms: 7,
         };
         let frames = [ToAgent::Prepare(Box::new(prepare)), ToAgent::Stdin { rank: 1 }, ToAgent::Alive];

@@ -77,7 +77,17 @@ fn use_frame(frame: &FromAgent, tail: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::feed;
+    use super::{FromAgent, ToAgent, decode, feed};
+
+    #[test]
+    fn both_ends_understand_their_samples_to_the_last_frame() {
+        let sample = |name: &str| {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/launcher_frames");
+            std::fs::read(format!("{folder}/{name}")).expect("a sample")
+        };
+        assert_eq!(decode::<ToAgent>(&sample("a_launcher")[1..], 1 << 16, false).len(), 5);
+        assert!(decode::<FromAgent>(&sample("an_agent")[1..], 1 << 16, true).len() > 3);
+    }
 
     #[test]
     fn inputs_that_fuzzing_has_found_are_replayed() {

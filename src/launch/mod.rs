@@ -3,33 +3,36 @@
 //! [`launch`] starts one process per rank, passes each its identity in its environment, forwards signals, and
 //! returns when all have ended. Its [`Outcome`] carries the exit status for a shell.
 //!
-//! Ranks are either direct children that write to this process's stdout and stderr ([`Placement::Local`]), or
-//! run on hosts with one agent each ([`Placement::Hosts`], [`agent`]); this host may be one of them. The
-//! launcher reaches the agents by ssh, and they forward output line by line.
+//! On each host the ranks run under an [`agent`]. The launcher reaches those of other hosts by ssh. Agents
+//! forward output line by line, or, on this host, leave the launcher's stdout and stderr to the ranks
+//! ([`Output::Inherited`]).
 //!
 //! | module | purpose |
 //! |---|---|
 //! | [`agent`] | runs on each host: starts and ends the ranks there |
 //! | `ended` | the way a process ended |
+//! | `ending` | the end of all processes of a job |
 //! | `environment` | environment variables of a rank |
 //! | `error` | errors of starting a job |
 //! | `frame` | frames between the launcher and the agents |
 //! | `harness` | in tests and fuzzing: arbitrary bytes for both ends of a connection |
-//! | `hosts` | ranks on several hosts |
+//! | `hosts` | ranks on all hosts |
 //! | `lines` | splits output into tagged lines |
-//! | `local_ranks` | ranks as direct children |
 //! | `machine` | cores and binding |
+//! | `processes` | finds the processes of a job |
 //! | `program` | search for the program |
-//! | `rank_set` | the ranks as the supervisor sees them |
 //! | `ranks` | process groups of this host |
 //! | `signals` | waiting for signals |
 //! | `sink` | destination of the ranks' output |
-//! | `spawn` | starting one process |
+//! | `spawn` | starting processes |
 //! | `supervisor` | the phases of a job |
 //!
-//! Invariants: when `launch` returns, fails or panics, no process of a rank's process group is alive on any
-//! reachable host, and no file was created that was not requested. A rank's process id is not returned to the
-//! system while its group may still be signalled, so a signal never reaches a foreign process.
+//! Invariants: when `launch` returns, fails or panics, no process that descends from a rank is alive on any
+//! reachable host, and no file was created that was not requested. On Linux this holds of processes in other
+//! sessions and of daemons, and if the launcher, an agent, or the agent's keeper is killed or an agent is
+//! stopped; `ending` and [`agent`] have the details. A signal never reaches a foreign process: a rank's
+//! process id is not returned to the system while its group may still be signalled, and other processes are
+//! signalled by descriptors.
 //!
 //! One thread makes all decisions. It sleeps in `poll` until a signal arrives (`SIGCHLD` among them), a host
 //! sends a message, or a deadline passes.
@@ -38,6 +41,7 @@
 
 pub mod agent;
 mod ended;
+mod ending;
 mod environment;
 mod error;
 mod frame;
@@ -45,10 +49,9 @@ mod frame;
 pub mod harness;
 mod hosts;
 mod lines;
-mod local_ranks;
 mod machine;
+mod processes;
 mod program;
-mod rank_set;
 mod ranks;
 mod signals;
 mod sink;
@@ -88,8 +91,8 @@ pub struct LaunchSpec {
     pub cwd: Option<PathBuf>,
     /// Binding of ranks to cores.
     pub bind: Bind,
-    /// Placement of the ranks.
-    pub placement: Placement,
+    /// Hosts of the ranks.
+    pub hosts: Hosts,
     /// Time limit of the whole job.
     pub timeout: Option<Duration>,
     /// Effect of a rank's failure on the others.
@@ -113,16 +116,6 @@ pub enum OnFailure {
     /// The others continue and may do without the failed rank ([`tbccl::Communicator::shrink`]). The job has
     /// failed only if no rank succeeds.
     Continue,
-}
-
-/// Placement of the ranks.
-#[derive(Clone, Debug, Default)]
-pub enum Placement {
-    /// Children of this process, with its stdout and stderr; rank 0 has its stdin.
-    #[default]
-    Local,
-    /// Processes on hosts, under one agent each.
-    Hosts(Hosts),
 }
 
 /// The hosts of a job, and how they are reached.
@@ -166,6 +159,12 @@ impl HostSpec {
 }
 
 impl Hosts {
+    /// Creates a plan of this host alone, whose ranks have the launcher's stdin, stdout and stderr.
+    pub fn here(ranks: u32, agent: impl Into<PathBuf>) -> Hosts {
+        let host_of = vec![0; ranks as usize];
+        Hosts { output: Output::Inherited, ..Hosts::new(vec![HostSpec::new("localhost")], host_of, agent) }
+    }
+
     /// Creates a plan that reaches hosts by `ssh`; `agent` is the path of this program.
     pub fn new(hosts: Vec<HostSpec>, host_of: Vec<usize>, agent: impl Into<PathBuf>) -> Hosts {
         Hosts {
@@ -181,9 +180,12 @@ impl Hosts {
     }
 }
 
-/// Destination of the output of ranks under agents.
+/// Destination of the output of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
+    /// Ranks have the launcher's stdout and stderr, and rank 0 its stdin unless that is a terminal. For ranks
+    /// of this host only.
+    Inherited,
     /// Whole lines on the launcher's stdout and stderr.
     Lines {
         /// Whether `[rank]` or `[rank:err]` precedes each line.
@@ -224,8 +226,9 @@ impl Default for Stdin {
 }
 
 impl LaunchSpec {
-    /// Creates a spec for `ranks` processes of `program`, without arguments and with default time limits.
-    pub fn new(ranks: u32, program: impl Into<OsString>) -> LaunchSpec {
+    /// Creates a spec for `ranks` processes of `program` on this host, without arguments and with default
+    /// time limits. `agent` is the path of this program.
+    pub fn new(ranks: u32, program: impl Into<OsString>, agent: impl Into<PathBuf>) -> LaunchSpec {
         LaunchSpec {
             ranks,
             program: program.into(),
@@ -234,7 +237,7 @@ impl LaunchSpec {
             rank_env: Vec::new(),
             cwd: None,
             bind: Bind::None,
-            placement: Placement::Local,
+            hosts: Hosts::here(ranks, agent),
             timeout: None,
             on_failure: OnFailure::EndAll,
             drain: Duration::from_secs(1),
@@ -308,7 +311,7 @@ pub struct Failure {
     pub pid: u32,
     /// The way the process ended.
     pub how: Ended,
-    /// Its host, if it ran under an agent.
+    /// Its host, if the job has ranks on other hosts.
     pub host: Option<String>,
 }
 

@@ -1,18 +1,12 @@
 //! The process groups of a job's ranks on this host.
 //!
 //! Each rank leads a process group. Signals go to the group, so that the children of a wrapper script receive
-//! them too. An ended leader is left unreaped until [`Ranks::sweep`]; its process id, which is also the
-//! group's, therefore cannot be reused.
+//! them too. An ended leader is left unreaped while its group may be signalled; its process id, which is also
+//! the group's, therefore cannot be reused.
 
-use super::{Ended, spawn::pid_of};
-use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, test_kill_process_group, waitid,
-};
-use std::{
-    process::Child,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use super::{Ended, processes, spawn::pid_of};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, waitid};
+use std::process::Child;
 
 /// One rank's process group.
 #[derive(Debug)]
@@ -26,11 +20,6 @@ pub(super) struct RankProcess {
 }
 
 impl RankProcess {
-    /// The process id.
-    pub(super) fn pid(&self) -> u32 {
-        self.pid.as_raw_pid().unsigned_abs()
-    }
-
     /// Signals the whole group. An empty group is no error.
     fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.pid, signal);
@@ -45,12 +34,6 @@ impl RankProcess {
         }
         None
     }
-
-    /// Reaps the leader, and orphans of the group that have become children of this process.
-    fn reap(&self) {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        while matches!(waitid(WaitId::Pgid(Some(self.pid)), options), Ok(Some(_))) {}
-    }
 }
 
 fn exit_of(status: &WaitIdStatus) -> Option<Ended> {
@@ -58,20 +41,14 @@ fn exit_of(status: &WaitIdStatus) -> Option<Ended> {
     exited.or_else(|| status.terminating_signal().map(Ended::Signaled))
 }
 
-/// All started ranks. Dropping it kills those still running.
+/// All started ranks.
 #[derive(Debug, Default)]
 pub(super) struct Ranks {
-    /// Process groups in rank order; empty once all groups are gone.
+    /// Process groups in rank order.
     processes: Vec<RankProcess>,
 }
 
 impl Ranks {
-    /// Interval of checks whether a group is gone; the system does not report the end of processes that are
-    /// no children.
-    const POLL_INTERVAL: Duration = Duration::from_millis(5);
-    /// Time that a killed process may take to disappear.
-    const KILL_WAIT: Duration = Duration::from_secs(2);
-
     /// Adds a process that leads its own group.
     pub(super) fn add(&mut self, rank: u32, child: &Child) {
         self.processes.push(RankProcess { rank, pid: pid_of(child), ended: None });
@@ -80,11 +57,6 @@ impl Ranks {
     /// Returns the ranks that have ended since the last call.
     pub(super) fn newly_ended(&mut self) -> Vec<(&RankProcess, Ended)> {
         self.processes.iter_mut().filter_map(|p| p.newly_ended().map(|exit_of| (&*p, exit_of))).collect()
-    }
-
-    /// Returns the running ranks.
-    pub(super) fn running(&self) -> impl Iterator<Item = &RankProcess> {
-        self.processes.iter().filter(|p| p.ended.is_none())
     }
 
     /// Signals every group, including those whose leader has ended.
@@ -98,39 +70,9 @@ impl Ranks {
         }
     }
 
-    /// Ends the processes that remain in the groups after all leaders have ended.
-    pub(super) fn sweep(mut self, grace: Duration) {
-        for (signal, wait) in [(Signal::TERM, grace), (Signal::KILL, Ranks::KILL_WAIT)] {
-            if self.reap_and_check() {
-                return;
-            }
-            self.signal(signal);
-            self.wait_until_gone(wait);
-        }
-    }
-
-    /// Reaps ended processes and removes empty groups; returns whether none is left.
-    fn reap_and_check(&mut self) -> bool {
-        self.processes.retain(|p| {
-            p.reap();
-            test_kill_process_group(p.pid).is_ok()
-        });
-        self.processes.is_empty()
-    }
-
-    fn wait_until_gone(&mut self, limit: Duration) {
-        let until = Instant::now() + limit;
-        while !self.reap_and_check() && Instant::now() < until {
-            sleep(Ranks::POLL_INTERVAL);
-        }
-    }
-}
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        if !self.processes.is_empty() {
-            self.signal(Signal::KILL);
-            self.wait_until_gone(Ranks::KILL_WAIT);
-        }
+    /// Reaps ended processes that are no leaders: orphans of the groups, which this process has adopted.
+    pub(super) fn reap_orphans(&self) {
+        let leaders: Vec<Pid> = self.processes.iter().map(|process| process.pid).collect();
+        processes::reap_adopted(&leaders);
     }
 }

@@ -22,6 +22,8 @@ const FORWARDED: [i32; 5] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
 #[derive(Debug)]
 pub(super) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
+    /// Whether `SIGCHLD` has arrived since the last query.
+    child_ended: bool,
 }
 
 impl Signals {
@@ -31,7 +33,7 @@ impl Signals {
         let delivery = UnixStream::pair()
             .and_then(|(read, write)| SignalDelivery::with_pipe(read, write, SignalOnly, signals))
             .map_err(LaunchError::system("catch signals"))?;
-        Ok(Signals { delivery })
+        Ok(Signals { delivery, child_ended: false })
     }
 
     /// Returns a descriptor that is readable when a signal has arrived.
@@ -41,7 +43,15 @@ impl Signals {
 
     /// Returns the signals other than `SIGCHLD` that have arrived, each once.
     pub(super) fn arrived(&mut self) -> Vec<i32> {
-        self.delivery.pending().filter(|signal| *signal != SIGCHLD).collect()
+        let (children, others) =
+            self.delivery.pending().partition::<Vec<i32>, _>(|signal| *signal == SIGCHLD);
+        self.child_ended |= !children.is_empty();
+        others
+    }
+
+    /// Whether a child has ended since the last call, as far as [`Signals::arrived`] has seen.
+    pub(super) fn take_child_ended(&mut self) -> bool {
+        std::mem::take(&mut self.child_ended)
     }
 
     /// Sleeps until a signal arrives, `other` is readable or closed, or the time is `until`. Returns the

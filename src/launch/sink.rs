@@ -20,6 +20,8 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Sink {
     output: Output,
+    /// Number of ranks of the job.
+    ranks: u32,
     lines: HashMap<(u32, Stream), Lines>,
     /// The file of each stream; empty when lines go to stdout and stderr.
     files: HashMap<(u32, Stream), (PathBuf, File)>,
@@ -51,10 +53,15 @@ impl Sink {
                 }
             }
         }
-        Ok(Sink { output: output.clone(), lines: HashMap::new(), files, broken: false })
+        Ok(Sink { output: output.clone(), ranks, lines: HashMap::new(), files, broken: false })
     }
 
-    /// Accepts output of a rank, and writes its complete lines.
+    /// Returns whether the job has a rank, of which output is accepted.
+    pub(super) fn has_rank(&self, rank: u32) -> bool {
+        rank < self.ranks
+    }
+
+    /// Accepts output of a rank of the job, and writes its complete lines.
     pub(super) fn push(&mut self, rank: u32, stream: Stream, bytes: &[u8]) -> Result<(), OutputError> {
         let mut out = Vec::with_capacity(bytes.len() + 16);
         let output = &self.output;
@@ -106,6 +113,8 @@ fn new_lines(output: &Output, rank: u32, stream: Stream) -> Lines {
     let (tagged, stamped) = match output {
         Output::Lines { tagged, stamped } => (*tagged, *stamped),
         Output::Files { stamped, .. } => (false, *stamped),
+        // The ranks write themselves.
+        Output::Inherited => (false, false),
     };
     let tag = match (tagged, stream) {
         (false, _) => String::new(),

@@ -1,12 +1,10 @@
 //! The phases of a job: running, draining, terminating, killed.
 //!
-//! The supervisor decides when ranks are ended. A [`RankSet`] knows where they run.
+//! The supervisor decides when ranks are ended. [`HostRanks`] knows where they run.
 
 use super::{
-    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Placement, Rendezvous,
-    hosts::RemoteRanks,
-    local_ranks::LocalRanks,
-    rank_set::{Member, RankSet},
+    Ended, Failure, LaunchError, LaunchSpec, OnFailure, Outcome, Rendezvous,
+    hosts::{HostRanks, Member},
     signals::Signals,
     sink::OutputError,
 };
@@ -30,44 +28,26 @@ enum Phase {
     Killed(Instant),
 }
 
-/// Runs a job from its start to its end.
+/// Runs a job from its start until none of its processes is left.
 pub(super) fn run(spec: &LaunchSpec, rendezvous: &dyn Rendezvous) -> Result<Outcome, LaunchError> {
     let started = Instant::now();
     let mut signals = Signals::catch()?;
-    match &spec.placement {
-        Placement::Local => {
-            watch(spec, rendezvous, LocalRanks::start(spec, rendezvous)?, &mut signals, started)
-        }
-        Placement::Hosts(plan) => {
-            let ranks = RemoteRanks::start(spec, plan, rendezvous, &mut signals)?;
-            watch(spec, rendezvous, ranks, &mut signals, started)
-        }
-    }
-}
-
-/// Supervises ranks until none of their processes is left.
-fn watch(
-    spec: &LaunchSpec,
-    rendezvous: &dyn Rendezvous,
-    ranks: impl RankSet,
-    signals: &mut Signals,
-    started: Instant,
-) -> Result<Outcome, LaunchError> {
+    let ranks = HostRanks::start(spec, rendezvous, &mut signals)?;
     let deadline = spec.timeout.and_then(|limit| started.checked_add(limit));
     let (phase, outcome) = (Phase::Running, Outcome::Succeeded);
     let mut supervisor =
         Supervisor { spec, rendezvous, ranks, phase, deadline, interrupts: 0, outcome, has_success: false };
-    supervisor.watch(signals)?;
-    supervisor.ranks.finish(signals)?;
+    supervisor.watch(&mut signals)?;
+    supervisor.ranks.finish(&mut signals)?;
     supervisor.take_output_error();
     Ok(supervisor.final_outcome())
 }
 
 /// The state of a running job.
-struct Supervisor<'a, C> {
+struct Supervisor<'a> {
     spec: &'a LaunchSpec,
     rendezvous: &'a dyn Rendezvous,
-    ranks: C,
+    ranks: HostRanks<'a>,
     phase: Phase,
     /// End of the job's time limit.
     deadline: Option<Instant>,
@@ -79,7 +59,7 @@ struct Supervisor<'a, C> {
     has_success: bool,
 }
 
-impl<C: RankSet> Supervisor<'_, C> {
+impl Supervisor<'_> {
     /// Supervises the ranks until the last one has ended.
     fn watch(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
         for signal in self.ranks.early_signals() {
@@ -96,7 +76,7 @@ impl<C: RankSet> Supervisor<'_, C> {
                 Phase::Running => self.deadline,
                 Phase::Draining(t) | Phase::Terminating(t) | Phase::Killed(t) => Some(t),
             };
-            for signal in signals.wait(until, self.ranks.descriptor())? {
+            for signal in signals.wait(until, Some(self.ranks.descriptor()))? {
                 self.forward(signal);
             }
         }

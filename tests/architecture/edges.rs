@@ -53,6 +53,7 @@ const IMPURE: [&str; 7] = ["env", "fs", "io", "net", "process", "thread", "time"
 const UNSAFE: &[&str] = &[
     "benches/benches/c_calls.rs",
     "benches/benches/calls.rs",
+    "benches/benches/messages.rs",
     "benches/benches/reduce.rs",
     "ffi/mpi/src/",
     "ffi/src/",

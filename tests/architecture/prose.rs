@@ -50,3 +50,16 @@ fn comments_name_their_subjects() {
     }
     assert!(found.is_empty(), "begin with the noun or the verb:\n{}", found.join("\n"));
 }
+
+#[test]
+fn ignored_tests_say_how_they_are_run() {
+    let attribute = concat!("#[", "ignore");
+    let mut found = Vec::new();
+    for (path, text) in &rust_files(root()) {
+        let ignored = text.lines().filter(|line| line.trim_start().starts_with(attribute));
+        found.extend(
+            ignored.filter(|line| !line.contains("`make endurance`")).map(|l| format!("{path}: {l}")),
+        );
+    }
+    assert!(found.is_empty(), "nobody runs:\n{}", found.join("\n"));
+}

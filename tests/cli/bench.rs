@@ -274,19 +274,19 @@ fn the_death_of_a_rank_is_told_and_passed_on() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
     command.args(["bench", "all_reduce", "--ranks", "3", "-b", "16M", "-e", "16M", "--time", "60"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let children = format!("/proc/{0}/task/{0}/children", child.id());
     let deadline = Instant::now() + Duration::from_secs(20);
     let ranks = loop {
-        let pids = std::fs::read_to_string(&children).expect("it runs");
-        let pids: Vec<i32> = pids.split_whitespace().map(|pid| pid.parse().expect("a number")).collect();
-        if pids.len() == 3 {
-            break pids;
+        // The launcher's child is the keeper of its agent, which has started the ranks.
+        let agents = support::children_of(child.id()).into_iter().flat_map(support::children_of);
+        let ranks: Vec<u32> = agents.flat_map(support::children_of).collect();
+        if ranks.len() == 3 {
+            break ranks;
         }
-        assert!(Instant::now() < deadline, "only {} ranks", pids.len());
+        assert!(Instant::now() < deadline, "only {} ranks", ranks.len());
         std::thread::sleep(Duration::from_millis(10));
     };
     std::thread::sleep(Duration::from_millis(500));
-    kill_process(Pid::from_raw(ranks[1]).expect("a process"), Signal::KILL).expect("it runs");
+    kill_process(Pid::from_raw(ranks[1] as i32).expect("a process"), Signal::KILL).expect("it runs");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(137));
     let message = stderr(&output);

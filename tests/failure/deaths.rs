@@ -52,7 +52,7 @@ fn a_killed_rank_is_named_by_every_survivor_within_two_seconds() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let ranks = 3 + (round % 2);
         let victim = (seed >> 33) as u32 % ranks;
-        let transport = TRANSPORTS[round as usize / 2 % 2];
+        let transport = TRANSPORTS[round as usize / 2 % TRANSPORTS.len()];
         let env = [("TBCCL_TRANSPORT", transport)];
         kill_one(ranks, victim, Duration::from_micros((seed >> 40) % 60_000), &env);
     }
@@ -125,10 +125,12 @@ fn a_rank_that_closes_its_communicator_early_is_named() {
 
 #[test]
 fn a_stopped_rank_is_a_timeout_that_says_what_everyone_was_doing() {
-    // Without a shared board, a rank that has not waited for long has reported nothing.
-    let silent = "has entered no collective, as far as it has told";
-    let seen = ["is outside, after call 1 (barrier)", silent, silent];
-    for (transport, activity) in TRANSPORTS.into_iter().zip(seen) {
+    for transport in TRANSPORTS {
+        // Without a shared board, a rank that has not waited for long has reported nothing.
+        let activity = match transport {
+            "shm" => "is outside, after call 1 (barrier)",
+            _ => "has entered no collective, as far as it has told",
+        };
         stopped(transport, &format!("rank 1 {activity}"));
     }
 }
@@ -149,7 +151,7 @@ fn stopped(transport: &str, activity: &str) {
 
 #[test]
 fn a_rank_that_was_stopped_does_not_take_what_a_failed_one_left() {
-    for transport in TRANSPORTS.into_iter().cycle().take(4) {
+    for transport in TRANSPORTS {
         let env = [("TBCCL_TIMEOUT", "0.3"), ("TBCCL_ALGO", "mesh"), ("TBCCL_TRANSPORT", transport)];
         let job = job::start(2, "give_up", &env);
         let stopping = job.next_message();

@@ -1,6 +1,9 @@
 //! The roles of ranks in these tests.
 
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::{
+    process::{DumpableBehavior, Signal, getpid, kill_process, set_dumpable_behavior},
+    thread::{CapabilitySet, capabilities, set_capabilities},
+};
 use std::{
     io::Write,
     time::{Duration, Instant},
@@ -15,6 +18,7 @@ pub(crate) const LARGE: usize = 16 << 20;
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
+    protect_memory();
     let mut comm = match Communicator::from_env() {
         Ok(comm) => comm,
         Err(error) => {
@@ -35,6 +39,20 @@ fn play() {
         ("huge", _) => huge(&mut comm),
         ("hang", case) => crate::hangs::hang(comm, case),
         (other, _) => panic!("no role {other}"),
+    }
+}
+
+/// Protects the memory of the ranks that `PROTECTED` lists from the other ranks, if it is set.
+fn protect_memory() {
+    let (Ok(protected), Ok(rank)) = (std::env::var("PROTECTED"), std::env::var("TBCCL_RANK")) else { return };
+    // With this right, which root has, the ranks could read all memory.
+    let mut rights = capabilities(None).expect("this thread's");
+    for set in [&mut rights.effective, &mut rights.permitted, &mut rights.inheritable] {
+        set.remove(CapabilitySet::SYS_PTRACE);
+    }
+    set_capabilities(None, rights).expect("fewer rights");
+    if protected.split(' ').any(|one| one == rank) {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).expect("own process");
     }
 }
 

@@ -13,8 +13,22 @@ fn sweep(ranks: u32, rounds: u32, env: &[(&str, &str)]) -> u64 {
 }
 
 #[test]
-fn results_are_right_where_reading_other_processes_is_forbidden() {
+fn results_are_right_where_nothing_is_pulled() {
     sweep(3, 2, &[("TBCCL_PULL", "0"), ("TBCCL_PULL_MIN_BYTES", "1")]);
+}
+
+#[test]
+fn results_are_right_where_reading_other_processes_is_forbidden() {
+    // One process that others may not read is enough.
+    for protected in ["0 1 2", "1"] {
+        let env = [("PROTECTED", protected), ("TBCCL_PULL_MIN_BYTES", "1")];
+        let done = job::start(3, "sweep 2", &env).finish();
+        done.assert_success("swept", 3);
+        let warning = "messages from unregistered memory are staged: rank ";
+        let reason = "may not read the memory of rank ";
+        let is_warning = |line: &&str| line.contains(warning) && line.contains(reason);
+        assert_eq!(done.stderr.lines().filter(is_warning).count(), 1, "{protected}: {}", done.stderr);
+    }
 }
 
 #[test]

@@ -394,7 +394,7 @@ fn another_version_and_no_tbccl_at_all_are_told_apart() {
     std::fs::set_permissions(&liar, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     let ours = env!("CARGO_PKG_VERSION");
     let lines = refused(&network, &["--tbccl", &liar, "--hosts", "h0,h1", "--", "true"]);
-    let told = format!("host h1: its tbccl is 99.1.2 (protocol 1), and this one is {ours} (protocol 1)");
+    let told = format!("host h1: its tbccl is 99.1.2 (protocol 1), and this one is {ours} (protocol 2)");
     assert!(lines.len() == 1 && lines[0].contains(&told), "{lines:?}");
     let lines = refused(&network, &["--tbccl", "/no/such/tbccl", "--hosts", "h0,h1", "--", "true"]);
     assert_eq!(lines, ["tbccl: error: host h1: there is no /no/such/tbccl; check --tbccl"]);

@@ -272,15 +272,32 @@ impl Network {
         assert!(kill.arg("-KILL").args(pids).status().expect("kill").success());
     }
 
+    /// Sends a signal to the agent of a host.
+    pub(crate) fn signal_agent(&self, host: usize, signal: &str) {
+        self.signal_named(host, "tbccl", signal);
+    }
+
     /// Kills the agent of a host.
     pub(crate) fn kill_agent(&self, host: usize) {
+        self.signal_agent(host, "KILL");
+    }
+
+    /// Kills the keeper of a host's agent.
+    pub(crate) fn kill_keeper(&self, host: usize) {
+        self.signal_named(host, "tbccl-keeper", "KILL");
+    }
+
+    /// Sends a signal to the one process of a host with this name that runs `tbccl agent`.
+    fn signal_named(&self, host: usize, name: &str, signal: &str) {
         let is_agent = |pid: &String| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.starts_with(super::TBCCL.as_bytes()) && line.ends_with(b"\0agent\0")
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            line.starts_with(super::TBCCL.as_bytes()) && line.ends_with(b"\0agent\0") && comm.trim() == name
         };
         let pids: Vec<String> = self.processes(host).into_iter().filter(is_agent).collect();
-        assert_eq!(pids.len(), 1, "one agent");
-        assert!(Command::new("/bin/kill").arg("-KILL").args(pids).status().expect("kill").success());
+        assert_eq!(pids.len(), 1, "one {name}");
+        let mut kill = Command::new("/bin/kill");
+        assert!(kill.args(["-s", signal]).args(pids).status().expect("kill").success());
     }
 
     /// Cuts the cable of a host.

@@ -1,11 +1,11 @@
 //! P2p between processes, on every transport that a single host has without devices.
 
-use support::{Process, rank_arguments, tbccl};
+use support::{Process, host_wrapper, rank_arguments, tbccl};
 
 /// Starts `ranks` ranks in a role with environment variables.
 fn start(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
     let mut command = tbccl();
-    command.args(["run", "-n", &ranks.to_string(), "--"]).args(rank_arguments());
+    command.args(["run", "-n", &ranks.to_string(), "--"]).args(host_wrapper(env)).args(rank_arguments());
     command.env("ROLE", role).envs(env.iter().copied());
     Process::start(command)
 }
@@ -83,13 +83,4 @@ fn a_rank_that_is_killed_is_named_to_all_who_wait() {
             assert!(text.contains("rank 1 (process") && text.contains("message with"), "{}", about());
         }
     }
-}
-
-/// `cargo test --release --test p2p latency -- --ignored --nocapture`
-#[test]
-#[ignore = "measures"]
-fn latency_between_processes() {
-    let done = start(2, "p2p_latency", &[("TBCCL_TRANSPORT", "shm")]).finish();
-    eprintln!("{}", done.stderr);
-    assert_eq!(done.code(), 0);
 }

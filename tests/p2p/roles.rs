@@ -31,7 +31,6 @@ fn play() {
         "last_words" => close_after_sending(&mut comm, p2p),
         "slow_neighbour" => slow_neighbour(&mut comm, p2p),
         "killed" => killed(&mut comm, &p2p),
-        "p2p_latency" => latency(&mut comm, &p2p),
         other => panic!("no role {other}"),
     }
     print(&format!("\n@done {} \n", comm.rank()));
@@ -145,39 +144,4 @@ fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
     print(&format!("\n@error {me} {took} {error}\n"));
     let again = parcel::send(p2p, 0, 0, 0, Vec::new()).expect_err("it has failed").to_string();
     assert_eq!(again, error);
-}
-
-/// Prints the latency of 8 bytes by p2p and by blocking calls.
-fn latency(comm: &mut Communicator, p2p: &tbccl::P2p) {
-    let (me, peer) = (p2p.rank().0, 1 - p2p.rank().0);
-    let mut word = [0u8; 8];
-    for _ in 0..5 {
-        let by_p2p = scenarios::half_round(
-            || {
-                if me == 0 {
-                    parcel::send_slice(p2p, peer, 0, &word).expect("sent");
-                    parcel::recv_slice(p2p, peer, 0, &mut word).expect("received");
-                } else {
-                    parcel::recv_slice(p2p, peer, 0, &mut word).expect("received");
-                    parcel::send_slice(p2p, peer, 0, &word).expect("sent");
-                }
-            },
-            100,
-        );
-        let by_calls = scenarios::half_round(
-            || {
-                if me == 0 {
-                    comm.send(&word, tbccl::Rank(1)).expect("sent");
-                    comm.recv(&mut word, tbccl::Rank(1)).expect("received");
-                } else {
-                    comm.recv(&mut word, tbccl::Rank(0)).expect("received");
-                    comm.send(&word, tbccl::Rank(0)).expect("sent");
-                }
-            },
-            100,
-        );
-        if me == 0 {
-            eprintln!("mail {by_p2p:.0} ns, send and recv {by_calls:.0} ns, ratio {:.2}", by_p2p / by_calls);
-        }
-    }
 }

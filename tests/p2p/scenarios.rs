@@ -1,6 +1,6 @@
 //! Scenarios with p2p, independent of where ranks run. Every byte is checked.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tbccl::{Communicator, Config, Delivery, Error, P2p, Rank, ReduceOp};
 use tbccl_cli::reference::parcel::{Parcel, recv, recv_slice, send, send_slice};
 
@@ -212,17 +212,4 @@ fn carried_in_place(p2p: &P2p, transport: &str, len: usize) {
     if me == 1 {
         assert!(done.moved_bytes >= len as u64, "{done:?}");
     }
-}
-
-/// Returns the median over the rounds of half a ping-pong, in nanoseconds.
-pub(crate) fn half_round(mut round: impl FnMut(), rounds: u32) -> f64 {
-    let mut times: Vec<f64> = (0..rounds)
-        .map(|_| {
-            let began = Instant::now();
-            (0..100).for_each(|_| round());
-            began.elapsed().as_nanos() as f64 / 200.0
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }

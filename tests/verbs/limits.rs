@@ -45,6 +45,13 @@ fn memory_of_the_programs_own_is_not_copied_while_devices_have_room_for_it() {
     }
 }
 
+/// Devices keep the pages of a leaked registration. A leaked owner keeps its memory, so that memory allocated
+/// later has other addresses, and is not taken for registered.
+#[test]
+fn memory_mapped_after_a_registration_was_leaked_is_not_taken_for_registered() {
+    FabricJob::run(&Wiring::pair("ib", 1), "", "leaked_memory", &[]).assert_success("done", 2);
+}
+
 /// A rail takes three queue pairs of a Mac's ten, and fewer where several rails share a device: four rails
 /// take two each, and eight take one. Eleven rails are refused before any queue pair is created.
 #[test]

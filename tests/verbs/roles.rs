@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, io::Write, path::Path, time::Instant};
 use support::milliseconds;
-use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result};
+use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
 
 /// Plays the role of this process, if it has one; not a test.
 #[test]
@@ -22,6 +22,7 @@ fn play() {
         "many_groups" => return crate::groups::many(comm),
         "in_turns" => return crate::groups::in_turns(comm),
         "bystanders" => return crate::groups::bystanders(comm),
+        "abort" => return abort(comm),
         "ladder" => {
             return crate::scenarios::ladder(
                 comm,
@@ -32,10 +33,12 @@ fn play() {
         }
         "collectives" => collectives(&mut comm),
         "gaps" => gaps(&mut comm),
+        "disagree" => disagree(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "until" => until(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
         "own_memory" => own_memory(&mut comm, rest),
+        "leaked_memory" => leaked_memory(&mut comm),
         "far_memory" => far_memory(&mut comm, rest),
         "abandon" => abandon(&mut comm),
         "large_slab" => large_slab(&mut comm),
@@ -304,12 +307,39 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     }
 }
 
+/// Repeats an all_reduce until rank 1 aborts, from another thread.
+fn abort(mut comm: Communicator) {
+    comm.barrier().expect("all is well yet");
+    let (rank, comm) = (comm.rank(), SharedCommunicator::new(comm));
+    let mut data = vec![1i32; 200_000];
+    let error = std::thread::scope(|scope| {
+        if rank == Rank(1) {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                print(&format!("\n@aborted {rank} {}\n", milliseconds()));
+                comm.abort();
+            });
+        }
+        let mut reduce = || comm.with(|comm| comm.all_reduce_in_place(&mut data, ReduceOp::Max));
+        std::iter::repeat_with(|| reduce().expect("open").err()).flatten().next().expect("an endless loop")
+    });
+    print(&format!("\n@error {rank} {} {error}\n", milliseconds()));
+}
+
+/// The last rank reduces fewer elements than the others. Then all ranks make the same call.
+fn disagree(comm: &mut Communicator) -> Result<()> {
+    comm.barrier()?;
+    let is_last = comm.rank().0 + 1 == comm.size();
+    let mut data = vec![1i32; 1000 - usize::from(is_last)];
+    comm.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
+    comm.barrier()
+}
+
 /// Uses the program's own registered memory, more of it than devices have room for.
 fn own_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     let (is_known, has_room) = (devices != "refuse", devices == "know it");
     let (n, me) = (comm.size(), comm.rank().0);
-    let mut vectors = vec![vec![0i32; 300_000]; 4];
-    let mut known: Vec<_> = vectors.iter_mut().map(|v| comm.register(v)).collect::<Result<_>>()?;
+    let mut known: Vec<_> = (0..4).map(|_| comm.register(vec![0i32; 300_000])).collect::<Result<_>>()?;
     assert!(known.iter().all(|memory| memory.is_known_to_devices() == is_known));
     for round in 0..8 {
         let [mut a, mut b] = [round % 4, (round * 2 + 1) % 4];
@@ -334,14 +364,35 @@ fn own_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
         let copied = comm.counters().copied_bytes - before;
         assert_eq!(copied == 0, has_room, "round {round}: {copied} bytes were copied");
     }
+    let mut vector = known.swap_remove(0).into_vec();
     drop(known);
     let before = comm.counters().copied_bytes;
-    comm.broadcast(&mut vectors[0], Rank(0))?;
+    comm.broadcast(&mut vector, Rank(0))?;
     assert!(comm.counters().copied_bytes > before, "it is not registered any more");
-    let whole = comm.register(&mut vectors[0])?;
-    drop(whole);
-    let mut part = comm.register(&mut vectors[0][5000..])?;
-    comm.broadcast(&mut part, Rank(1))?;
+    let mut again = comm.register(vector)?;
+    comm.broadcast(&mut again[5000..], Rank(1))?;
+    Ok(())
+}
+
+/// Leaks the guards of registered memory, and uses memory that is mapped afterwards.
+fn leaked_memory(comm: &mut Communicator) -> Result<()> {
+    // Blocks of this size have a mapping each, whose address the next one takes when it is free.
+    const COUNT: usize = 300_000;
+    let (n, me) = (comm.size(), comm.rank().0);
+    for round in 0..4 {
+        let mut known = comm.register(vec![0i32; COUNT])?;
+        assert!(known.is_known_to_devices());
+        comm.all_reduce_in_place(&mut known, ReduceOp::Sum)?;
+        std::mem::forget(known);
+        let mut fresh: Vec<i32> = (0..COUNT).map(|at| element(me, at + round) as i32).collect();
+        let before = comm.counters().copied_bytes;
+        comm.all_reduce_in_place(&mut fresh, ReduceOp::Sum)?;
+        let copied = comm.counters().copied_bytes - before;
+        assert!(copied > 0, "round {round}: memory that nobody registered was taken for registered");
+        let right = |at| combined(ReduceOp::Sum, n, at + round) as i32;
+        let wrong = fresh.iter().enumerate().find(|(at, x)| **x != right(*at));
+        assert!(wrong.is_none(), "round {round}: {wrong:?}");
+    }
     Ok(())
 }
 
@@ -350,8 +401,7 @@ fn far_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
     let is_known = devices == "know it";
     let me = comm.rank().0;
     let far = Rank((me + 2) % 4);
-    let mut values = vec![0i32; 300_000];
-    let mut memory = comm.register(&mut values)?;
+    let mut memory = comm.register(vec![0i32; 300_000])?;
     assert_eq!(memory.is_known_to_devices(), is_known);
     for round in 0..4 {
         let sends = (me < 2) == (round % 2 == 0);
@@ -381,8 +431,7 @@ fn far_memory(comm: &mut Communicator, devices: &str) -> Result<()> {
 /// Rank 1 exits during calls on the program's own registered memory. The other rank unmaps its memory after
 /// its call has failed, while connections are still served.
 fn abandon(comm: &mut Communicator) -> Result<()> {
-    let mut values = vec![1i32; 4 << 20];
-    let mut known = comm.register(&mut values)?;
+    let mut known = comm.register(vec![1i32; 4 << 20])?;
     let error = (0..).find_map(|round| {
         if round == 5 && comm.rank().0 == 1 {
             std::thread::spawn(|| {
@@ -393,7 +442,6 @@ fn abandon(comm: &mut Communicator) -> Result<()> {
         comm.all_reduce_in_place(&mut known, ReduceOp::Max).err()
     });
     drop(known);
-    drop(values);
     std::thread::sleep(std::time::Duration::from_millis(300));
     say(comm, "alive", "");
     Err(error.expect("an endless loop"))

@@ -12,13 +12,20 @@ fn mesh(profile: &'static str, nodes: u32) -> Wiring {
 
 /// Starts two ranks on each node. On Macs only successive ranks use the cables, since more would need too
 /// many queue pairs.
-fn start(wiring: &Wiring, service: &str, role: &str, transport: &str) -> FabricJob {
+fn start(
+    wiring: &Wiring,
+    service: &str,
+    role: &str,
+    transport: &str,
+    variables: &[(&str, &str)],
+) -> FabricJob {
     let mut env = vec![
         ("TBCCL_TRANSPORT", transport),
         ("TBCCL_RDMA_SERVICE", service),
         ("TBCCL_CABLE_WAIT", "0.3"),
         ("SOFTRDMA_REMAP", "1"),
     ];
+    env.extend(variables);
     if wiring.profile == "apple-tb5" {
         env.push(("TBCCL_IBV_DEVICES", "$HOME_OF_TEST/matrix.json"));
     }
@@ -29,7 +36,7 @@ fn start(wiring: &Wiring, service: &str, role: &str, transport: &str) -> FabricJ
 }
 
 fn run(wiring: &Wiring, service: &str, role: &str, transport: &str) -> Finished {
-    start(wiring, service, role, transport).finish()
+    start(wiring, service, role, transport, &[]).finish()
 }
 
 /// Registered memory is not copied: a rank of the same node reads it in place, and devices send it from its
@@ -63,8 +70,8 @@ fn memory_of_the_programs_own_goes_to_another_node_from_where_it_is() {
 /// Profiles with their services: one of each for those that support both, and UC on Macs.
 const EACH: [(&str, &str); 4] = [("ib", "rc"), ("ib", "uc"), ("usb4", "rc"), ("apple-tb5", "uc")];
 
-fn start_busy_job(wiring: &Wiring, service: &str) -> BusyJob {
-    let job = start(wiring, service, "until $HOME_OF_TEST/stop", "shm+verbs");
+fn start_busy_job(wiring: &Wiring, service: &str, variables: &[(&str, &str)]) -> BusyJob {
+    let job = start(wiring, service, "until $HOME_OF_TEST/stop", "shm+verbs", variables);
     BusyJob::wait_until_running(job, wiring.nodes * PER_NODE)
 }
 
@@ -72,7 +79,7 @@ fn start_busy_job(wiring: &Wiring, service: &str) -> BusyJob {
 fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
     for nodes in [2, 4] {
         for (profile, service) in EACH {
-            let busy = start_busy_job(&mesh(profile, nodes), service);
+            let busy = start_busy_job(&mesh(profile, nodes), service, &[]);
             let pid = busy.pids[1].clone();
             let since = milliseconds();
             kill_process(pid.parse().ok().and_then(Pid::from_raw).expect("a process"), Signal::KILL)
@@ -89,9 +96,53 @@ fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
 }
 
 #[test]
+fn a_stopped_rank_is_a_timeout_on_its_own_node_and_on_others() {
+    for (profile, service) in EACH {
+        let busy = start_busy_job(&mesh(profile, 2), service, &[("TBCCL_TIMEOUT", "1")]);
+        let pid = busy.pids[1].parse().ok().and_then(Pid::from_raw).expect("a process");
+        let since = milliseconds();
+        kill_process(pid, Signal::STOP).expect("it runs");
+        for text in busy.expect_errors(since, Some(1)) {
+            assert!(text.contains("no progress within the time limit"), "{profile} {service}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_abort_ends_the_calls_of_ranks_on_its_own_node_and_on_others_in_time() {
+    for (profile, service) in EACH {
+        let done = run(&mesh(profile, 2), service, "abort", "shm+verbs");
+        let (aborted, errors) = (done.all("aborted"), done.all("error"));
+        assert_eq!((aborted.len(), errors.len()), (1, 4), "{:?}\n{}", done.messages, done.stderr);
+        let since: u128 = aborted[0].rest.parse().expect("a time");
+        for error in errors {
+            let (at, text) = error.rest.split_once(' ').expect("the time first");
+            let late = at.parse::<u128>().expect("a time").saturating_sub(since);
+            assert!(late < 2000, "{profile} {service}: rank {} took {late} ms: {text}", error.rank);
+            let says =
+                if error.rank == 1 { "the program aborted" } else { "rank 1 failed: the program aborted" };
+            assert!(text.starts_with(says), "{profile} {service}: rank {}: {text}", error.rank);
+        }
+    }
+}
+
+#[test]
+fn ranks_that_reduce_different_counts_all_see_both_calls() {
+    for (profile, service) in EACH {
+        let done = run(&mesh(profile, 2), service, "disagree", "shm+verbs");
+        let errors = done.all("error");
+        assert_eq!(errors.len(), 4, "{:?}\n{}", done.messages, done.stderr);
+        for error in errors {
+            let calls = ["the ranks disagree on call", "all_reduce of 1000 i32", "all_reduce of 999 i32"];
+            assert!(calls.iter().all(|part| error.rest.contains(part)), "{profile} {service}: {error:?}");
+        }
+    }
+}
+
+#[test]
 fn the_end_of_a_cable_is_an_error_that_names_ranks_at_both_ends_on_every_rank_in_time() {
     for (profile, service) in EACH {
-        let busy = start_busy_job(&mesh(profile, 2), service);
+        let busy = start_busy_job(&mesh(profile, 2), service, &[]);
         let since = milliseconds();
         busy.job.fault(&["unplug", "0"]);
         for text in busy.expect_errors(since, None) {

@@ -35,6 +35,10 @@ impl Origin {
     pub fn here() -> Origin {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
+            // Miri has no forks.
+            if cfg!(miri) {
+                return;
+            }
             // SAFETY: the function stays loaded until the process ends, as the caller ensures, and does
             // nothing that is forbidden in the child of a process with threads.
             let refused = unsafe { libc::pthread_atfork(None, None, Some(in_the_child)) };

@@ -3,7 +3,7 @@
 use super::{intruders::SetOnDrop, *};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Lets `ranks` ranks join over TCP and exchange a few bytes. Returns the time from the first to the last.
+/// Lets `ranks` ranks join over TCP and exchange a few bytes. Returns the time that it takes.
 fn start(ranks: u32) -> Duration {
     let (server, secret) = open(ranks);
     let rendezvous =
@@ -26,17 +26,6 @@ fn start(ranks: u32) -> Duration {
     assert_eq!((status.joined, status.gone), (ranks, ranks));
     assert_eq!(server.rejections().ranks, 0);
     took
-}
-
-/// Raises the limit on descriptors as far as possible. Returns whether it suffices.
-fn may_have_descriptors(count: u64) -> bool {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= count) {
-        return true;
-    }
-    limit.maximum.is_none_or(|maximum| maximum >= count)
-        && setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).is_ok()
 }
 
 #[test]
@@ -100,23 +89,4 @@ fn a_rank_that_computes_while_much_has_changed_is_alive() {
         computing.goodbye(Vec::new());
     });
     assert_eq!(server.wait_until(|status| status.is_over, SECOND).died, 0);
-}
-
-/// Measures the time to start. Run with `cargo test --release -p tbccl-bootstrap --lib start_up -- --ignored
-/// --nocapture`.
-#[test]
-#[ignore = "measures, and takes all cores"]
-fn start_up_of_up_to_a_thousand_ranks() {
-    for ranks in [2, 16, 64, 256, 1024] {
-        if !may_have_descriptors(u64::from(ranks) * 2 + 200) {
-            eprintln!("{ranks} ranks: not tried, since this process may not open enough descriptors");
-            continue;
-        }
-        let mut took: Vec<Duration> = (0..5).map(|_| start(ranks)).collect();
-        took.sort();
-        eprintln!(
-            "{ranks} ranks as threads, over TCP: {:.1?} (from {:.1?} to {:.1?})",
-            took[2], took[0], took[4]
-        );
-    }
 }

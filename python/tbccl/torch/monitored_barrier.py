@@ -57,7 +57,7 @@ class MonitoredBarrier:
         reports = {rank: _RankMessage(self, tag).receive_from(rank) for rank in range(1, self._size)}
         missing = []
         for rank, report in reports.items():
-            if not _has_arrived(report, deadline):
+            if not report.has_arrived(deadline):
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
@@ -65,11 +65,11 @@ class MonitoredBarrier:
         answers = [
             _RankMessage(self, tag, answer).send_to(rank)
             for rank, report in reports.items()
-            if _has_arrived(report, 0.0)
+            if report.has_arrived(0.0)
         ]
         for message in answers:
             # The answer may be in flight to a rank that dies now; the barrier does not report that.
-            _has_arrived(message, time.monotonic() + 1.0)
+            message.has_arrived(time.monotonic() + 1.0)
         if missing:
             names = f"Rank {missing[0]}" if len(missing) == 1 else f"Ranks {', '.join(map(str, missing))}"
             error = TimeoutError(
@@ -137,13 +137,25 @@ class _RankMessage:
         """Returns whether the memory of the message is no longer in use."""
         try:
             return self._request.test()
-        except Error:
+        except Error as error:
+            if not self._has_failed_with(error):
+                raise
             return True
 
+    def has_arrived(self, deadline: float) -> bool:
+        """Returns whether the message is done without an error by ``deadline``."""
+        try:
+            return self.wait_until(deadline)
+        except Error as error:
+            if not self._has_failed_with(error):
+                raise
+            return False
 
-def _has_arrived(message: _RankMessage, deadline: float) -> bool:
-    """Returns whether the message is done without an error by ``deadline``."""
-    try:
-        return message.wait_until(deadline)
-    except Error:
+    def _has_failed_with(self, error: Error) -> bool:
+        """Returns whether the error is of the message, and not of a signal handler that ended the wait."""
+        try:
+            self._request.test()
+        except Error as own:
+            # A failed message raises the same error each time.
+            return type(own) is type(error) and str(own) == str(error)
         return False

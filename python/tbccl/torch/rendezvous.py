@@ -112,9 +112,11 @@ def _open_store(timeout: timedelta) -> _Rendezvous:
 
 
 def _addresses() -> list[str]:
-    """Returns addresses at which other hosts may reach this one, in the network of the launcher."""
+    """Returns addresses at which other hosts may reach this one, rank 0's, in the network of the job."""
     addresses: list[str] = []
-    for text in os.environ.get("TBCCL_BOOTSTRAP", "").replace(",", " ").split():
+    # The root is rank 0's own address, by which the other ranks know its host.
+    known = [os.environ.get(name, "") for name in ("TBCCL_BOOTSTRAP", "TBCCL_ROOT")]
+    for text in " ".join(known).replace(",", " ").split():
         host, _, port = text.removeprefix("tcp://").rpartition(":")
         if not port.isdigit() or not host:
             continue

@@ -2,6 +2,7 @@
 
 import os
 import random
+import secrets
 import shutil
 import sys
 from pathlib import Path
@@ -52,13 +53,47 @@ def test_mlx_launch_of_mpi_by_our_mpirun(tmp_path):
     assert result.lines("@hello") == HELLO, result.out + result.err
 
 
-def test_the_mpirun_of_open_mpi():
+def mpirun(*arguments, **variables):
+    """Runs two ranks under Open MPI, which sets rank and size for them, but no address of the rendezvous."""
     assert shutil.which("mpirun"), "no Open MPI in PATH: tools/python-env mlx installs it"
-    # mpirun passes rank and size to the ranks, but no address of the rendezvous.
     env = {
         "TBCCL_ROOT": f"localhost:{port()}",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        **variables,
     }
-    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "2", sys.executable, PROGRAM]
-    assert jobs.finish(command, env).expect_success().lines("@hello") == HELLO
+    return jobs.finish(["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "2", *arguments], env)
+
+
+def test_the_mpirun_of_open_mpi():
+    assert mpirun(sys.executable, PROGRAM).expect_success().lines("@hello") == HELLO
+
+
+#: Rank that says whether it has met the others, and whether the secret is on a command line.
+WITH_A_SECRET = """
+import glob, os, sys, tbccl
+if sys.argv[1:] == [os.environ["OMPI_COMM_WORLD_RANK"]]:
+    os.environ["TBCCL_SECRET"] = 64 * "0"
+try:
+    comm = tbccl.init(timeout=5)
+except tbccl.BootstrapError as error:
+    print("@refused", flush=True)
+    sys.exit()
+secret = os.environ["TBCCL_SECRET"].encode()
+shown = 0
+for process in glob.glob("/proc/[0-9]*/cmdline"):
+    try:
+        shown += secret in open(process, "rb").read()
+    except OSError:
+        pass
+print("@met", comm.size, shown, flush=True)
+comm.barrier()
+"""
+
+
+def test_ranks_of_open_mpi_need_a_secret_in_common_which_is_on_no_command_line():
+    passed = ("-x", "TBCCL_SECRET", "-x", "TBCCL_ROOT", sys.executable, "-c", WITH_A_SECRET)
+    secret = secrets.token_hex(32)
+    assert mpirun(*passed, TBCCL_SECRET=secret).expect_success().lines("@met") == 2 * ["@met 2 0"]
+    result = mpirun(*passed, "1", TBCCL_SECRET=secret).expect_success()
+    assert result.lines("@refused") == 2 * ["@refused"] and not result.lines("@met"), result

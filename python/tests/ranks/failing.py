@@ -34,6 +34,24 @@ def killed(comm: tbccl.Communicator) -> None:
         survivors.close()
 
 
+def send_of_sendrecv(comm: tbccl.Communicator) -> None:
+    """Rank 1 leaves before it receives from rank 0, which also receives from rank 2, which takes its time."""
+    data, out = np.ones(1 << 20), np.zeros(1 << 20)
+    comm.barrier()
+    if comm.rank == 1:
+        comm.close()
+    elif comm.rank == 2:
+        time.sleep(12)
+    else:
+        started = time.monotonic()
+        try:
+            comm.sendrecv(data, 1, out, 2)
+        except tbccl.PeerLeftError as error:
+            elapsed = time.monotonic() - started
+            assert error.peer == 1 and elapsed < 8, (error.peer, elapsed, error)
+            print("survived", flush=True)
+
+
 def mismatch(comm: tbccl.Communicator) -> None:
     """The ranks' calls differ in length."""
     try:

@@ -109,15 +109,16 @@ def job(
     ranks: int = 2,
     transport: str = "shm",
     without_forkserver: bool = False,
+    keep_going: bool = False,
 ) -> JobResult:
     """Runs a program on `ranks` ranks over a transport; `verbs` selects a software fabric.
 
     A relative path is relative to this folder. Ranks start through the fork server unless
-    `without_forkserver` is set.
+    `without_forkserver` is set. With `keep_going` the other ranks run on when one fails.
     """
     python = (sys.executable,) if without_forkserver else forkserver()
     program = [*python, str(HERE / program), *arguments]
-    limit = ["--timeout", str(TIMEOUT_SECONDS - 20)]
+    limit = ["--timeout", str(TIMEOUT_SECONDS - 20), *(["--keep-going"] if keep_going else [])]
     if transport == "verbs":
         return run([*fabric(ranks), *limit, "--", *program])
     return run([tbccl(), "run", "-n", str(ranks), "--transport", transport, *limit, "--", *program])

@@ -70,6 +70,28 @@ else:
     assert run_program(program).count("ended") == 2
 
 
+def test_an_exception_of_a_handler_leaves_a_monitored_barrier() -> None:
+    """Also an exception of tbccl, which the barrier would take for the death of a rank."""
+    program = """
+from datetime import timedelta
+
+def fail():
+    raise tbccl.InvalidArgumentError("of the handler")
+
+if dist.get_rank() == 0:
+    handle_soon(fail)
+    try:
+        dist.group.WORLD.monitored_barrier(timedelta(seconds=30))
+    except tbccl.InvalidArgumentError as error:
+        assert "of the handler" in str(error), error
+    assert time.monotonic() - started < 10
+print("ended", flush=True)
+if dist.get_rank() == 1:
+    time.sleep(1)
+"""
+    assert run_program(program).count("ended") == 2
+
+
 def run_program(text: str) -> str:
     """Runs a program text on two ranks after the prologue, and returns their output."""
     command = [tbccl(), "run", "-n", "2", "--timeout", "60", "--", *forkserver(), "-c", PROLOGUE + text]

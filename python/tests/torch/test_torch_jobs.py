@@ -103,6 +103,16 @@ def test_the_example_of_fsdp_learns(transport: str) -> None:
     assert own <= everything / 4 + 1000, output
 
 
+@pytest.mark.parametrize(("transport", "killed"), [("shm", 2), ("shm", 0), ("tcp", 3), ("verbs", 1)])
+def test_the_example_of_a_lost_rank_goes_on_to_the_right_weights(transport: str, killed: int) -> None:
+    options = ("--kill", str(killed))
+    result = job(EXAMPLES / "08_torch_lost_rank.py", *options, ranks=4, transport=transport, keep_going=True)
+    output = result.expect_success()
+    assert output.count(f"goes on without rank {killed}") == 3, output
+    difference = float(re.findall(r"3 ranks; weights differ .* by ([-\d.e]+)", output)[0])
+    assert difference < 1e-4, output
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_the_example_for_torchrun_under_our_own_launcher(transport: str) -> None:
     result = job(EXAMPLES / "07_torchrun.py", ranks=4, transport=transport)

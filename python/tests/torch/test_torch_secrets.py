@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -181,3 +182,46 @@ def test_ranks_of_tbccl_run_have_a_secret_that_strangers_of_the_store_lack() -> 
     )
     output = run([tbccl(), "run", "-n", "2", "--", sys.executable, "-c", program]).expect_success()
     assert output.count("met 2") == 2, output
+
+
+#: Rank 0 shows what the ranks have put into the store of torchrun's agent.
+UNDER_TORCHRUN = """
+import os, tbccl, torch.distributed as dist
+comm = tbccl.init(timeout=60)
+if comm.rank == 0:
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    run, restarts = os.environ["TORCHELASTIC_RUN_ID"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+    print("stored", store.get(f"tbccl/{run}/{restarts}/rendezvous/0"), flush=True)
+comm.barrier()
+"""
+
+
+def test_the_store_of_torchrun_holds_no_secret_where_the_ranks_have_one(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(UNDER_TORCHRUN)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"]
+    secret = secrets.token_hex(32)
+    stored = {}
+    for variables in ({}, {"TBCCL_SECRET": secret}):
+        ranks = start([*torchrun, *rendezvous, str(program)], **variables)
+        output = outputs([ranks])[0]
+        lines = [line for line in output.splitlines() if line.startswith("stored ")]
+        assert ranks.returncode == 0 and len(lines) == 1, output
+        stored[bool(variables)] = re.findall(r"[0-9a-f]{64}", lines[0])
+    assert len(stored[False]) == 1 and not stored[True], stored
+
+
+def test_ranks_of_mpirun_on_two_hosts_meet_at_the_root_and_find_the_store_of_rank_0(hosts: Hosts) -> None:
+    with_secret = {"TBCCL_SECRET": secrets.token_hex(32)}
+    ranks = []
+    for rank in (0, 1):
+        variables = {
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "TBCCL_ROOT": "10.78.0.1:7777",
+            **with_secret,
+        }
+        ranks.append(start([*hosts.within(rank), sys.executable, "-c", UNDER_A_LAUNCHER], **variables))
+    both = outputs(ranks)
+    assert all("sum 2" in output for output in both), both

@@ -23,7 +23,13 @@ use crate::{
     recorder::Outcome,
 };
 use collectives::{BlockLayout, DType, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
-use std::{slice, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    slice,
+    sync::Arc,
+    time::Duration,
+};
 use topology::Rank;
 use transport::{
     TransportError,
@@ -335,7 +341,52 @@ impl Communicator {
     }
 
     /// Runs calls that have been entered. `bindings` and `records` belong to the same calls, in order.
+    ///
+    /// # Panics
+    /// When the run panics. The communicator has failed then, and no link uses the memory of the calls.
     pub(super) fn carry_out(
+        &mut self,
+        program: &Program,
+        bindings: &[Binding<'_>],
+        records: &[CallRecord],
+    ) -> Result<()> {
+        // Unwind safe: after a panic the links are aborted, and every later call is an error.
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run_and_explain(program, bindings, records)));
+        ran.unwrap_or_else(|panic| {
+            self.fail_by_panic(&*panic, bindings, records);
+            resume_unwind(panic)
+        })
+    }
+
+    /// Ends all use of the calls' memory, and records a panic as the error of the communicator and of the
+    /// job.
+    #[cold]
+    fn fail_by_panic(&mut self, panic: &(dyn Any + Send), bindings: &[Binding<'_>], records: &[CallRecord]) {
+        self.executor.abort_links();
+        self.end_use(bindings);
+        self.peers.control.recorder.end(records.len(), Outcome::Failed, false);
+        let said = panic.downcast_ref::<&str>().copied();
+        let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let said = said.unwrap_or("a panic without a message");
+        let call = records.first().map_or_else(String::new, |record| format!(" in {record}"));
+        // `fail` returns the same error; the panic itself goes on to the caller.
+        let _ = self.fail(Error::Defect(format!(
+            "rank {} panicked{call}: {said}; see stderr for where, and report it",
+            self.rank()
+        )));
+    }
+
+    /// Tells the endpoint that calls no longer use their memory, which may be registered.
+    fn end_use(&mut self, bindings: &[Binding<'_>]) {
+        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
+        if let Some(endpoint) = lent {
+            memory_of(bindings).for_each(|span| endpoint.end_use(span));
+        }
+    }
+
+    /// Runs calls, and turns the reason of an early end into an error.
+    #[inline]
+    fn run_and_explain(
         &mut self,
         program: &Program,
         bindings: &[Binding<'_>],
@@ -344,10 +395,9 @@ impl Communicator {
         for (record, binding) in records.iter().zip(bindings) {
             self.peers.control.recorder.begin(record, binding.input.len().max(binding.output.len()));
         }
-        let memory = || bindings.iter().flat_map(|binding| [binding.input, binding.output.as_span()]);
         let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
         if let Some(endpoint) = lent {
-            memory().for_each(|span| endpoint.begin_use(span));
+            memory_of(bindings).for_each(|span| endpoint.begin_use(span));
         }
         let mut watch = CallWatch {
             peers: &mut self.peers,
@@ -366,10 +416,7 @@ impl Communicator {
             Err(stop) => Some(explain(stop, &mut watch)),
         };
         let brief = !watch.has_looked;
-        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
-        if let Some(endpoint) = lent {
-            memory().for_each(|span| endpoint.end_use(span));
-        }
+        self.end_use(bindings);
         let Some(error) = failed else {
             self.peers.control.recorder.end(records.len(), Outcome::Done, brief);
             return Ok(());
@@ -414,6 +461,11 @@ impl Communicator {
         }
         self.check_alive().err()
     }
+}
+
+/// Returns the inputs and outputs of calls.
+fn memory_of<'m>(bindings: &[Binding<'m>]) -> impl Iterator<Item = Span<'m>> {
+    bindings.iter().flat_map(|binding| [binding.input, binding.output.as_span()])
 }
 
 /// Returns the record that other ranks see of a call. It gets its number when the call is entered.

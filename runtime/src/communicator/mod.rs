@@ -47,7 +47,7 @@ pub use group::Group;
 pub(crate) use link_access::{ErrorContext, LinkAccess};
 pub use operation::Operation;
 pub use raw::{CallByAddress, RawAllReduce, RawCall};
-pub use registered::{RegisteredSlice, Registration};
+pub use registered::{RegisteredVec, Registration};
 pub use scale::Scale;
 
 use crate::{
@@ -492,6 +492,33 @@ mod tests {
         assert_eq!(comm.plans.programs_compiled(), planned, "it is not planned twice");
         let error = ahead(&mut comm, 4).expect_err("there is none").to_string();
         assert!(error.contains("root") && error.contains("0..4"), "{error}");
+    }
+
+    #[test]
+    fn a_panic_in_a_run_fails_the_communicator_of_all_ranks_at_once_and_names_its_cause() {
+        const TIMEOUT: Duration = Duration::from_secs(120);
+        let config = Config { slab_bytes: Some(1 << 20), timeout: TIMEOUT, ..Config::default() };
+        let mut comms = Communicator::local(2, &config).expect("memory for a test");
+        let (mut broken, mut other) = (comms.pop().expect("two"), comms.pop().expect("two"));
+        // Receives from rank 0 use the link to a rank that does not exist.
+        let program = Program::message(Rank(7), false, Communicator::LANES);
+        broken.message_programs[0] = Some(Arc::new(program));
+        let began = std::time::Instant::now();
+        let peer =
+            std::thread::spawn(move || other.recv(&mut [0u8; 4], Rank(1)).expect_err("nothing is sent"));
+        let call = std::panic::AssertUnwindSafe(|| broken.recv(&mut [0u8; 4], Rank(0)));
+        assert!(std::panic::catch_unwind(call).is_err(), "the panic goes on to the caller");
+        let error = broken.send(&[1u8], Rank(0)).expect_err("the communicator has failed");
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::Defect(_)) && text.contains("rank 1 panicked in recv of 4 u8"),
+            "{text}"
+        );
+        assert!(text.contains("index out of bounds"), "{text}");
+        let error = peer.join().expect("an error and no panic");
+        assert!(matches!(error, Error::Remote { rank: Rank(1), .. }), "{error}");
+        assert!(error.to_string().contains("panicked"), "{error}");
+        assert!(began.elapsed() < TIMEOUT / 2, "after {:?}", began.elapsed());
     }
 
     #[test]

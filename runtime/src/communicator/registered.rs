@@ -1,27 +1,31 @@
 //! Registration of the program's own memory with devices, as `CommRegister` does.
 //!
+//! Registered memory belongs to its guard. A guard that borrowed the memory could be leaked, and the memory
+//! freed and mapped anew at the same address: devices would go on using the pages of the former mapping. A
+//! leaked owner leaks its memory, so no other memory gets the address.
+//!
 //! # Safety
-//! A driver may use the memory until its lease is dropped. The guard borrows the memory exclusively for
-//! longer than the lease lives. A leaked guard leaves the memory registered: the device keeps its pages
-//! pinned, and uses them only in a call on that very memory.
+//! A driver may use the memory until its registration is dropped. The guard owns the memory, never moves or
+//! resizes it, and drops the registration first.
 
 use super::Communicator;
 use crate::{Element, Result, error::Error, forks};
 use std::{
     fmt,
+    mem::{forget, take},
     ops::{Deref, DerefMut},
     sync::Arc,
 };
 use transport::{driver::RegistrationGuard, forks::Origin};
 
-/// A slice of the program's memory that collectives move without copies, where transport and devices allow
-/// that.
+/// A vector that collectives move without copies, where transport and devices allow that.
 ///
-/// It is used as the slice itself. Dropping it ends the registration. It may outlive its communicator.
-pub struct RegisteredSlice<'m, T> {
+/// It is used as a slice. Dropping it ends the registration and frees the memory;
+/// [`RegisteredVec::into_vec`] returns the memory. It may outlive its communicator.
+pub struct RegisteredVec<T> {
     /// Declared before the memory, so that it is dropped first.
     registration: Registration,
-    memory: &'m mut [T],
+    memory: Vec<T>,
 }
 
 /// The registration of the program's memory with devices, until it is dropped.
@@ -48,22 +52,24 @@ impl Communicator {
     /// `TBCCL_CACHE_BYTES`. Beyond them, the least recently used memory makes room.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if part of the memory is registered already.
-    pub fn register<'m, T: Element>(&mut self, memory: &'m mut [T]) -> Result<RegisteredSlice<'m, T>> {
-        let (start, len) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
-        // SAFETY: the guard keeps the borrow until it has dropped the registration; the module docs describe
-        // the effect of a leaked guard.
+    /// [`Error::InvalidArgument`] in a forked child, or if part of the memory was registered by address. The
+    /// memory is freed then.
+    pub fn register<T: Element>(&mut self, mut memory: Vec<T>) -> Result<RegisteredVec<T>> {
+        let (start, len) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory.as_slice()));
+        // SAFETY: the guard owns the memory, does not move it, and drops the registration before it.
         let registration = unsafe { self.register_raw(start, len)? };
-        Ok(RegisteredSlice { registration, memory })
+        Ok(RegisteredVec { registration, memory })
     }
 
     /// Registers memory by address, as [`Communicator::register`].
     ///
     /// # Errors
-    /// Those of [`Communicator::register`].
+    /// Those of [`Communicator::register`]; [`Error::InvalidArgument`] if part of the memory is registered
+    /// already.
     ///
     /// # Safety
     /// The memory is the program's, readable and writable, and stays so until the registration is dropped.
+    /// Memory whose registration was leaked must stay mapped until the process ends.
     pub unsafe fn register_raw(&mut self, start: *mut u8, bytes: usize) -> Result<Registration> {
         forks::check(self.origin)?;
         let lease = match &mut self.endpoint {
@@ -90,34 +96,56 @@ impl Drop for Registration {
     fn drop(&mut self) {
         // In a forked child the memory is still registered for the parent.
         if !self.origin.is_here() {
-            std::mem::forget(self.lease.take());
+            forget(self.lease.take());
         }
     }
 }
 
-impl<T> RegisteredSlice<'_, T> {
-    /// Whether calls on the slice may move it without copies.
+impl<T> RegisteredVec<T> {
+    /// Whether calls on the memory may move it without copies.
     #[must_use]
     pub fn is_known_to_devices(&self) -> bool {
         self.registration.is_known_to_devices()
     }
+
+    /// Ends the registration and returns the memory.
+    ///
+    /// The vector is empty in a forked child, which may lack the pages of registered memory.
+    #[must_use]
+    pub fn into_vec(mut self) -> Vec<T> {
+        self.leak_in_child();
+        take(&mut self.memory)
+    }
+
+    /// Leaks the memory in a forked child, which may lack its pages (`MADV_DONTFORK`).
+    fn leak_in_child(&mut self) {
+        if !self.registration.origin.is_here() {
+            forget(take(&mut self.memory));
+        }
+    }
 }
 
-impl<T> Deref for RegisteredSlice<'_, T> {
+impl<T> Drop for RegisteredVec<T> {
+    fn drop(&mut self) {
+        self.leak_in_child();
+    }
+}
+
+impl<T> Deref for RegisteredVec<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.memory
+        &self.memory
     }
 }
 
-impl<T> DerefMut for RegisteredSlice<'_, T> {
+impl<T> DerefMut for RegisteredVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        self.memory
+        &mut self.memory
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for RegisteredSlice<'_, T> {
+impl<T: fmt::Debug> fmt::Debug for RegisteredVec<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }

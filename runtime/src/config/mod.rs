@@ -36,6 +36,7 @@ pub const IDENTITY: &[&str] = &[
     "TBCCL_LOCAL_RANK",
     "TBCCL_LOCAL_SIZE",
     "TBCCL_NODE_RANK",
+    "TBCCL_JOB",
     "TBCCL_BOOTSTRAP",
     "TBCCL_SECRET",
     "TBCCL_SECRET_FILE",

@@ -12,7 +12,7 @@ use super::{
     frame::{EAGER_BYTES, Frame, SHORT_BYTES},
     matching::Pattern,
     parker::Parker,
-    peer::{CREDIT_UNITS, Peer, PeerError, units_of},
+    peer::{CREDIT_UNITS, MAX_ANNOUNCED, Peer, PeerError, units_of},
     queues::{Message, MessageKey, Queues},
     state::{RecvRequest, RequestInfo, RequestState, SendRequest},
 };
@@ -177,6 +177,13 @@ impl Engine {
         let sending = &mut self.queues.sends;
         let peer = self.peers[to.index()].as_mut().expect("checked");
         if !eager {
+            if !peer.can_announce() {
+                return Err(Error::InvalidArgument(format!(
+                    "{MAX_ANNOUNCED} messages to {} wait for a receive, the most that may; wait for some of \
+                     them before sending more",
+                    self.links.name(to)
+                )));
+            }
             *sending += 1;
             peer.outstanding += 1;
             let state = self.queues.new_state(info);

@@ -59,6 +59,7 @@ use engine::{Engine, Posted, ProgressThread};
 use parker::Parker;
 use state::RequestState;
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -164,8 +165,9 @@ impl P2p {
     /// complete the memory may be reused, which does not mean that the message has been received.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a rank outside the communicator, [`Error::Transport`] for a rank that
-    /// no cable connects, and the error with which messages have failed.
+    /// [`Error::InvalidArgument`] for a rank outside the communicator, or one that has not received 65,536
+    /// messages of more than 16 KiB; [`Error::Transport`] for a rank that no cable connects; and the error
+    /// with which messages have failed.
     ///
     /// # Safety
     /// The memory stays readable and unchanged until the request is complete or the last clone of this has
@@ -364,10 +366,10 @@ impl Core {
         self.control.check_process()?;
         match self.engine.try_lock() {
             Ok(engine) => Ok(engine),
-            Err(TryLockError::Poisoned(_)) => Err(self.broken()),
+            Err(TryLockError::Poisoned(engine)) => Err(self.broken(engine)),
             Err(TryLockError::WouldBlock) => {
                 let _wanting = CountGuard::new(&self.contenders);
-                self.engine.lock().map_err(|_| self.broken())
+                self.engine.lock().map_err(|engine| self.broken(engine))
             }
         }
     }
@@ -384,7 +386,7 @@ impl Core {
         let engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::WouldBlock) => return state.result(),
-            Err(TryLockError::Poisoned(_)) => return Some(Err(self.broken())),
+            Err(TryLockError::Poisoned(engine)) => return Some(Err(self.broken(engine))),
         };
         self.progress_once(engine, state, None).1
     }
@@ -429,7 +431,7 @@ impl Core {
                     self.progress_once(engine, state, look.take())
                 }
                 Err(TryLockError::WouldBlock) => (false, state.result()),
-                Err(TryLockError::Poisoned(_)) => break Some(Err(self.broken())),
+                Err(TryLockError::Poisoned(engine)) => break Some(Err(self.broken(engine))),
             };
             if result.is_some() || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 break result;
@@ -449,13 +451,18 @@ impl Core {
         result
     }
 
-    /// Returns the error after a panic, which may have left the engine in any state.
+    /// Ends all use of memory by links after a panic, which may have left the engine in any state. Returns
+    /// the error of all requests.
     #[cold]
-    fn broken(&self) -> Error {
+    fn broken(&self, engine: PoisonError<MutexGuard<'_, Option<Engine>>>) -> Error {
         self.control.abort();
-        Error::Defect(
-            "a point-to-point operation of this rank has panicked; see stderr for where, and report it"
-                .into(),
-        )
+        let text =
+            "a point-to-point operation of this rank has panicked; see stderr for where, and report it";
+        let error = Error::Defect(text.into());
+        let mut engine = engine.into_inner();
+        let fail = AssertUnwindSafe(|| engine.as_mut().map(|engine| engine.fail(error.clone())));
+        // A second panic would be of the same cause, and has been reported.
+        let _ = catch_unwind(fail);
+        error
     }
 }

@@ -2,15 +2,18 @@
 //! which credit returns, and how protocol errors are reported.
 
 use super::{
-    Delivery,
+    Delivery, P2p,
     engine::{Engine, Posted},
     frame::{EAGER_BYTES, FRAME_BYTES, Frame, FrameBytes},
     parker::Parker,
-    peer::{CONTROL, CREDIT_UNITS, FRAME_DIGEST, units_of},
+    peer::{CONTROL, CREDIT_UNITS, FRAME_DIGEST, MAX_ANNOUNCED, units_of},
     state::RequestState,
 };
 use crate::{Communicator, Config, Error, communicator::LinkAccess, error::Result};
-use std::sync::Arc;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 use topology::Rank;
 use transport::{
     Protocol, SendProgress, SendState,
@@ -158,6 +161,7 @@ fn nonsense_of_a_peer_is_an_error_that_names_it() {
         (vec![Frame::Reject { number: 7 }.encode(0)], "a rejection"),
         (vec![Frame::Credit.encode(1)], "more credit"),
         (vec![short; 10 + (CREDIT_UNITS / units_of(8)) as usize], "more eager bytes"),
+        ((0..=MAX_ANNOUNCED as u64).map(ready).collect(), "more announced messages"),
         // The payload differs from the announced one.
         (vec![eager, short], "another operation"),
     ] {
@@ -189,4 +193,45 @@ fn what_arrives_while_its_receive_is_posted_is_counted_once() {
         assert!(is_done(&open) && is_done(&received), "{from:?}");
         assert_eq!((engine.memory(), engine.is_busy()), ((0, 0, 0), false));
     }
+}
+
+#[test]
+fn after_a_panic_no_message_uses_its_memory_and_all_ranks_fail() {
+    let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+    let comms = Communicator::local(2, &config).expect("memory for a test");
+    let ranks: Vec<P2p> = comms.into_iter().map(|comm| P2p::new(comm).expect("healthy")).collect();
+    let core = &ranks[0].0.core;
+    let panicking =
+        AssertUnwindSafe(|| core.with(|_| -> Result<()> { panic!("a defect, as this test wants") }));
+    assert!(catch_unwind(panicking).is_err());
+    let error = core.with(|_| Ok(())).expect_err("nobody knows the engine's state");
+    assert!(matches!(error, Error::Defect(_)), "{error}");
+    let engine = core.engine.lock().expect_err("poisoned").into_inner();
+    assert!(engine.as_ref().is_some_and(|engine| engine.failed().is_some()), "links may use memory");
+    drop(engine);
+    let healthy = ranks[1].0.core.with(|engine| Ok(engine.links().is_healthy())).expect("no panic here");
+    assert!(!healthy, "rank 0 has failed");
+}
+
+#[test]
+fn announced_messages_that_nobody_receives_are_bounded_and_the_rest_goes_on() {
+    let mut pair = pair();
+    // The receiver processes all messages while it waits for another one.
+    let _other = recv(&mut pair[1], Some(0), Some(-1), 0);
+    let mut sent = Vec::new();
+    for number in 0..MAX_ANNOUNCED {
+        sent.push(send(&mut pair[0], 1, 1, EAGER_BYTES + 1));
+        if number % 1000 == 0 {
+            settle(&mut pair);
+        }
+    }
+    let error = pair[0].send(Rank(1), 0, 1, Span::from(&BYTES[..EAGER_BYTES + 1])).expect_err("too many");
+    assert!(matches!(error, Error::InvalidArgument(_)) && error.to_string().contains("65536"), "{error}");
+    settle(&mut pair);
+    assert!(is_done(&send(&mut pair[0], 1, 2, 4)), "short messages have room of their own");
+    let received = recv(&mut pair[1], Some(0), Some(1), EAGER_BYTES + 1);
+    settle(&mut pair);
+    assert!(is_done(&received) && is_done(&sent[0]) && !is_done(&sent[1]));
+    let _more = send(&mut pair[0], 1, 1, EAGER_BYTES + 1);
+    settle(&mut pair);
 }

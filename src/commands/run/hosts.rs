@@ -1,7 +1,7 @@
 //! The hosts of a job, from the command line and a hostfile.
 
 use super::{CommandError, devices, mlx, this_program};
-use crate::launch::{HostSpec, Hosts, LaunchSpec, Placement};
+use crate::launch::{HostSpec, Hosts, LaunchSpec, Output};
 use std::{
     ffi::{OsStr, OsString},
     path::{Path, PathBuf},
@@ -128,14 +128,15 @@ impl HostArgs {
             spec.env.push(("TBCCL_TRANSPORT".into(), "shm+auto".into()));
         }
         let mut plan = Hosts::new(hosts, host_of, this_program()?);
-        if let Placement::Hosts(here) = &spec.placement {
-            (plan.output, plan.stdin) = (here.output.clone(), here.stdin);
+        if spec.hosts.output != Output::Inherited {
+            plan.output = spec.hosts.output.clone();
         }
+        plan.stdin = spec.hosts.stdin;
         plan.ssh = words(&self.ssh)?;
         plan.tbccl = self.tbccl;
         plan.files = mlx.files();
         plan.files.extend(matrix.map(|matrix| (devices::VARIABLE.to_owned(), matrix)));
-        spec.placement = Placement::Hosts(plan);
+        spec.hosts = plan;
         Ok(HostSetup { has_remote, local_addresses })
     }
 

@@ -15,7 +15,7 @@ pub(super) mod mpi_library;
 mod rendezvous;
 
 use super::{CommandError, arguments, error};
-use crate::launch::{HostSpec, Hosts, LaunchSpec, OnFailure, Output, Placement, Stdin, launch};
+use crate::launch::{Hosts, LaunchSpec, OnFailure, Output, Stdin, launch};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -160,28 +160,29 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
 }
 
 fn check_stdin(spec: &LaunchSpec) -> Result<(), CommandError> {
-    match &spec.placement {
-        Placement::Hosts(Hosts { stdin: Stdin::Rank(rank), .. }) if *rank >= spec.ranks => {
-            Err(CommandError::new(format_args!(
-                "--stdin {rank}: there is no such rank among {}; name one from 0 to {}",
-                spec.ranks,
-                spec.ranks - 1
-            )))
-        }
+    match spec.hosts.stdin {
+        Stdin::Rank(rank) if rank >= spec.ranks => Err(CommandError::new(format_args!(
+            "--stdin {rank}: there is no such rank among {}; name one from 0 to {}",
+            spec.ranks,
+            spec.ranks - 1
+        ))),
         _ => Ok(()),
     }
 }
 
-/// Returns the path of this program, which the hosts run as their agent.
-fn this_program() -> Result<PathBuf, CommandError> {
-    std::env::current_exe()
-        .map_err(|why| CommandError::new(format_args!("the path of this program can't be found: {why}")))
+/// Returns the path of this program, which hosts run as their agent. A link is resolved: under the name
+/// `mpirun` the program has no subcommands.
+pub(super) fn this_program() -> Result<PathBuf, CommandError> {
+    let path = std::env::current_exe()
+        .map_err(|why| CommandError::new(format_args!("the path of this program can't be found: {why}")))?;
+    Ok(path.canonicalize().unwrap_or(path))
 }
 
 impl Job {
     /// Returns the specification of `ranks` ranks on this host.
     pub(crate) fn spec(self, ranks: u32) -> Result<LaunchSpec, CommandError> {
-        let placement = self.placement(ranks)?;
+        let hosts = self.hosts(ranks)?;
+        let agent = hosts.agent.clone();
         let mut command = self.command.into_iter();
         let program = command.next().ok_or_else(|| CommandError::new("no program was given"))?;
         let mut env = variables(self.env)?;
@@ -199,26 +200,25 @@ impl Job {
                 BindTo::Core => Bind::Core,
                 BindTo::Numa => Bind::Numa,
             },
-            placement,
+            hosts,
             timeout: self.timeout,
             grace: self.grace,
             on_failure: if self.keep_going { OnFailure::Continue } else { OnFailure::EndAll },
-            ..LaunchSpec::new(ranks, program)
+            ..LaunchSpec::new(ranks, program, agent)
         })
     }
 
-    /// Returns local placement unless the options need an agent between the launcher and the ranks.
-    fn placement(&self, ranks: u32) -> Result<Placement, CommandError> {
+    /// Returns this host, with the output and input that the options name.
+    fn hosts(&self, ranks: u32) -> Result<Hosts, CommandError> {
+        let here = Hosts::here(ranks, this_program()?);
         let output = match &self.output {
             Some(folder) => Output::Files { folder: folder.clone(), stamped: self.timestamp },
             None => Output::Lines { tagged: self.tag_output, stamped: self.timestamp },
         };
         if output == Output::default() && self.stdin == Stdin::default() {
-            return Ok(Placement::Local);
+            return Ok(here);
         }
-        let here = HostSpec::new("localhost");
-        let plan = Hosts::new(vec![here], vec![0; ranks as usize], this_program()?);
-        Ok(Placement::Hosts(Hosts { output, stdin: self.stdin, ..plan }))
+        Ok(Hosts { output, stdin: self.stdin, ..here })
     }
 }
 

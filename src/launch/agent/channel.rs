@@ -1,11 +1,11 @@
-//! The agent's side of the frame connection: non-blocking frames over stdin and stdout.
+//! The agent's side of the frame connection: non-blocking frames over stdin and stdout, or over a socket.
 
 use crate::launch::frame::{self, Decoder, FromAgent, ToAgent};
 use rustix::io::{Errno, read, write};
 use std::{
     collections::VecDeque,
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -18,6 +18,10 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// A non-blocking, buffered frame connection to the launcher.
 #[derive(Debug)]
 pub(super) struct Channel {
+    /// The socket; without it, frames travel over stdin and stdout.
+    socket: Option<OwnedFd>,
+    stdin: io::Stdin,
+    stdout: io::Stdout,
     decoder: Decoder,
     outgoing: VecDeque<u8>,
     /// Time at which bytes last arrived.
@@ -29,24 +33,39 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Opens the connection over this process's stdin and stdout, and makes both non-blocking.
-    pub(super) fn open() -> io::Result<Channel> {
-        rustix::io::ioctl_fionbio(io::stdin(), true)?;
-        rustix::io::ioctl_fionbio(io::stdout(), true)?;
+    /// Opens the connection over a socket, or else over this process's stdin and stdout, and makes it
+    /// non-blocking.
+    pub(super) fn open(socket: Option<OwnedFd>) -> io::Result<Channel> {
         let now = Instant::now();
-        let outgoing = VecDeque::from(frame::GREETING.to_vec());
-        Ok(Channel {
+        let channel = Channel {
+            socket,
+            stdin: io::stdin(),
+            stdout: io::stdout(),
             decoder: Decoder::default(),
-            outgoing,
+            outgoing: VecDeque::from(frame::GREETING.to_vec()),
             last_received: now,
             last_queued: now,
             closed: false,
-        })
+        };
+        rustix::io::ioctl_fionbio(channel.input(), true)?;
+        rustix::io::ioctl_fionbio(channel.output(), true)?;
+        Ok(channel)
     }
 
-    /// Whether the connection is closed, or nothing has arrived for `timeout`.
+    /// Returns the descriptor from which frames are read.
+    pub(super) fn input(&self) -> BorrowedFd<'_> {
+        self.socket.as_ref().map_or(self.stdin.as_fd(), AsFd::as_fd)
+    }
+
+    /// Returns the descriptor to which frames are written.
+    pub(super) fn output(&self) -> BorrowedFd<'_> {
+        self.socket.as_ref().map_or(self.stdout.as_fd(), AsFd::as_fd)
+    }
+
+    /// Whether the connection is closed, or nothing has arrived for `timeout`. A socket ends with the
+    /// launcher, so silence there means nothing: the launcher may be stopped.
     pub(super) fn is_lost(&self, timeout: Duration) -> bool {
-        self.closed || self.last_received.elapsed() > timeout
+        self.closed || (self.socket.is_none() && self.last_received.elapsed() > timeout)
     }
 
     /// Whether frames wait to be written.
@@ -78,7 +97,7 @@ impl Channel {
     /// Reads the available bytes and returns the complete frames.
     pub(super) fn receive(&mut self) -> Vec<(ToAgent, Vec<u8>)> {
         let mut buffer = vec![0; 1 << 16];
-        match read(io::stdin().as_fd(), &mut buffer) {
+        match read(self.input(), &mut buffer) {
             Ok(0) => self.closed = true,
             Ok(n) => {
                 self.last_received = Instant::now();
@@ -101,10 +120,10 @@ impl Channel {
         }
     }
 
-    /// Writes queued bytes until stdout would block.
+    /// Writes queued bytes until the connection would block.
     pub(super) fn flush(&mut self) {
         while !self.outgoing.is_empty() {
-            match write(io::stdout().as_fd(), self.outgoing.as_slices().0) {
+            match write(self.output(), self.outgoing.as_slices().0) {
                 Ok(n) => drop(self.outgoing.drain(..n)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,

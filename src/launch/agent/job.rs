@@ -4,7 +4,9 @@ use super::{channel::Channel, files::Files};
 use crate::launch::{
     LaunchError,
     frame::{FromAgent, Prepare, PrepareRank, Stream},
-    machine, program,
+    machine,
+    processes::JobMark,
+    program,
     ranks::Ranks,
     spawn,
 };
@@ -15,6 +17,7 @@ use rustix::{
 };
 use std::{
     ffi::OsString,
+    io::{self, IsTerminal},
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -91,6 +94,11 @@ impl Job {
         Duration::from_millis(self.prepare.grace_ms)
     }
 
+    /// The mark of the job's processes.
+    pub(super) fn mark(&self) -> &JobMark {
+        &self.prepare.mark
+    }
+
     /// Starts all ranks; returns their process ids.
     pub(super) fn start(&mut self) -> Result<Vec<u32>, LaunchError> {
         let mut pids = Vec::new();
@@ -115,10 +123,13 @@ impl Job {
             .arg0(&self.prepare.program)
             .args(&self.prepare.args)
             .envs(rank.identity.iter().chain(&self.variables).map(pairs))
-            .envs(self.prepare.env.iter().chain(&rank.own).map(pairs))
-            .stdin(if rank.stdin { Stdio::piped() } else { Stdio::null() })
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .envs(self.prepare.env.iter().chain(&rank.own).map(pairs));
+        if self.prepare.inherits {
+            command.stdin(inherited_stdin(rank.rank));
+        } else {
+            command.stdin(if rank.stdin { Stdio::piped() } else { Stdio::null() });
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
         if let Some(cwd) = &self.prepare.cwd {
             command.current_dir(cwd);
         }
@@ -140,7 +151,7 @@ impl Job {
         Ok(())
     }
 
-    /// Signals all ranks.
+    /// Signals the process groups of all ranks.
     pub(super) fn signal(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             self.ranks.signal(signal);
@@ -156,8 +167,8 @@ impl Job {
         outputs.chain(inputs).collect()
     }
 
-    /// Forwards data between the pipes and the launcher, and reports ranks that have ended.
-    pub(super) fn advance(&mut self, channel: &mut Channel) {
+    /// Forwards data between the pipes and the launcher.
+    pub(super) fn forward(&mut self, channel: &mut Channel) {
         let mut buffer = vec![0; READ_SIZE];
         if !channel.is_full() {
             self.outputs.retain(|output| output.forward(&mut buffer, channel) != Reading::Never);
@@ -165,6 +176,11 @@ impl Job {
         for input in &mut self.inputs {
             input.forward(channel);
         }
+    }
+
+    /// Reports ranks that have ended.
+    pub(super) fn report_ended(&mut self, channel: &mut Channel) {
+        let mut buffer = vec![0; READ_SIZE];
         let ended: Vec<_> =
             self.ranks.newly_ended().iter().map(|(process, how)| (process.rank, *how)).collect();
         for (rank, how) in ended {
@@ -190,15 +206,24 @@ impl Job {
         input.forward(channel);
     }
 
-    /// Ends the remaining processes of the ranks, and forwards their remaining output.
-    pub(super) fn end(self, channel: &mut Channel) {
-        let grace = self.grace();
-        self.ranks.sweep(grace);
+    /// Reaps ended processes that ranks have left to this process.
+    pub(super) fn reap_orphans(&self) {
+        self.ranks.reap_orphans();
+    }
+
+    /// Forwards the remaining output of the ranks.
+    pub(super) fn drain(&self, channel: &mut Channel) {
         let mut buffer = vec![0; READ_SIZE];
         for output in &self.outputs {
             output.drain(&mut buffer, channel);
         }
     }
+}
+
+/// Returns the stdin of a rank that inherits it: rank 0 has this process's pipe or file. Terminal input goes
+/// to no rank: the ranks are not in its foreground process group and would be stopped when they read.
+fn inherited_stdin(rank: u32) -> Stdio {
+    if rank == 0 && !io::stdin().is_terminal() { Stdio::inherit() } else { Stdio::null() }
 }
 
 /// When to read a stream again.

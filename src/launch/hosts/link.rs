@@ -6,8 +6,9 @@
 
 use super::ssh;
 use crate::launch::{
-    HostSpec, Hosts, LaunchError,
+    Hosts, LaunchError, Output,
     frame::{self, Decoder, FromAgent, ToAgent},
+    processes::JobMark,
     sink::{OutputError, Sink},
     spawn,
 };
@@ -17,9 +18,13 @@ use rustix::{
 };
 use std::{
     collections::VecDeque,
+    fs::File,
     io::{self, BufRead, BufReader, Write},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus, Stdio},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
@@ -110,29 +115,30 @@ impl Link {
     pub(super) fn open(
         plan: &Hosts,
         host_index: usize,
-        host: &HostSpec,
+        mark: &JobMark,
         events: &Events,
         sink: &Arc<Mutex<Sink>>,
     ) -> Result<Link, LaunchError> {
+        let host = &plan.hosts[host_index];
         let mut command = ssh::command(plan, host);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = command.get_program().to_owned();
-        // The local agent ends its ranks in order when the launcher is killed. An ssh has nothing to clean
-        // up.
-        let child =
-            if host.local { spawn::in_own_group_detached(command) } else { spawn::in_own_group(command) };
-        let mut child =
-            child.map_err(|source| LaunchError::Agent { host: host.name.clone(), program, source })?;
+        let started = if host.local {
+            start_here(command, mark, plan.output == Output::Inherited)
+        } else {
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            // An ssh has nothing to clean up.
+            spawn::in_own_group(command).map(with_pipes)
+        };
+        let (mut child, connection) =
+            started.map_err(|source| LaunchError::Agent { host: host.name.clone(), program, source })?;
         let stderr_lines = Arc::new(Mutex::new(VecDeque::new()));
         let (outgoing, frames) = mpsc::channel();
         let (stderr_open, stderr_closed) = mpsc::channel();
-        if let Some(stdin) = child.stdin.take() {
-            start("to-host", move || write_frames(stdin, &frames))?;
-        }
-        if let Some(stdout) = child.stdout.take() {
+        if let Some((input, output)) = connection {
+            start("to-host", move || write_frames(output, &frames))?;
             let (events, sink) = (events.clone(), Arc::clone(sink));
             start("from-host", move || {
-                let why = read_frames(&stdout, host_index, &events, &sink);
+                let why = read_frames(&input, host_index, &events, &sink);
                 events.post(host_index, Event::Closed(why));
             })?;
         }
@@ -158,7 +164,7 @@ impl Link {
         self.outgoing.clone()
     }
 
-    /// Closes the agent's stdin, which ends it.
+    /// Closes the connection to the agent, which ends it.
     pub(super) fn close(&mut self) {
         self.outgoing = None;
     }
@@ -171,13 +177,15 @@ impl Link {
         (status, stderr_lines.iter().cloned().collect())
     }
 
-    /// Waits up to `within` for the process to end, then kills it.
-    pub(super) fn end(&mut self, within: Duration) {
+    /// Waits up to `within` for the process to end, then kills it. Returns whether it ended by itself.
+    pub(super) fn end(&mut self, within: Duration) -> bool {
         self.close();
-        if self.wait(within).is_none() {
+        let status = self.wait(within);
+        if status.is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+        status.is_some_and(|status| status.code().is_some())
     }
 
     fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
@@ -197,34 +205,64 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), LaunchE
     started.map(drop).map_err(LaunchError::system("start a thread"))
 }
 
-/// Writes queued frames and keep-alives, until the queue is closed or the pipe breaks.
-fn write_frames(mut stdin: ChildStdin, frames: &mpsc::Receiver<Vec<u8>>) {
+/// The descriptors of a connection: one to read from, and one to write to.
+type Connection = (OwnedFd, OwnedFd);
+
+/// Starts the agent of this host, which has a socket of its own, so that the ranks can have the launcher's
+/// stdin, stdout and stderr. The agent ends its ranks in order when the launcher is killed.
+fn start_here(
+    mut command: Command,
+    mark: &JobMark,
+    inherits: bool,
+) -> io::Result<(Child, Option<Connection>)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    if !inherits {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    }
+    // The mark is for the agent and its keeper, in case that both are killed or stopped.
+    command.env(JobMark::NAME, mark.value());
+    let child = spawn::with_connection(command, OwnedFd::from(theirs))?;
+    let input = OwnedFd::from(ours.try_clone()?);
+    Ok((child, Some((input, OwnedFd::from(ours)))))
+}
+
+/// Returns a child, and the pipes to its stdin and stdout as a connection.
+fn with_pipes(mut child: Child) -> (Child, Option<Connection>) {
+    let pipes = child.stdout.take().zip(child.stdin.take());
+    (child, pipes.map(|(stdout, stdin)| (stdout.into(), stdin.into())))
+}
+
+/// Writes queued frames and keep-alives, until the queue is closed or the connection breaks.
+fn write_frames(output: OwnedFd, frames: &mpsc::Receiver<Vec<u8>>) {
+    let mut output = File::from(output);
     loop {
         let frame = match frames.recv_timeout(KEEP_ALIVE_INTERVAL) {
             Ok(frame) => frame,
             Err(mpsc::RecvTimeoutError::Timeout) => frame::encode(&ToAgent::Alive, b""),
-            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
         };
-        if stdin.write_all(&frame).is_err() {
-            return;
+        if output.write_all(&frame).is_err() {
+            break;
         }
     }
+    // A socket also has a descriptor that is still read from. A pipe is no socket, and its end is enough.
+    let _ = rustix::net::shutdown(&output, rustix::net::Shutdown::Write);
 }
 
 /// Reads frames until the connection ends; returns the reason.
-fn read_frames(stdout: &ChildStdout, host_index: usize, events: &Events, sink: &Mutex<Sink>) -> String {
+fn read_frames(input: &OwnedFd, host_index: usize, events: &Events, sink: &Mutex<Sink>) -> String {
     let mut decoder = Decoder::default();
     let mut buffer = vec![0; 1 << 16];
     let mut greeted = false;
     let timeout = Timespec::try_from(AGENT_TIMEOUT).ok();
     loop {
-        let mut fds = [PollFd::from_borrowed_fd(stdout.as_fd(), PollFlags::IN)];
+        let mut fds = [PollFd::new(input, PollFlags::IN)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => return format!("no message came for {AGENT_TIMEOUT:?}"),
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return format!("reading from it failed: {error}"),
         }
-        match read(stdout, &mut buffer) {
+        match read(input, &mut buffer) {
             Ok(0) => return "the connection ended".to_owned(),
             Ok(n) => decoder.push(&buffer[..n]),
             Err(Errno::AGAIN | Errno::INTR) => continue,
@@ -251,6 +289,10 @@ fn dispatch(
         match frame {
             FromAgent::Output { rank, stream } => {
                 let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                // Each rank takes memory for its incomplete line.
+                if !sink.has_rank(rank) {
+                    return Err(format!("it sent output of rank {rank}, which the job does not have"));
+                }
                 if let Err(why) = sink.push(rank, stream, &bytes) {
                     events.post(host_index, Event::OutputError(why));
                 }
@@ -272,6 +314,30 @@ fn keep_last_lines(stderr: ChildStderr, stderr_lines: &Mutex<VecDeque<String>>) 
         line.clear();
         if stderr_lines.len() > MAX_STDERR_LINES {
             stderr_lines.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::{Output, frame::Stream};
+
+    #[test]
+    fn output_of_a_rank_that_the_job_does_not_have_ends_the_connection() {
+        let (events, _receiver) = Events::new().expect("a descriptor");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let output = Output::Files { folder: folder.path().to_owned(), stamped: false };
+        let sink = Mutex::new(Sink::open(&output, 2).expect("a folder"));
+        let mut decoder = Decoder::default();
+        let mut dispatch_output = |rank| {
+            decoder.push(&frame::encode(&FromAgent::Output { rank, stream: Stream::Stdout }, b"no end"));
+            dispatch(&mut decoder, 0, &events, &sink)
+        };
+        assert_eq!(dispatch_output(1), Ok(()));
+        for rank in [2, u32::MAX] {
+            let error = dispatch_output(rank).expect_err("there are ranks 0 and 1");
+            assert!(error.contains(&format!("rank {rank}")), "{error}");
         }
     }
 }

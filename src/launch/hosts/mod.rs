@@ -1,21 +1,24 @@
-//! Ranks on several hosts, with an agent on each, from the first connection to the last process.
+//! Ranks on one or more hosts, with an agent on each, from the first connection to the last process.
 //!
 //! All hosts are connected at the same time. No rank is started until every host is ready: its agent runs,
 //! has the same version, and has found the program and the folder. A job that cannot start everywhere
 //! therefore leaves one line per problem, and no process.
 //!
 //! A host whose connection is lost counts as failed with all of its ranks. The launcher need not end them:
-//! the agent's stdin ends or falls silent, and the agent ends them.
+//! the agent's connection ends or falls silent, and the agent ends them; where the agent is killed, its
+//! keeper does. On this host the launcher ends them itself if both are killed: it finds them by the job's
+//! mark.
 
 mod link;
 mod ssh;
 mod stdin;
 
 use super::{
-    Ended, HostSpec, Hosts, LaunchError, LaunchSpec, Rendezvous, Stdin,
+    Ended, HostSpec, Hosts, LaunchError, LaunchSpec, Output, Rendezvous, Stdin,
+    ending::Ending,
     environment::{self, RankIdentity},
     frame::{FromAgent, PROTOCOL, Prepare, PrepareRank, ToAgent, VERSION, Variable},
-    rank_set::{Member, RankSet},
+    processes::{JobMark, Scope},
     signals::Signals,
     sink::{OutputError, Sink},
 };
@@ -62,6 +65,17 @@ struct Host {
     ranks: Vec<u32>,
 }
 
+/// A rank's process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    /// The rank.
+    pub(super) rank: u32,
+    /// Process id on its host.
+    pub(super) pid: u32,
+    /// Its host, if the job has ranks on other hosts.
+    pub(super) host: Option<String>,
+}
+
 /// A rank of the job.
 #[derive(Clone, Debug)]
 struct Rank {
@@ -71,9 +85,13 @@ struct Rank {
 
 /// The ranks of all hosts. Dropping it ends all agents, which end their ranks.
 #[derive(Debug)]
-pub(super) struct RemoteRanks<'a> {
+pub(super) struct HostRanks<'a> {
     spec: &'a LaunchSpec,
     plan: &'a Hosts,
+    /// Whether all ranks run on this host.
+    is_local_only: bool,
+    /// The mark of the job's processes.
+    mark: JobMark,
     hosts: Vec<Host>,
     ranks: Vec<Rank>,
     events: EventReceiver,
@@ -88,62 +106,60 @@ pub(super) struct RemoteRanks<'a> {
     output_error: Option<OutputError>,
 }
 
-impl<'a> RemoteRanks<'a> {
+impl<'a> HostRanks<'a> {
     /// Starts all ranks, or none.
     pub(super) fn start(
         spec: &'a LaunchSpec,
-        plan: &'a Hosts,
         rendezvous: &dyn Rendezvous,
         signals: &mut Signals,
-    ) -> Result<RemoteRanks<'a>, LaunchError> {
-        let mut remote = RemoteRanks::connect(spec, plan)?;
-        remote.wait_for_stage(signals, |stage| matches!(stage, Stage::Greeted(_)))?;
-        for host in &remote.hosts {
-            host.link.send(&ToAgent::Prepare(Box::new(remote.prepare(host, rendezvous))), b"");
+    ) -> Result<HostRanks<'a>, LaunchError> {
+        let mut ranks = HostRanks::connect(spec)?;
+        ranks.wait_for_stage(signals, |stage| matches!(stage, Stage::Greeted(_)))?;
+        for host in &ranks.hosts {
+            host.link.send(&ToAgent::Prepare(Box::new(ranks.prepare(host, rendezvous))), b"");
         }
-        remote.wait_for_stage(signals, |stage| *stage == Stage::Ready)?;
-        remote.has_released = true;
-        for host in &remote.hosts {
+        ranks.wait_for_stage(signals, |stage| *stage == Stage::Ready)?;
+        ranks.has_released = true;
+        for host in &ranks.hosts {
             host.link.send(&ToAgent::Go, b"");
         }
-        remote.wait_for_stage(signals, |stage| *stage == Stage::Started)?;
-        remote.start_pump()?;
-        Ok(remote)
+        ranks.wait_for_stage(signals, |stage| *stage == Stage::Started)?;
+        ranks.start_pump()?;
+        Ok(ranks)
     }
 
-    fn connect(spec: &'a LaunchSpec, plan: &'a Hosts) -> Result<RemoteRanks<'a>, LaunchError> {
+    fn connect(spec: &'a LaunchSpec) -> Result<HostRanks<'a>, LaunchError> {
+        let plan = &spec.hosts;
         let (sender, events) = Events::new().map_err(LaunchError::system("read the ranks' output"))?;
         let sink = Arc::new(Mutex::new(Sink::open(&plan.output, spec.ranks)?));
-        // The host of a rank is not named when all ranks run on this host.
+        // The host is not named when all ranks run on this host.
         let is_local_only = plan.hosts.iter().all(|host| host.local);
         let host_of = |rank: u32| plan.hosts[plan.host_of[rank as usize]].name.clone();
         let host = |rank| (!is_local_only).then(|| host_of(rank));
         let rank = |rank| Rank { member: Member { rank, pid: 0, host: host(rank) }, ended: None };
-        let ranks = (0..spec.ranks).map(rank).collect();
-        let (pump, has_released, early_signals, ended, output_error) =
-            (None, false, Vec::new(), Vec::new(), None);
-        let hosts = Vec::new();
-        let mut remote = RemoteRanks {
+        let mut ranks = HostRanks {
             spec,
             plan,
-            hosts,
-            ranks,
+            is_local_only,
+            mark: JobMark::new(),
+            hosts: Vec::new(),
+            ranks: (0..spec.ranks).map(rank).collect(),
             events,
             sink,
-            pump,
-            has_released,
-            early_signals,
-            ended,
-            output_error,
+            pump: None,
+            has_released: false,
+            early_signals: Vec::new(),
+            ended: Vec::new(),
+            output_error: None,
         };
-        // If a connection cannot be opened, dropping `remote` closes those already open.
+        // If a connection cannot be opened, dropping `ranks` closes those already open.
         for (host_index, host) in plan.hosts.iter().enumerate() {
-            let link = Link::open(plan, host_index, host, &sender, &remote.sink)?;
-            let ranks =
-                (0..).zip(&plan.host_of).filter(|(_, of)| **of == host_index).map(|(rank, _)| rank).collect();
-            remote.hosts.push(Host { spec: host.clone(), link, stage: Stage::Connecting, ranks });
+            let link = Link::open(plan, host_index, &ranks.mark, &sender, &ranks.sink)?;
+            let of_host = (0..).zip(&plan.host_of).filter(|(_, of)| **of == host_index);
+            let of_host = of_host.map(|(rank, _)| rank).collect();
+            ranks.hosts.push(Host { spec: host.clone(), link, stage: Stage::Connecting, ranks: of_host });
         }
-        Ok(remote)
+        Ok(ranks)
     }
 
     /// Returns the processes that a host is to start.
@@ -166,6 +182,7 @@ impl<'a> RemoteRanks<'a> {
             rank,
             identity: environment::rank_variables(identities[rank as usize], &bootstrap, secret.as_deref())
                 .into_iter()
+                .chain([(JobMark::NAME, self.mark.value().to_owned())])
                 .map(pair)
                 .collect::<Vec<Variable>>(),
             own: self.spec.rank_env.get(rank as usize).cloned().unwrap_or_default(),
@@ -180,12 +197,16 @@ impl<'a> RemoteRanks<'a> {
             cwd: self.spec.cwd.clone(),
             files: self.plan.files.clone(),
             bind: self.spec.bind.into(),
+            inherits: self.plan.output == Output::Inherited,
+            mark: self.mark.clone(),
             grace_ms: u64::try_from(self.spec.grace.as_millis()).unwrap_or(u64::MAX),
         }
     }
 
+    /// Whether this process forwards its stdin to a rank.
     fn gets_stdin(&self, rank: u32) -> bool {
-        Pump::is_wanted()
+        self.plan.output != Output::Inherited
+            && Pump::is_wanted()
             && match self.plan.stdin {
                 Stdin::None => false,
                 Stdin::Rank(one) => one == rank,
@@ -212,12 +233,12 @@ impl<'a> RemoteRanks<'a> {
         reached: impl Fn(&Stage) -> bool,
     ) -> Result<(), LaunchError> {
         let mut deadline = Instant::now() + READY_TIMEOUT;
-        let mut remote = false;
+        let mut has_failed = false;
         loop {
             self.take_events();
             let failed = self.hosts.iter().any(|host| matches!(host.stage, Stage::Failed(_)));
-            if failed && !remote {
-                remote = true;
+            if failed && !has_failed {
+                has_failed = true;
                 deadline = deadline.min(Instant::now() + FAILURE_WINDOW);
             }
             let done =
@@ -230,16 +251,18 @@ impl<'a> RemoteRanks<'a> {
         }
         let failed = self.hosts.iter().any(|host| matches!(host.stage, Stage::Failed(_)));
         let problem = |host: &Host| match &host.stage {
-            Stage::Failed(why) => Some(format!("host {}: {why}", host.spec.name)),
+            Stage::Failed(why) => Some(self.of_host(host, why)),
             // After another host's failure, a host that has not answered yet is not reported.
             stage if failed || reached(stage) || *stage == Stage::Started => None,
-            _ => Some(format!(
-                "host {}: no answer within {READY_TIMEOUT:?}; is it overloaded?",
-                host.spec.name
-            )),
+            _ => Some(self.of_host(host, &format!("no answer within {READY_TIMEOUT:?}; is it overloaded?"))),
         };
         let problems: Vec<String> = self.hosts.iter().filter_map(problem).collect();
         if problems.is_empty() { Ok(()) } else { Err(LaunchError::Hosts(problems)) }
+    }
+
+    /// Returns a message, preceded by its host where there are others.
+    fn of_host(&self, host: &Host, text: &str) -> String {
+        if self.is_local_only { text.to_owned() } else { format!("host {}: {text}", host.spec.name) }
     }
 
     /// Handles signals that arrive during start-up. Before the ranks are told to start, a terminating signal
@@ -297,8 +320,8 @@ impl<'a> RemoteRanks<'a> {
                 }
             }
             FromAgent::Warning { text } => {
-                let text = format!("warning: host {}: {text}", host.spec.name);
-                self.spec.say(&text);
+                let text = self.of_host(&self.hosts[host_index], &text);
+                self.spec.say(&format!("warning: {text}"));
             }
             FromAgent::Finished => host.stage = Stage::Finished,
             FromAgent::Alive | FromAgent::Output { .. } => {}
@@ -341,8 +364,9 @@ impl<'a> RemoteRanks<'a> {
         }
     }
 
-    /// Ends the remaining processes on all hosts, and waits for the agents' last frames.
-    fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
+    /// Ends the remaining processes on all hosts, and waits for the agents' last frames. A terminating signal
+    /// ends the grace period.
+    pub(super) fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
         self.pump = None;
         for host in &self.hosts {
             host.link.send(&ToAgent::Finish, b"");
@@ -356,12 +380,10 @@ impl<'a> RemoteRanks<'a> {
             }
             let arrived = signals.wait(Some(deadline), Some(self.events.descriptor()))?;
             if arrived.iter().any(|signal| [SIGINT, SIGTERM, SIGHUP].contains(signal)) {
-                break;
+                self.signal(Signal::KILL);
             }
         }
-        for host in &mut self.hosts {
-            host.link.end(Duration::from_secs(2));
-        }
+        self.end_agents();
         self.take_events();
         let finished = self.sink.lock().unwrap_or_else(PoisonError::into_inner).finish();
         if let Err(why) = finished {
@@ -369,52 +391,64 @@ impl<'a> RemoteRanks<'a> {
         }
         Ok(())
     }
-}
 
-impl Drop for RemoteRanks<'_> {
-    /// Closes all agents' stdin, which makes them end their ranks; remote agents notice when ssh ends.
-    fn drop(&mut self) {
+    /// Closes all connections, and waits for the end of the agents. Where the agent of this host and its
+    /// keeper were killed, ends the processes that have the job's mark.
+    fn end_agents(&mut self) {
+        self.pump = None;
         for host in &mut self.hosts {
             host.link.close();
         }
-        self.pump = None;
+        let mut has_survivors = false;
         for host in &mut self.hosts {
-            let timeout =
-                if host.spec.local { self.spec.grace + FINISH_TIMEOUT } else { Duration::from_secs(2) };
-            host.link.end(timeout);
+            // The agent of a started host that has not finished is stopped, and its keeper ends the ranks.
+            let has_ranks = host.spec.local || host.stage == Stage::Started;
+            let limit = if has_ranks { self.spec.grace + FINISH_TIMEOUT } else { Duration::from_secs(2) };
+            let has_ended = host.link.end(limit);
+            has_survivors |= host.spec.local && !has_ended;
+        }
+        if has_survivors {
+            Ending::begin(Scope::marked(self.mark.clone()), self.spec.grace).wait();
         }
     }
-}
 
-impl RankSet for RemoteRanks<'_> {
-    fn newly_ended(&mut self) -> Vec<(Member, Ended)> {
+    /// Returns the ranks that have ended since the last call.
+    pub(super) fn newly_ended(&mut self) -> Vec<(Member, Ended)> {
         self.take_events();
         std::mem::take(&mut self.ended)
     }
 
-    fn running(&self) -> Vec<Member> {
+    /// Returns the running ranks.
+    pub(super) fn running(&self) -> Vec<Member> {
         self.ranks.iter().filter(|rank| rank.ended.is_none()).map(|rank| rank.member.clone()).collect()
     }
 
-    fn signal(&mut self, signal: Signal) {
+    /// Signals the process groups of all ranks.
+    pub(super) fn signal(&mut self, signal: Signal) {
         for host in &self.hosts {
             host.link.send(&ToAgent::Signal { number: signal.as_raw() }, b"");
         }
     }
 
-    fn early_signals(&mut self) -> Vec<i32> {
+    /// Returns signals for the ranks that arrived while they were being started.
+    pub(super) fn early_signals(&mut self) -> Vec<i32> {
         std::mem::take(&mut self.early_signals)
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.events.descriptor())
+    /// Returns a descriptor that is readable when hosts have sent events.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.events.descriptor()
     }
 
-    fn output_error(&mut self) -> Option<OutputError> {
+    /// Returns the error that lost output, once.
+    pub(super) fn output_error(&mut self) -> Option<OutputError> {
         self.output_error.take()
     }
+}
 
-    fn finish(&mut self, signals: &mut Signals) -> Result<(), LaunchError> {
-        RemoteRanks::finish(self, signals)
+impl Drop for HostRanks<'_> {
+    /// Ends all agents, which end their ranks; agents of other hosts notice when ssh ends.
+    fn drop(&mut self) {
+        self.end_agents();
     }
 }

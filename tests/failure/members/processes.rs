@@ -1,10 +1,10 @@
 //! Ranks that are processes, on every transport that a single host has without devices.
 
 use std::collections::HashMap;
-use support::{Finished, Process, rank_arguments_of, tbccl};
+use support::{Finished, Process, host_wrapper, rank_arguments_of, tbccl};
 
 /// Transports: shared memory, shared memory used like a network, TCP, and shared memory with TCP between
-/// hosts.
+/// hosts of two ranks each.
 const TRANSPORTS: [&str; 4] = ["shm", "rehearsal", "tcp", "shm+tcp"];
 
 /// Starts `ranks` ranks in a role; they continue when some die.
@@ -12,6 +12,7 @@ fn job(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
     let mut command = tbccl();
     command
         .args(["run", "--keep-going", "-n", &ranks.to_string(), "--"])
+        .args(host_wrapper(env))
         .args(rank_arguments_of("members::roles::play"));
     command.env("ROLE", role).envs(env.iter().copied());
     Process::start(command)
@@ -90,9 +91,8 @@ fn thirty_communicators_are_shrunk_when_a_rank_is_killed() {
     }
 }
 
-/// `cargo test --test members two_hundred -- --ignored --nocapture`
 #[test]
-#[ignore = "takes five minutes; the others here do the same with less"]
+#[ignore = "takes five minutes; `make endurance` runs it, and the others here do the same with less"]
 fn two_hundred_communicators_are_shrunk_when_a_rank_is_killed() {
     for (transport, wanted) in [("shm", 200), ("tcp", 30), ("shm+tcp", 15), ("rehearsal", 15)] {
         let (mut seed, mut shrunk) = (1000, 0);

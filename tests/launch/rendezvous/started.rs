@@ -35,6 +35,37 @@ fn ranks_of_mpi_hydra_and_slurm_meet_where_rank_0_opens() {
     }
 }
 
+/// Starts a rank with the variables that `srun` sets in a step on one host of an allocation of two, a port
+/// and a secret.
+fn rank_of_srun(rank: u32, port: u16, secret: &str, timeout: &str) -> Process {
+    let (rank, root) = (rank.to_string(), format!(":{port}"));
+    let env = [
+        ("SLURM_JOB_ID", "17"),
+        ("SLURM_JOB_NODELIST", "elsewhere[3-4]"),
+        ("SLURM_STEP_NODELIST", "localhost"),
+        ("SLURM_PROCID", &rank),
+        ("SLURM_LOCALID", &rank),
+        ("SLURM_NTASKS", "2"),
+        ("SLURM_STEP_NUM_TASKS", "2"),
+        ("TBCCL_ROOT", &root),
+        ("TBCCL_SECRET", secret),
+        ("TBCCL_TIMEOUT", timeout),
+    ];
+    job::rank("sum", &env)
+}
+
+#[test]
+fn ranks_of_srun_need_a_port_and_a_secret_in_common() {
+    let (port, secret) = (free_port(), secret());
+    all_sum([1, 0].map(|rank| rank_of_srun(rank, port, &secret, "30")).into());
+    let (port, other) = (free_port(), job::secret());
+    let ranks = [(0, &secret), (1, &other)].map(|(rank, secret)| rank_of_srun(rank, port, secret, "3"));
+    for rank in ranks {
+        let lines = rank.finish().sorted_lines().join("\n");
+        assert!(lines.contains("@refused ") && !lines.contains("@joined"), "{lines}");
+    }
+}
+
 #[test]
 fn a_launcher_that_says_too_little_is_answered_with_what_to_do() {
     let done = job::rank("sum", &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")]).finish();

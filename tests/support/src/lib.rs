@@ -25,9 +25,10 @@ mod wiring;
 pub use corpus::replay;
 pub use fabric::FabricJob;
 pub use message::{Message, messages_of, milliseconds};
-pub use process::{Finished, Mark, Process, eventually, with_default_signals};
+pub use process::{Finished, Mark, Process, children_of, eventually, with_default_signals};
 pub use programs::{
-    rank_arguments, rank_arguments_of, rank_command_of, tbccl, tbccl_path, tbccl_with_software_device,
+    host_wrapper, rank_arguments, rank_arguments_of, rank_command_of, tbccl, tbccl_path,
+    tbccl_with_software_device,
 };
 pub use requirement::missing;
 pub use stranger::as_another_user;

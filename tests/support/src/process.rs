@@ -51,6 +51,21 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Returns the process ids of the children of a process that have not ended. On systems without `/proc` none
+/// can be seen.
+#[must_use]
+pub fn children_of(parent: u32) -> Vec<u32> {
+    let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_child = |id: &u32| {
+        let stat = std::fs::read(format!("/proc/{id}/stat")).unwrap_or_default();
+        let stat = String::from_utf8_lossy(&stat);
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+        fields.len() > 1 && fields[0] != "Z" && fields[1] == parent.to_string()
+    };
+    ids.filter(is_child).collect()
+}
+
 /// A value in the environment of a process and its descendants that no other process has.
 #[derive(Clone, Debug)]
 pub struct Mark(String);

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Variables that would lead a program to another software device, or to another job.
-const FOREIGN: [&str; 16] = [
+const FOREIGN: [&str; 17] = [
     "LD_PRELOAD",
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",
@@ -19,6 +19,7 @@ const FOREIGN: [&str; 16] = [
     "SOFTRDMA_LIB",
     "SOFTRDMA_NODE",
     "TBCCL_BOOTSTRAP",
+    "TBCCL_JOB",
     "TBCCL_RANK",
     "TBCCL_ROOT",
     "TBCCL_SECRET",
@@ -99,6 +100,14 @@ pub fn rank_arguments() -> Vec<String> {
 pub fn rank_arguments_of(test: &str) -> Vec<String> {
     let program = std::env::current_exe().expect("the path of this program").to_string_lossy().into_owned();
     [&program, "--exact", test, "--nocapture", "--test-threads=1"].map(str::to_owned).into()
+}
+
+/// Returns the command that goes before a rank's own command line in a job with these variables. Ranks over
+/// `shm+tcp` are distributed over hosts: two successive ranks count as being on a host of their own.
+#[must_use]
+pub fn host_wrapper(env: &[(&str, &str)]) -> &'static [&'static str] {
+    const PAIRS: [&str; 3] = ["/bin/sh", "-c", "TBCCL_HOST_ID=host-$((TBCCL_RANK / 2)) exec \"$0\" \"$@\""];
+    if env.contains(&("TBCCL_TRANSPORT", "shm+tcp")) { &PAIRS } else { &[] }
 }
 
 /// Returns a command that runs this test program with the arguments of [`rank_arguments_of`].

@@ -48,6 +48,19 @@ pub enum ClusterError {
         /// The valid values.
         expected: &'static str,
     },
+    /// More ranks than a cluster may have.
+    #[error(
+        "{hosts} hosts of {ranks_per_host} ranks have more than {max} ranks, the most that a cluster may \
+         have; lower `hosts` or `ranks_per_host`"
+    )]
+    Ranks {
+        /// The number of hosts.
+        hosts: u32,
+        /// The number of ranks of a host.
+        ranks_per_host: u32,
+        /// The limit.
+        max: u32,
+    },
     /// Tiers that do not fit together.
     #[error(
         "the tiers of switches do not fit: each must be made of whole switches of the one below, and the \

@@ -139,7 +139,7 @@ impl Cluster {
         }
         let file: File = toml::from_str(text).map_err(|error| syntax(text, &error))?;
         let name = file.name.clone();
-        let cluster = file.cluster()?;
+        let cluster = file.cluster()?.checked()?;
         Ok(name.map_or(cluster.clone(), |name| cluster.with_name(name)))
     }
 }

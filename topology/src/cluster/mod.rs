@@ -105,6 +105,9 @@ impl Route {
     }
 }
 
+/// Maximum number of ranks of a cluster.
+const MAX_RANKS: u32 = 1 << 24;
+
 /// Hosts and the links between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
@@ -200,7 +203,7 @@ impl Cluster {
     pub fn groups(&self) -> Vec<u32> {
         let mut sizes = vec![1, self.ranks_per_host];
         if let Wires::Switches(switches) = &self.wires {
-            sizes.extend(switches.tiers.iter().map(|tier| tier.hosts * self.ranks_per_host));
+            sizes.extend(switches.tiers.iter().map(|tier| tier.hosts.saturating_mul(self.ranks_per_host)));
         }
         sizes.retain(|size| *size < self.ranks());
         sizes.dedup();
@@ -261,6 +264,15 @@ impl Cluster {
             }
         }
         self
+    }
+
+    /// Returns the cluster, unless it has more ranks than [`MAX_RANKS`].
+    fn checked(self) -> Result<Cluster, ClusterError> {
+        let (hosts, ranks_per_host) = (self.hosts, self.ranks_per_host);
+        match hosts.checked_mul(ranks_per_host) {
+            Some(ranks) if ranks <= MAX_RANKS => Ok(self),
+            _ => Err(ClusterError::Ranks { hosts, ranks_per_host, max: MAX_RANKS }),
+        }
     }
 
     /// Returns the first host with more than `ports` cables, and their number.

@@ -147,7 +147,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`ClusterError::Tiers`] when a tier is not made of whole switches of the one below, or the last one
-    /// does not have all hosts.
+    /// does not have all hosts; [`ClusterError::Ranks`] when there are too many ranks.
     pub fn switched(
         hosts: u32,
         (ranks_per_host, inside): (u32, IntraHost),
@@ -165,7 +165,8 @@ impl Cluster {
             return Err(ClusterError::TooManyTiers { max: Route::MAX_LINKS / 2 });
         }
         let mut cluster =
-            Cluster::bare(format!("{hosts} hosts below switches"), hosts, (ranks_per_host, inside));
+            Cluster::bare(format!("{hosts} hosts below switches"), hosts, (ranks_per_host, inside))
+                .checked()?;
         let adapters = cluster.links.len() as u32;
         for way in ["up", "down"] {
             for host in 0..hosts {

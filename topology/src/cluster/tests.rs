@@ -130,3 +130,28 @@ fn what_is_wrong_is_said_with_a_way_out() {
         assert_eq!(Cluster::from_toml(&text).is_ok(), number == "inf", "{number}");
     }
 }
+
+#[test]
+fn hosts_times_ranks_per_host_do_not_overflow() {
+    let link = "[link]\nlatency_us = 1\nbandwidth_gbps = 1\n";
+    for shape in ["ring", "switches"] {
+        let text = |hosts: u32, ranks: u32| {
+            format!("shape = \"{shape}\"\nhosts = {hosts}\nranks_per_host = {ranks}\n{link}")
+        };
+        for (hosts, ranks) in [(65_536, 65_536), (65_535, 65_536), (4_096, 4_097)] {
+            let error = Cluster::from_toml(&text(hosts, ranks)).expect_err("too many").to_string();
+            assert!(
+                error.contains(&format!("{hosts} hosts of {ranks} ranks have more than 16777216")),
+                "{error}"
+            );
+        }
+        let largest = Cluster::from_toml(&text(256, 65_536)).expect("as many as may be");
+        assert_eq!((largest.ranks(), largest.groups().first()), (1 << 24, Some(&1)));
+    }
+    let tiers = [Tier { hosts: u32::MAX, oversubscription: 1.0, latency: 0.0 }];
+    let inside = (2, IntraHost::default());
+    let cluster = Cluster::switched(4, inside, SPEED, &tiers).expect("a switch with free ports");
+    assert_eq!(cluster.groups(), [1, 2]);
+    let error = Cluster::switched(1 << 16, (1 << 16, IntraHost::default()), SPEED, &tiers);
+    assert!(matches!(error, Err(ClusterError::Ranks { .. })), "{error:?}");
+}

@@ -34,7 +34,9 @@ impl Mapping {
     /// # Errors
     /// [`TransportError::Memory`] when the system refuses the address range.
     pub fn private(len: usize) -> Result<Mapping, TransportError> {
-        let flags = mm::MapFlags::PRIVATE | mm::MapFlags::NORESERVE;
+        // Miri knows no other flags than the first one.
+        let reserve = if cfg!(miri) { mm::MapFlags::empty() } else { mm::MapFlags::NORESERVE };
+        let flags = mm::MapFlags::PRIVATE | reserve;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe {
             mm::mmap_anonymous(ptr::null_mut(), len, mm::ProtFlags::READ | mm::ProtFlags::WRITE, flags)
@@ -177,7 +179,7 @@ impl Mapping {
     }
 
     fn exclude_from_core_dumps(&self) {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(miri)))]
         // SAFETY: the range is this mapping; the advice changes no contents. Failure only makes dumps larger.
         let _ = unsafe { mm::madvise(self.as_ptr().cast(), self.len, mm::Advice::LinuxDontDump) };
     }

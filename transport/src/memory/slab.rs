@@ -273,7 +273,7 @@ impl Shared {
         // it.
         unsafe {
             let start = self.start.add(offset as usize);
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(miri)))]
             if self.object.is_none()
                 && rustix::mm::madvise(start.cast(), len as usize, rustix::mm::Advice::LinuxDontNeed).is_ok()
             {
@@ -358,6 +358,10 @@ mod tests {
             ring: RingLayout::default(),
             slab_bytes: blocks * Slab::BLOCK_BYTES as usize,
         };
+        // Miri has no objects that processes share.
+        if cfg!(miri) {
+            return Slab::new(&Arena::private(layout).expect("memory for a test"), None);
+        }
         let (arena, fd) = Arena::shared(layout).expect("memory for a test");
         Slab::new(&arena, Some(fd))
     }

@@ -43,6 +43,9 @@ pub(super) fn units_of(len: usize) -> u32 {
 pub(super) const FRAME_DIGEST: u64 = 0x6d61_696c_0000_0000;
 pub(super) const EAGER_DIGEST: u64 = 0x6d61_696c_8000_0000;
 
+/// Announced messages of one sender that may wait for a receive: each takes memory at the receiver.
+pub(super) const MAX_ANNOUNCED: usize = 1 << 16;
+
 /// Frames taken from one peer before others get their turn.
 const FRAMES_AT_A_TIME: usize = 32;
 
@@ -97,6 +100,8 @@ pub(super) struct Peer {
     awaiting_cts: BTreeMap<u64, SendRequest>,
     /// The number that the peer's next announced message must have.
     next_announced: u64,
+    /// Messages announced by the peer that have been neither asked for nor rejected.
+    unanswered: usize,
     frame: FrameBytes,
     state: RecvState,
     /// The eager message that is arriving.
@@ -119,6 +124,7 @@ impl Peer {
             next_number: 0,
             awaiting_cts: BTreeMap::new(),
             next_announced: 0,
+            unanswered: 0,
             frame: [0; FRAME_BYTES],
             state: RecvState::new(FRAME_DIGEST, FRAME_BYTES),
             eager: None,
@@ -190,6 +196,11 @@ impl Peer {
         if let Some(last) = self.control_queue.back_mut() {
             last.request = Some(request);
         }
+    }
+
+    /// Whether another message may be announced before a receive takes one.
+    pub(super) fn can_announce(&self) -> bool {
+        self.awaiting_cts.len() < MAX_ANNOUNCED
     }
 
     /// Announces a message, which waits for a clear-to-send.
@@ -341,7 +352,11 @@ impl Peer {
                 if number != self.next_announced {
                     return Err(self.protocol_error("an announcement out of order").into());
                 }
+                if self.unanswered == MAX_ANNOUNCED {
+                    return Err(self.protocol_error("more announced messages than may wait").into());
+                }
                 self.next_announced += 1;
+                self.unanswered += 1;
                 if let Some(request) =
                     queues.ready((context, self.rank, tag), (number, len), &mut self.outstanding)
                 {
@@ -375,6 +390,7 @@ impl Peer {
         tag: i32,
         request: RecvRequest,
     ) {
+        self.unanswered -= 1;
         if len > request.dst.len() {
             self.reject(number);
             self.outstanding -= 1;

@@ -2,7 +2,7 @@
 //!
 //! This module knows nothing of locks, and queries the system once.
 
-#[cfg(all(target_os = "linux", not(loom)))]
+#[cfg(all(target_os = "linux", not(any(loom, miri))))]
 mod system {
     use rustix::thread::{MembarrierCommand, membarrier};
     use std::sync::LazyLock;
@@ -39,7 +39,7 @@ mod system {
     }
 }
 
-#[cfg(not(any(target_os = "linux", loom)))]
+#[cfg(not(any(all(target_os = "linux", not(miri)), loom)))]
 mod system {
     pub(crate) fn is_available() -> bool {
         false

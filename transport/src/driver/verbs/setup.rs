@@ -17,7 +17,7 @@ use super::{
     rules::Rules,
     slots::{Queues, SendStore},
     wire::FRAME_BYTES,
-    wiring::{DevicePair, check_matrices, connects, detected_cables, digest, matrix_cables},
+    wiring::{DevicePair, check_matrices, check_pairs, connects, detected_cables, digest, matrix_cables},
 };
 use crate::{
     TransportError,
@@ -153,6 +153,7 @@ impl Network {
     /// Records which ranks reach each other. Not all pairs need to, but every host must reach another one.
     fn note_reach(&mut self, devices: &[Devices], reach: &[Reach]) -> Result<(), TransportError> {
         check_matrices(reach)?;
+        check_pairs(reach, devices)?;
         let matrix = self.config.matrix.as_ref();
         let reaches = |a: u32, b: u32| self.hosts.are_apart(a, b) && connects(a, b, matrix, reach);
         self.connected = (0..self.size).map(|a| (0..self.size).map(|b| reaches(a, b)).collect()).collect();

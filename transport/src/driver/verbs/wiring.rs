@@ -43,6 +43,25 @@ pub(super) fn check_matrices(reach: &[Reach]) -> Result<(), TransportError> {
     Err(TransportError::Wiring { rank: different as u32, what })
 }
 
+/// Checks that the pairs of every rank's message name ranks and devices that exist.
+pub(super) fn check_pairs(reach: &[Reach], devices: &[Devices]) -> Result<(), TransportError> {
+    let has = |rank: u32, index: usize| {
+        devices.get(rank as usize).is_some_and(|devices| index < devices.devices.len())
+    };
+    for (rank, message) in (0..).zip(reach) {
+        let unknown =
+            message.pairs.iter().find(|(peer, ours, theirs)| !has(rank, *ours) || !has(*peer, *theirs));
+        if let Some((peer, ours, theirs)) = unknown {
+            let what = format!(
+                "it reaches device {theirs} of rank {peer} from its device {ours}, and one of these does not \
+                 exist"
+            );
+            return Err(TransportError::DeviceDescription { peer: rank, what });
+        }
+    }
+    Ok(())
+}
+
 /// Returns whether any cable connects two ranks. All ranks compute the same result from the same messages.
 pub(super) fn connects(a: u32, b: u32, matrix: Option<&Matrix>, reach: &[Reach]) -> bool {
     match matrix {
@@ -107,10 +126,39 @@ pub(super) fn matrix_cables(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::descriptions::Device, *};
 
     fn reach(pairs: &[(u32, usize, usize)]) -> Reach {
         Reach { pairs: pairs.to_vec(), matrix: None }
+    }
+
+    #[test]
+    fn a_pair_of_devices_that_do_not_exist_is_an_error_that_names_the_rank() {
+        let devices = |count: usize| Devices {
+            host: "h".into(),
+            devices: (0..count)
+                .map(|number| Device {
+                    name: format!("d{number}"),
+                    gid: String::new(),
+                    lid: 0,
+                    mtu: 5,
+                    reliable: true,
+                    one_sided: true,
+                    max_message_bytes: 1 << 20,
+                    frame_depth: None,
+                    queue_pairs: 100,
+                })
+                .collect(),
+        };
+        let devices = [devices(1), devices(2)];
+        let check = |pair| check_pairs(&[reach(&[(1, 0, 1)]), reach(&[(0, 1, 0), pair])], &devices);
+        check((0, 0, 0)).expect("both exist");
+        for pair in [(0, 2, 0), (0, 0, 1), (2, 0, 0), (u32::MAX, 0, 0), (0, usize::MAX, 0)] {
+            let error = check(pair).expect_err("one of them does not exist");
+            assert!(matches!(error, TransportError::DeviceDescription { peer: 1, .. }), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("device {} of rank {}", pair.2, pair.0)), "{text}");
+        }
     }
 
     #[test]
@@ -168,7 +216,7 @@ mod tests {
             host: "h".into(),
             devices: list
                 .iter()
-                .map(|name| super::super::descriptions::Device {
+                .map(|name| Device {
                     name: (*name).into(),
                     gid: String::new(),
                     lid: 0,
