@@ -215,6 +215,18 @@ impl UniqueId {
         let at = open.iter().position(|(id, _)| id == self);
         Ok((connect_spec, at.map(|at| open.swap_remove(at).1)))
     }
+
+    /// Closes the rendezvous, if it runs in this process and no rank of this process has joined it. Ranks
+    /// that wait there are told the reason.
+    pub fn discard(&self, why: &str) {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = open.iter().position(|(id, _)| id == self).map(|at| open.swap_remove(at).1);
+        drop(open);
+        // Its thread is waited for without the lock.
+        if let Some(server) = server {
+            server.close_because(why);
+        }
+    }
 }
 
 /// Derives the secret of an id from one that the ranks have in common.
@@ -260,6 +272,18 @@ mod tests {
             "{connect_spec:?}"
         );
         assert!(duplicate.resolve(Duration::ZERO).expect("an id").1.is_none(), "only one has it");
+    }
+
+    #[test]
+    fn the_rendezvous_of_an_id_that_nobody_uses_can_be_closed() {
+        let id = UniqueId::create().expect("a rendezvous");
+        let port = u16::from_be_bytes([id.as_bytes()[6], id.as_bytes()[7]]);
+        let connect = || std::net::TcpStream::connect(("127.0.0.1", port));
+        connect().expect("it is open");
+        id.discard("a test");
+        connect().expect_err("it is closed");
+        assert!(id.resolve(Duration::ZERO).expect("an id").1.is_none());
+        id.discard("a test");
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! | module | subject |
 //! |---|---|
 //! | `circles` | circles of dependencies between modules |
+//! | `clocks` | clocks that can be set |
 //! | `edges` | dependencies between packages, and unsafe code |
 //! | `prose` | lengths of lines, and how comments begin |
 //! | `sources` | helpers: source files without comments and strings |
 //! | `symptoms` | tests that a page of the documentation names |
 
 mod circles;
+mod clocks;
 mod edges;
 mod prose;
 mod sources;

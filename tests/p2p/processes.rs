@@ -2,6 +2,10 @@
 
 use support::{Process, host_wrapper, rank_arguments, tbccl};
 
+/// Transports: shared memory, shared memory used like a network, TCP, and shared memory with TCP between
+/// hosts of two ranks each.
+const TRANSPORTS: [&str; 4] = ["shm", "rehearsal", "tcp", "shm+tcp"];
+
 /// Starts `ranks` ranks in a role with environment variables.
 fn start(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
     let mut command = tbccl();
@@ -12,7 +16,7 @@ fn start(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
 
 #[test]
 fn everything_arrives_on_every_transport() {
-    for transport in ["shm", "rehearsal", "tcp", "shm+tcp"] {
+    for transport in TRANSPORTS {
         let done = start(3, "everything", &[("TBCCL_TRANSPORT", transport)]).finish();
         assert!(
             done.code() == 0 && done.all("done").len() == 3,
@@ -39,7 +43,7 @@ fn everything_arrives_encrypted_over_several_connections() {
 
 #[test]
 fn who_receives_from_anyone_does_without_those_that_have_left() {
-    for transport in ["shm", "rehearsal", "tcp"] {
+    for transport in TRANSPORTS {
         let done = start(3, "leavers", &[("TBCCL_TRANSPORT", transport)]).finish();
         let about = || format!("{transport}: {} {:?}\n{}", done.code(), done.messages, done.stderr);
         assert!(done.code() == 0 && done.all("done").len() == 3, "{}", about());
@@ -71,7 +75,7 @@ fn who_waits_for_a_neighbour_to_hear_its_last_words_has_not_failed_for_others() 
 
 #[test]
 fn a_rank_that_is_killed_is_named_to_all_who_wait() {
-    for transport in ["shm", "rehearsal", "tcp"] {
+    for transport in TRANSPORTS {
         let done = start(4, "killed", &[("TBCCL_TRANSPORT", transport)]).finish();
         let errors = done.all("error");
         let about = || format!("{transport}: {:?}\n{}", done.messages, done.stderr);

@@ -362,11 +362,29 @@ impl Channel {
         self.wait_for_exchange()
     }
 
+    /// See [`Connection::exchange_in_call`](super::Connection::exchange_in_call).
+    pub(super) fn exchange_in_call(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.frames.send(contribution(data)?);
+        self.wait_for_exchange_or(|_, why, absent| match absent {
+            [] => Error::Rendezvous(why),
+            _ => Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why },
+        })
+    }
+
     fn wait_for_exchange(&mut self) -> Result<Vec<Vec<u8>>> {
+        self.wait_for_exchange_or(|this, why, absent| refused(why, absent, this.rendezvous_host.as_ref()))
+    }
+
+    /// Waits for the end of an exchange. `refused` makes the error of a refusal, of the reason and the ranks
+    /// that are missing.
+    fn wait_for_exchange_or(
+        &mut self,
+        refused: impl FnOnce(&Channel, String, &[u32]) -> Error,
+    ) -> Result<Vec<Vec<u8>>> {
         loop {
             match self.answer("exchanging the ranks' addresses")? {
                 FromServer::Exchanged { bytes } => return self.parts(&bytes),
-                refused @ FromServer::Refused { .. } => return Err(self.join_error(refused)),
+                FromServer::Refused { why, absent } => return Err(refused(self, why, &absent)),
                 FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
                 other => self.deferred.push_back(other),
             }

@@ -116,6 +116,17 @@ impl Connection {
         self.channel().exchange(data)
     }
 
+    /// Exchanges messages in a call that all ranks make, after the start of the job.
+    ///
+    /// # Errors
+    /// [`Error::Absent`] for ranks that do not make the call in time; otherwise as for
+    /// [`Connection::exchange`].
+    ///
+    /// [`Error::Absent`]: crate::Error::Absent
+    pub fn exchange_in_call(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.channel().exchange_in_call(data)
+    }
+
     /// Tells the other ranks that this rank cannot start, so that they stop waiting.
     pub fn abort_start(&mut self, why: &str) {
         self.channel().send_final(&FromRank::Abort { why: why.to_owned() });

@@ -131,6 +131,8 @@ pub struct Server {
     counts: Arc<RejectionCounters>,
     status_cell: Arc<StatusCell>,
     thread: Option<JoinHandle<()>>,
+    /// Reason for which the job ends with the server, for ranks that wait to join.
+    closing: Option<String>,
     origin: Origin,
     /// Folder of the Unix socket's file, if it has one. Removed with the last owner.
     _folder: Option<Arc<Folder>>,
@@ -218,6 +220,7 @@ impl Server {
             counts,
             status_cell,
             thread,
+            closing: None,
             origin: Origin::here(),
             _folder: folder,
             _inquiry_folder: inquiry_folder.flatten(),
@@ -300,6 +303,11 @@ impl Server {
         status.clone()
     }
 
+    /// Ends the job for this reason, which ranks that wait to join are told.
+    pub(super) fn close_because(mut self, why: &str) {
+        self.closing = Some(why.to_owned());
+    }
+
     fn tell(&self, command: Command) {
         // A thread that has ended serves no ranks.
         let _ = self.commands.send(command);
@@ -314,7 +322,8 @@ impl Drop for Server {
             std::mem::forget(self.thread.take());
             return;
         }
-        self.tell(Command::Close);
+        let why = self.closing.take();
+        self.tell(Command::Close { why });
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

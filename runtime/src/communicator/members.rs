@@ -63,13 +63,16 @@ impl Communicator {
 
     /// Creates an id with which new ranks join: one rank creates it, passes it to [`Communicator::grow`], and
     /// to the new ranks. It opens a rendezvous in this process, which must live as long as the new
-    /// communicator.
+    /// communicator. The rendezvous is closed when that `grow` fails, or when this communicator is closed
+    /// before it.
     ///
     /// # Errors
     /// As for [`UniqueId::create`].
     pub fn grow_id(&mut self) -> Result<UniqueId> {
         self.check_alive()?;
-        Ok(UniqueId::create()?)
+        let id = UniqueId::create()?;
+        self.open_ids.0.push(id.clone());
+        Ok(id)
     }
 
     /// Returns a communicator of these ranks, which keep their numbers, and of new ones, `size` in all. All
@@ -85,15 +88,29 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] when the communicator would not grow, or not exactly one rank passes an id;
-    /// otherwise as for [`Communicator::from_unique_id`].
+    /// otherwise as for [`Communicator::from_unique_id`]. If ranks do not call it in time, this communicator
+    /// has failed.
     pub fn grow(&mut self, id: Option<&UniqueId>, size: u32, config: &Config) -> Result<Communicator> {
+        let grown = self.grow_by(id, size, config);
+        if let Some(id) = id {
+            let why = grown.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            self.open_ids.close(id, &format!("the communicator can't grow: {why}"));
+        }
+        grown
+    }
+
+    fn grow_by(&mut self, id: Option<&UniqueId>, size: u32, config: &Config) -> Result<Communicator> {
         if size <= self.size() {
             let what = format!("{} ranks can't grow to {size}", self.size());
             return Err(Error::InvalidArgument(what));
         }
         self.check_alive()?;
         let said = id.map_or_else(Vec::new, |id| id.as_bytes().to_vec());
-        let heard = self.exchange_over_bootstrap(&said)?;
+        let heard = self.exchange_over_bootstrap(&said).or_else(|error| match self.failed {
+            Some(_) => Err(error),
+            // The rendezvous has ended the connections of the ranks that waited.
+            None => self.fail(self.not_called(error)).map(|()| Vec::new()),
+        })?;
         let mut given = heard.into_iter().filter(|said| !said.is_empty());
         let (Some(bytes), None) = (given.next(), given.next()) else {
             return Err(Error::InvalidArgument("exactly one rank gives the id with which to grow".into()));
@@ -103,12 +120,27 @@ impl Communicator {
         Communicator::from_unique_id(&id, self.rank().0, size, config)
     }
 
+    /// Names the ranks that did not call `grow` in an error of the exchange.
+    fn not_called(&self, error: Error) -> Error {
+        let Error::Absent { ranks, .. } = error else { return error };
+        let names: Vec<String> = ranks
+            .iter()
+            .filter_map(|rank| self.peers.names.get(rank.index()))
+            .map(ToString::to_string)
+            .collect();
+        let why = format!(
+            "these ranks have not called `grow` in time: {}; allow more time with TBCCL_TIMEOUT",
+            names.join(", ")
+        );
+        Error::Absent { ranks, why }
+    }
+
     /// Exchanges messages by rank, each the bytes of an id or empty, over the bootstrap's connections. They
     /// do not travel over links, which could be eavesdropped on.
     fn exchange_over_bootstrap(&mut self, said: &[u8]) -> Result<Vec<Vec<u8>>> {
         if matches!(self.rejoin, Rejoin::Processes(_)) {
             let connection = self.peers.connection.as_mut().ok_or(Error::LauncherGone)?;
-            return Ok(connection.exchange(said)?);
+            return Ok(connection.exchange_in_call(said)?);
         }
         // Threads of one process use its memory.
         let mut word = [0; 1 + UniqueId::BYTES];
@@ -143,6 +175,24 @@ impl Communicator {
             }
             other => other,
         })
+    }
+}
+
+/// Ids with which new ranks are to join, until they do. Their rendezvous are closed with the communicator.
+#[derive(Debug, Default)]
+pub(super) struct OpenIds(Vec<UniqueId>);
+
+impl OpenIds {
+    /// Closes the rendezvous of an id, unless the ranks have joined it.
+    fn close(&mut self, id: &UniqueId, why: &str) {
+        self.0.retain(|open| open != id);
+        id.discard(why);
+    }
+}
+
+impl Drop for OpenIds {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|id| id.discard("the communicator that was to grow is closed"));
     }
 }
 
@@ -184,6 +234,22 @@ mod tests {
         assert_eq!(of_color(&words, 7), [5, 2, 0, 4].map(Rank));
         assert_eq!(of_color(&words, 3), [Rank(3)]);
         assert_eq!(of_color(&words, u32::MAX), []);
+    }
+
+    #[test]
+    fn an_id_whose_grow_fails_or_never_comes_keeps_no_rendezvous_open() {
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+        let mut comm = Communicator::local(1, &config).expect("memory for a test").swap_remove(0);
+        let is_open = |id: &UniqueId| {
+            let port = u16::from_be_bytes([id.as_bytes()[6], id.as_bytes()[7]]);
+            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        };
+        let [failing, waiting] = [(); 2].map(|()| comm.grow_id().expect("a rendezvous"));
+        assert!(is_open(&failing) && is_open(&waiting));
+        comm.grow(Some(&failing), 1, &config).expect_err("no rank more");
+        assert!(!is_open(&failing) && is_open(&waiting));
+        drop(comm);
+        assert!(!is_open(&waiting));
     }
 
     #[test]

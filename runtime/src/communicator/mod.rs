@@ -117,6 +117,8 @@ pub struct Communicator {
     origin: Origin,
     /// The means to find the other ranks again.
     rejoin: Rejoin,
+    /// Rendezvous at which new ranks are to join.
+    open_ids: members::OpenIds,
     /// The rendezvous, if this process runs it. Dropped last.
     server: Option<Server>,
 }
@@ -267,6 +269,7 @@ impl Communicator {
             in_background: false,
             origin: Origin::here(),
             rejoin: parts.rejoin,
+            open_ids: members::OpenIds::default(),
             server: None,
         }
     }
@@ -435,7 +438,8 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         if !self.origin.is_here() {
             // The connections and devices are the parent's, and their threads do not exist here.
-            std::mem::forget((self.endpoint.take(), self.server.take(), self.peers.connection.take()));
+            let ids = std::mem::take(&mut self.open_ids);
+            std::mem::forget((self.endpoint.take(), self.server.take(), self.peers.connection.take(), ids));
             return;
         }
         if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {

@@ -79,6 +79,7 @@ fn survivors_of_killed_ranks_go_on_whoever_was_killed() {
     }
     ladder(4, 100, "tcp");
     ladder(4, 101, "rehearsal");
+    ladder(4, 102, "shm+tcp");
 }
 
 /// A smaller version of the test below: a 64th of the data, in a few seconds.
@@ -106,7 +107,8 @@ fn two_hundred_communicators_are_shrunk_when_a_rank_is_killed() {
 
 #[test]
 fn who_leaves_out_too_few_is_told_who_else_is_missing() {
-    for (transport, first) in [("shm", "0"), ("shm", "1"), ("tcp", "0"), ("tcp", "1")] {
+    let each = ["shm", "tcp", "shm+tcp"].into_iter().flat_map(|name| [(name, "0"), (name, "1")]);
+    for (transport, first) in each {
         let env = [("TBCCL_TRANSPORT", transport), ("FIRST", first), ("TBCCL_TIMEOUT", "2")];
         let done = job(5, "two_die", &env).finish();
         all_say(&done, "through", 3);
@@ -123,8 +125,18 @@ fn who_leaves_out_too_few_is_told_who_else_is_missing() {
 
 #[test]
 fn a_communicator_grows_by_ranks_that_have_an_id() {
-    for transport in ["auto", "tcp"] {
+    for transport in ["auto", "tcp", "shm+tcp"] {
         let done = job(3, "grow", &[("TBCCL_TRANSPORT", transport)]).finish();
         all_say(&done, "grown", 3);
+    }
+}
+
+/// Once, the ranks that had waited found their rendezvous closed and the communicator working, and the new
+/// ranks were told that a launcher had ended.
+#[test]
+fn a_communicator_that_can_not_grow_has_failed_and_tells_the_new_ranks_why() {
+    for transport in ["shm", "tcp"] {
+        let done = job(3, "grow_alone", &[("TBCCL_TRANSPORT", transport), ("TBCCL_TIMEOUT", "2")]).finish();
+        all_say(&done, "alone", 3);
     }
 }

@@ -212,3 +212,34 @@ pub(crate) fn grow(mut comm: Communicator) {
     });
     print_message("grown", name, "");
 }
+
+/// Grows the communicator of ranks 0 and 1 by rank 2. Rank 1 does not call it in time.
+pub(crate) fn grow_alone(mut comm: Communicator) {
+    let name = comm.rank().0;
+    let mut pair = comm.split((name < 2).then_some(0), 0, &config()).expect("all call it");
+    let mut bytes = pair
+        .as_mut()
+        .filter(|_| name == 0)
+        .map_or([0; UniqueId::BYTES], |pair| *pair.grow_id().expect("a rendezvous").as_bytes());
+    comm.broadcast(&mut bytes, Rank(0)).expect("all call it");
+    let id = UniqueId::from_bytes(bytes).expect("an id");
+    let missing = "rank 1 (process ";
+    match (name, pair) {
+        (0, Some(mut pair)) => {
+            let grown = pair.grow(Some(&id), 3, &config()).expect_err("a rank is missing");
+            assert!(matches!(&grown, Error::Absent { ranks, .. } if ranks[..] == [Rank(1)]), "{grown:?}");
+            assert!(grown.to_string().contains(missing), "{grown}");
+            let began = Instant::now();
+            let again = pair.barrier().expect_err("the communicator has failed").to_string();
+            assert!(began.elapsed() < Duration::from_secs(1) && again.contains(missing), "{again}");
+        }
+        (1, _) => std::thread::sleep(config().timeout + Duration::from_secs(1)),
+        _ => {
+            let patient = Config { timeout: config().timeout + Duration::from_secs(20), ..config() };
+            let joined = Communicator::from_unique_id(&id, 2, 3, &patient);
+            let error = joined.map(drop).expect_err("nobody else comes").to_string();
+            assert!(error.contains("can't grow") && error.contains(missing), "{error}");
+        }
+    }
+    print_message("alone", name, "");
+}

@@ -217,6 +217,8 @@ pub(crate) fn unregistered_memory_is_copied_when_asked_to_be_read_in_place(mut p
 
 pub(crate) fn many_messages_between_two_threads_keep_their_order(mut pair: Pair) {
     const FOR: Duration = Duration::from_millis(1500);
+    /// Messages that are sent on a busy machine too, which takes longer then.
+    const LEAST: u64 = 10 << 10;
     /// Returns message `i`: mostly inline, sometimes staged.
     fn message(i: u64) -> ([u8; 160], usize) {
         let mut bytes = [i as u8; 160];
@@ -237,7 +239,7 @@ pub(crate) fn many_messages_between_two_threads_keep_their_order(mut pair: Pair)
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut i = 0;
-            while i % 1024 != 0 || start.elapsed() < FOR {
+            while i % 1024 != 0 || i < LEAST || start.elapsed() < FOR {
                 let (bytes, len) = message(i);
                 let (mut state, mut polls) = (SendState::new(i, Protocol::Copy), 0);
                 while sender.poll_send(&mut state, Span::from(&bytes[..len])).expect("send")
@@ -263,6 +265,5 @@ pub(crate) fn many_messages_between_two_threads_keep_their_order(mut pair: Pair)
                 Err(e) => panic!("message {i}: {e}"),
             }
         }
-        assert!(i > 10_000, "only {i} messages");
     });
 }

@@ -174,6 +174,7 @@ on_devices_by_name! {
     shared::nothing_is_written_by_grants_of_an_operation_that_was_given_up,
     shared::a_communicator_that_is_closed_leaves_the_network_to_others,
     shared::ranks_may_have_other_numbers,
+    shared::the_queue_pairs_of_failed_communicators_serve_the_next_ones,
 }
 
 #[cfg(target_os = "linux")]

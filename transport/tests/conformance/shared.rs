@@ -265,3 +265,33 @@ pub(crate) fn ranks_may_have_other_numbers(device: &str) {
     assert!(second.ends[0].shares_network_with(&first.ends[1]));
     exchange(&mut second, 1);
 }
+
+/// Devices have few queue pairs: those of communicators that have failed serve the next ones, also while the
+/// program still has the failed ones.
+pub(crate) fn the_queue_pairs_of_failed_communicators_serve_the_next_ones(device: &str) {
+    let configs = configs();
+    let mut failed = Vec::new();
+    for number in 1..7 {
+        // Another size of pieces makes another network.
+        let config = |rank: usize| VerbsConfig { piece_bytes: number << 12, ..configs[rank].clone() };
+        let mut next = Communicator::new(device, &[0, 1].map(config));
+        assert!(failed.iter().all(|other| !next.uses_network_of(other)));
+        exchange(&mut next, number as u64);
+        next.links.iter_mut().flatten().for_each(|link| link.abort());
+        failed.push(next);
+    }
+    // The devices of the first ones are given back: calls fail, and nothing else happens.
+    let first = &mut failed[0];
+    let mut message = Message::new(first, 8, 1);
+    let error =
+        first.links[0][1].poll_send(&mut message.send, message.src.span()).expect_err("it has failed");
+    assert!(error.to_string().contains("had failed"), "{error}");
+    first.links[1][1].announce(&mut message.recv, None).expect_err("it has failed");
+    for end in &mut first.ends {
+        end.prefer_rail(1 - end.rank(), Some(0));
+        assert!(end.rails(1 - end.rank()).is_empty() && end.progress_handle().is_some());
+    }
+    let counters = first.links[0][1].counters();
+    assert_eq!(counters.retransmissions, 0);
+    first.links.iter_mut().flatten().for_each(|link| link.abort());
+}

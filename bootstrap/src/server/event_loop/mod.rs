@@ -47,9 +47,19 @@ const CLOSED: &str = "ended, or closed its connection to the launcher, without a
 /// Commands from other threads of the process.
 #[derive(Debug)]
 pub(super) enum Command {
-    Exited { rank: u32, pid: u32, how: String },
-    Succeeded { rank: u32, pid: u32 },
-    Close,
+    Exited {
+        rank: u32,
+        pid: u32,
+        how: String,
+    },
+    Succeeded {
+        rank: u32,
+        pid: u32,
+    },
+    /// Ends the job, for a reason that ranks are told.
+    Close {
+        why: Option<String>,
+    },
 }
 
 /// State shared with other threads of the process.
@@ -225,12 +235,12 @@ impl EventLoop {
                     self.job.report_exit(rank, pid, &how);
                 }
                 Command::Succeeded { rank, pid } => self.job.report_success(rank, pid),
-                Command::Close => {
+                Command::Close { why } => {
                     // A rank whose failure ends the rendezvous may have sent the reason.
                     for rank in self.job.present() {
                         self.drain_messages(rank, now);
                     }
-                    self.job.end();
+                    self.job.end(why.as_deref());
                     self.closing_until = Some(now + DRAIN_TIMEOUT);
                 }
             }

@@ -450,21 +450,22 @@ impl Job {
         }
     }
 
-    /// Refuses the job because its rendezvous ends, unless it runs. Ranks that have not begun an exchange
-    /// would otherwise wait for it, and not learn why it fails.
-    pub(super) fn end(&mut self) {
+    /// Refuses the job because its rendezvous ends, unless it runs: for the reason `why`, if there is one.
+    /// Ranks that have not begun an exchange would otherwise wait for it, and not learn why it fails.
+    pub(super) fn end(&mut self, why: Option<&str>) {
         let is_running = self.has_started() && self.contributed == 0 && self.refused.is_none();
         if is_running {
-            return self.refuse(ENDED);
+            return self.refuse(why.unwrap_or(ENDED));
         }
         let is_host = |state: &RankState| state.member.as_ref().is_some_and(|member| member.hosts_rendezvous);
         let host = self.host.or_else(|| self.ranks_where(is_host).first().copied());
         if self.refused.is_none() {
             self.absent = host.into_iter().collect();
         }
-        self.refuse(&host.map_or(ENDED.to_owned(), |host| {
+        let host = host.map(|host| {
             format!("rank {} has failed to join, and with it the rendezvous in its process", self.label(host))
-        }));
+        });
+        self.refuse(why.or(host.as_deref()).unwrap_or(ENDED));
         let reason = self.refused.clone().unwrap_or_default();
         for rank in self.present() {
             self.reject(rank, &reason);

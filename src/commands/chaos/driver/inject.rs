@@ -132,6 +132,7 @@ impl<'r> Injector<'r> {
                 let is_reset = tcp::reset(pid, fault.choice);
                 self.injected[index] = self.injected[index].filter(|_| is_reset);
             }
+            Kind::Buffers => tcp::squeeze(pid),
             Kind::Agent => self.kill_server(system::parent(pid)),
             Kind::Launcher | Kind::Rendezvous => {
                 self.kill_server(job.server.as_ref().map(|child| child.id()));

@@ -1,6 +1,6 @@
-//! Connections of another process over TCP, and their reset.
+//! Connections of another process over TCP: their reset, and the size of their buffers.
 
-use rustix::{io, process::Pid};
+use rustix::{fd::OwnedFd, io, net::sockopt, process::Pid};
 use std::{collections::BTreeSet, fs};
 
 /// State of an established connection in the tables of the system.
@@ -16,17 +16,37 @@ pub(super) fn reset(pid: u32, choice: u64) -> bool {
     reset_socket(process, *descriptor).is_ok()
 }
 
+/// Makes the buffers of all connections of a process as small as the system permits. A message that is longer
+/// fills them, and waits for the reader.
+pub(super) fn squeeze(pid: u32) {
+    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    for descriptor in connections(pid) {
+        // A connection may have been closed meanwhile.
+        let _ = squeeze_socket(process, descriptor);
+    }
+}
+
 /// Resets the connection that a process has under a descriptor.
-#[cfg(target_os = "linux")]
 fn reset_socket(process: Pid, descriptor: i32) -> io::Result<()> {
+    rustix::net::connect_unspec(taken(process, descriptor)?)
+}
+
+fn squeeze_socket(process: Pid, descriptor: i32) -> io::Result<()> {
+    let socket = taken(process, descriptor)?;
+    sockopt::set_socket_send_buffer_size(&socket, 1)?;
+    sockopt::set_socket_recv_buffer_size(&socket, 1)
+}
+
+/// Returns a duplicate of a descriptor of another process.
+#[cfg(target_os = "linux")]
+fn taken(process: Pid, descriptor: i32) -> io::Result<OwnedFd> {
     use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-    let process = pidfd_open(process, PidfdFlags::empty())?;
-    rustix::net::connect_unspec(pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty())?)
+    pidfd_getfd(pidfd_open(process, PidfdFlags::empty())?, descriptor, PidfdGetfdFlags::empty())
 }
 
 /// Fails: elsewhere no call takes the descriptors of other processes, and the command refuses to start.
 #[cfg(not(target_os = "linux"))]
-fn reset_socket(_: Pid, _: i32) -> io::Result<()> {
+fn taken(_: Pid, _: i32) -> io::Result<OwnedFd> {
     Err(io::Errno::NOSYS)
 }
 
@@ -61,9 +81,23 @@ fn established(table: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use std::{
-        io::{ErrorKind, Read},
+        io::{ErrorKind, Read, Write},
         net::{TcpListener, TcpStream},
+        os::fd::AsRawFd,
     };
+
+    #[test]
+    fn a_connection_with_small_buffers_holds_little() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (theirs, _) = listener.accept().expect("ours");
+        for socket in [&ours, &theirs] {
+            squeeze_socket(rustix::process::getpid(), socket.as_raw_fd()).expect("a socket of ours");
+        }
+        ours.set_nonblocking(true).expect("a socket");
+        let held: usize = std::iter::from_fn(|| (&ours).write(&[0; 4096]).ok()).take(1000).sum();
+        assert!((1..1 << 20).contains(&held), "{held} bytes");
+    }
 
     #[test]
     fn a_reset_reaches_the_peer() {
@@ -71,7 +105,7 @@ mod tests {
         let ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
         let (theirs, _) = listener.accept().expect("ours");
         // Other tests of this process may have connections, which are not to be reset.
-        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&ours);
+        let descriptor = ours.as_raw_fd();
         assert!(connections(std::process::id()).contains(&descriptor));
         reset_socket(rustix::process::getpid(), descriptor).expect("a socket of ours");
         let error = (&theirs).read(&mut [0]).expect_err("it is reset");

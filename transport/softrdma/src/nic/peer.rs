@@ -4,7 +4,7 @@ use super::{member::Member, qp::QpRef, qp_number};
 use crate::{
     clock::now,
     fabric_view::Wire,
-    shm::{SendSlot, View},
+    shm::{SendSlot, Unreached, View},
 };
 use std::sync::atomic::Ordering::Relaxed;
 use verbs_sys::{QpState, QpType};
@@ -35,8 +35,10 @@ pub(super) fn connected<'a>(member: &'a Member, qp: QpRef<'a>) -> Peer<'a> {
     let (port, dest_port) = (fixed.port.load(Relaxed), fixed.dest_port.load(Relaxed));
     let wire = member.fabric().wire(member.control(), port, dest_port);
     let known = fixed.dest_incarnation.load(Relaxed);
-    let Some(view) = member.process().view(qp_number::slot(dest_qpn), known) else {
-        return if known == 0 { Peer::Silent } else { Peer::Dead };
+    let view = match member.process().find(qp_number::slot(dest_qpn), known) {
+        Ok(view) => view,
+        Err(Unreached::Gone) if known != 0 => return Peer::Dead,
+        Err(_) => return Peer::Silent,
     };
     if known == 0 {
         fixed.dest_incarnation.store(view.owner.incarnation, Relaxed);

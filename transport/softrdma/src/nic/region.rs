@@ -7,7 +7,7 @@
 
 use super::{copy::Location, wraparound};
 use crate::{
-    shm::{MrRecord, Process, QpFixed, View},
+    shm::{MrRecord, Process, QpFixed, Unreached, View},
     sync::{AtomicU32, AtomicU64},
 };
 use std::{
@@ -138,10 +138,14 @@ impl<'a> Regions<'a> {
         }
         Ok(match mr.shared_at.load(Relaxed) {
             u64::MAX => Location::Remote { pid: view.pid, address: start },
-            shared_at => {
-                let pages = self.process.pages(view).ok_or(Denied)?;
-                Location::Mapped(pages.range().bytes(shared_at.wrapping_add(offset), len).ok_or(Denied)?)
-            }
+            shared_at => match self.process.pages(view) {
+                Ok(pages) => {
+                    Location::Mapped(pages.range().bytes(shared_at.wrapping_add(offset), len).ok_or(Denied)?)
+                }
+                // The kernel copies in the meantime: a device needs no descriptor.
+                Err(Unreached::NoResources) => Location::Remote { pid: view.pid, address: start },
+                Err(Unreached::Gone) => return Err(Denied),
+            },
         })
     }
 
@@ -175,8 +179,11 @@ impl<'a> Regions<'a> {
             while is_marked() {
                 turns += 1;
                 thread::yield_now();
-                let is_gone = |view: &View| view.is_dead();
-                if turns.is_multiple_of(64) && self.process.view(slot as u32, 0).is_none_or(is_gone) {
+                let is_gone = || match self.process.find(slot as u32, 0) {
+                    Ok(view) => view.is_dead(),
+                    Err(unreached) => unreached == Unreached::Gone,
+                };
+                if turns.is_multiple_of(64) && is_gone() {
                     break;
                 }
             }

@@ -37,6 +37,26 @@ use std::sync::{
 /// Bytes that are left free for queues when pages are shared.
 const RESERVED_BYTES: u64 = 8 << 20;
 
+/// Reason why the memory of another process is not reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unreached {
+    /// The process has left or is dead.
+    Gone,
+    /// The system gives this process no descriptor or no memory at present. The other process may be alive.
+    NoResources,
+}
+
+impl From<io::Errno> for Unreached {
+    fn from(error: io::Errno) -> Unreached {
+        match error {
+            io::Errno::MFILE | io::Errno::NFILE | io::Errno::NOMEM | io::Errno::INTR => {
+                Unreached::NoResources
+            }
+            _ => Unreached::Gone,
+        }
+    }
+}
+
 /// A process's file, mapped into this process.
 #[derive(Debug)]
 pub(crate) struct View {
@@ -49,7 +69,7 @@ pub(crate) struct View {
     /// Requests since the kernel was last asked whether the process lives.
     unchecked: AtomicU32,
     /// The memory that the process shares, mapped when first needed.
-    pages: OnceLock<Option<Mapping>>,
+    pages: OnceLock<Mapping>,
 }
 
 impl View {
@@ -107,7 +127,7 @@ impl View {
             // released, and is written before anything is released.
             self.header().magic.store(0, SeqCst);
             self.file.discard(rustix::param::page_size());
-            if let Some(Some(pages)) = self.pages.get() {
+            if let Some(pages) = self.pages.get() {
                 if was_killed { pages.discard(0) } else { pages.detach() }
             }
         }
@@ -249,16 +269,25 @@ impl Process {
         self.channels.fetch_add(1, Relaxed) + 1
     }
 
-    /// Returns the process in a slot. With an incarnation other than zero, only that one.
+    /// Returns the process in a slot, if it can be reached. With an incarnation other than zero, only that
+    /// one.
     #[inline]
     pub(crate) fn view(&self, slot: u32, incarnation: u32) -> Option<&View> {
+        self.find(slot, incarnation).ok()
+    }
+
+    /// Returns the process in a slot, or why it is not reached. With an incarnation other than zero, only
+    /// that one.
+    #[inline]
+    pub(crate) fn find(&self, slot: u32, incarnation: u32) -> Result<&View, Unreached> {
         if slot == self.me.slot {
-            return (incarnation == 0 || incarnation == self.me.incarnation).then_some(&*self.own);
+            let is_it = incarnation == 0 || incarnation == self.me.incarnation;
+            return if is_it { Ok(&*self.own) } else { Err(Unreached::Gone) };
         }
-        let peer = self.peers.get(slot as usize)?;
+        let peer = self.peers.get(slot as usize).ok_or(Unreached::Gone)?;
         let known = peer.incarnation.load(Acquire);
         if known != 0 && known == incarnation {
-            return self.known(peer);
+            return self.known(peer).ok_or(Unreached::Gone);
         }
         self.open_peer(peer, slot, incarnation)
     }
@@ -271,15 +300,15 @@ impl Process {
     }
 
     #[cold]
-    fn open_peer<'a>(&'a self, peer: &'a Peer, slot: u32, incarnation: u32) -> Option<&'a View> {
+    fn open_peer<'a>(&'a self, peer: &'a Peer, slot: u32, incarnation: u32) -> Result<&'a View, Unreached> {
         let mut view = peer.view.lock().unwrap_or_else(PoisonError::into_inner);
         let is_current = view.as_ref().is_some_and(|view| {
             if incarnation == 0 { !view.is_dead() } else { view.owner.incarnation == incarnation }
         });
         if !is_current {
-            let new = Arc::new(self.open(slot).ok()?);
+            let new = Arc::new(self.open(slot)?);
             if incarnation != 0 && new.owner.incarnation != incarnation {
-                return None;
+                return Err(Unreached::Gone);
             }
             for mark in &new.header().marks[self.me.slot as usize].0 {
                 // Marks of earlier users of our slot.
@@ -293,7 +322,7 @@ impl Process {
             }
         }
         drop(view);
-        self.known(peer)
+        self.known(peer).ok_or(Unreached::Gone)
     }
 
     fn open(&self, slot: u32) -> io::Result<View> {
@@ -322,25 +351,34 @@ impl Process {
     /// Whether the process that a lock names is dead.
     #[cold]
     pub(crate) fn is_dead(&self, owner: Owner) -> bool {
-        owner != self.me && self.view(owner.slot, owner.incarnation).is_none_or(View::is_dead)
+        owner != self.me
+            && match self.find(owner.slot, owner.incarnation) {
+                Ok(view) => view.is_dead(),
+                Err(unreached) => unreached == Unreached::Gone,
+            }
     }
 
-    /// Returns the memory that a process shares; `None` once the process has left.
+    /// Returns the memory that a process shares, or why it is not reached.
     #[inline]
-    pub(crate) fn pages<'a>(&self, view: &'a View) -> Option<&'a Mapping> {
-        view.pages.get_or_init(|| self.map_pages(view)).as_ref()
+    pub(crate) fn pages<'a>(&self, view: &'a View) -> Result<&'a Mapping, Unreached> {
+        match view.pages.get() {
+            Some(pages) => Ok(pages),
+            None => self.map_pages(view),
+        }
     }
 
+    /// Maps the memory that a process shares. The next call tries again after an error.
     #[cold]
-    fn map_pages(&self, view: &View) -> Option<Mapping> {
-        let pages = self.directory.file('m', view.owner.slot).ok()?;
+    fn map_pages<'a>(&self, view: &'a View) -> Result<&'a Mapping, Unreached> {
+        let pages = self.directory.file('m', view.owner.slot)?;
         // Both files of a slot lose their names before the slot's next user makes its own. So while the name
         // of the other file is the owner's, these pages are the owner's.
-        let named = self.directory.file('p', view.owner.slot).ok()?;
+        let named = self.directory.file('p', view.owner.slot)?;
         if !view.is_of(&named) {
-            return None;
+            return Err(Unreached::Gone);
         }
-        Mapping::of_file(&pages, PAGES_BYTES as usize).ok()
+        let mapped = Mapping::of_file(&pages, PAGES_BYTES as usize)?;
+        Ok(view.pages.get_or_init(|| mapped))
     }
 
     /// Allocates zeroed room for a ring in our file. Returns its offset and length.

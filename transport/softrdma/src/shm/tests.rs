@@ -1,7 +1,11 @@
 //! Processes that share a folder, all played by the test.
+//!
+//! # Safety
+//! A child that a test forks makes assertions and ends. It takes no lock that another thread may hold but
+//! those of the allocator, which the C library makes usable in children.
 
 use super::{
-    Completion, Directory, Process, Pushed, QueueKind,
+    Completion, Directory, Process, Pushed, QueueKind, Unreached,
     lock::{Acquired, Owner},
 };
 use std::sync::{
@@ -260,9 +264,46 @@ fn pages_of_a_slots_next_user_are_not_taken_for_those_of_the_last() {
     last.die();
     let next = join(&folder);
     assert_eq!(next.me.slot, view.owner.slot);
-    assert!(peer.pages(view).is_none());
+    assert_eq!(peer.pages(view).err(), Some(Unreached::Gone));
     let view = peer.view(next.me.slot, next.me.incarnation).expect("the next user");
-    assert!(peer.pages(view).is_some());
+    assert!(peer.pages(view).is_ok());
+}
+
+/// Processes that can't be looked up, because the program has opened too many files, are not dead: what they
+/// hold must not be repaired, and their memory is reached once there are descriptors again.
+#[test]
+fn processes_are_not_dead_because_this_one_has_no_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let folder = folder();
+    let (me, known, other) = (join(&folder), join(&folder), join(&folder));
+    let view = me.view(known.me.slot, 0).expect("a member");
+    in_child(|| {
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).expect("less");
+        assert_eq!(me.pages(view).err(), Some(Unreached::NoResources));
+        assert_eq!(me.find(other.me.slot, other.me.incarnation).err(), Some(Unreached::NoResources));
+        assert!(!me.is_dead(other.me));
+        setrlimit(Resource::Nofile, before).expect("as before");
+        assert!(me.pages(view).is_ok());
+        assert!(me.find(other.me.slot, other.me.incarnation).is_ok());
+    });
+}
+
+/// Runs assertions in a child process, whose limits are its own.
+fn in_child(asserts: impl FnOnce()) {
+    // SAFETY: see the module.
+    match unsafe { libc::fork() } {
+        0 => {
+            let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(asserts)).is_ok();
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(if passed { 0 } else { 1 }) }
+        }
+        child => {
+            let child = rustix::process::Pid::from_raw(child).expect("a child");
+            let ended = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+            assert_eq!(ended.expect("a child").and_then(|(_, status)| status.exit_status()), Some(0));
+        }
+    }
 }
 
 /// Room for unwritten pages is promised only while there is room for all of them.

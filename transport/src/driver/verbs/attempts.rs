@@ -18,11 +18,13 @@ const HELLOS: u32 = 20;
 pub(super) struct Retry {
     since: Option<Instant>,
     timeout: Duration,
+    /// Timeouts so far.
+    timeouts: u32,
 }
 
 impl Retry {
     /// A wait that has not begun.
-    pub(super) const NEW: Retry = Retry { since: None, timeout: FIRST_TIMEOUT };
+    pub(super) const NEW: Retry = Retry { since: None, timeout: FIRST_TIMEOUT, timeouts: 0 };
 
     /// Returns whether the wait has timed out, and begins the next one if so.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
@@ -31,8 +33,14 @@ impl Retry {
         if is_due {
             self.since = Some(now);
             self.timeout = (self.timeout * 2).min(LAST_TIMEOUT);
+            self.timeouts += 1;
         }
         is_due
+    }
+
+    /// Number of timeouts so far.
+    pub(super) fn timeouts(&self) -> u32 {
+        self.timeouts
     }
 }
 
@@ -95,6 +103,7 @@ mod tests {
             now += Duration::from_millis(millis);
             assert!(retry.is_due(now), "{millis} ms");
         }
+        assert_eq!(retry.timeouts(), 8);
     }
 
     #[test]

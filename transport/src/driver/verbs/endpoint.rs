@@ -27,7 +27,7 @@ use super::{
     host_map::HostMap,
     link::{Members, VerbsLink},
     memory::LINE,
-    network::{Network, stream_number},
+    network::{Network, OfferedNetwork, stream_number},
     preference,
     registration_guard::VerbsRegistrationGuard,
     sleeper::DeviceSleeper,
@@ -52,7 +52,7 @@ type OnWait = Box<dyn FnMut(&str) + Send>;
 enum Stage {
     New,
     /// This rank has offered these networks.
-    Offered(Vec<Arc<Network>>),
+    Offered(Vec<OfferedNetwork>),
     Introduced(Network),
     Probed(Network, Vec<Devices>),
     Connecting(Network),
@@ -160,14 +160,14 @@ impl VerbsEndpoint {
     }
 
     /// Offers the networks of this process.
-    fn offer(&self) -> Result<(Offers, Vec<Arc<Network>>), TransportError> {
+    fn offer(&self) -> Result<(Offers, Vec<OfferedNetwork>), TransportError> {
         let mut name = [0; 8];
         getrandom::fill(&mut name).map_err(|error| TransportError::Wiring {
             rank: self.rank,
             what: format!("the system gives no random number: {error}"),
         })?;
         let usable = self.config.networks.usable(&self.config);
-        let networks = usable.iter().filter_map(|network| network.offer()).collect();
+        let networks = usable.iter().filter_map(|offered| offered.network().offer()).collect();
         Ok((Offers { name: u64::from_le_bytes(name), networks }, usable))
     }
 
@@ -177,7 +177,7 @@ impl VerbsEndpoint {
     fn common<'o>(
         &self,
         offers: &'o [Offers],
-        ours: &[Arc<Network>],
+        ours: &[OfferedNetwork],
     ) -> Option<(Arc<Network>, Vec<&'o Offer>)> {
         offers[0].networks.iter().find_map(|first| {
             let of_rank = |offers: &'o Offers| offers.networks.iter().find(|offer| offer.name == first.name);
@@ -188,7 +188,8 @@ impl VerbsEndpoint {
             if !members.iter().all(is_once) || !found.iter().all(reaches) {
                 return None;
             }
-            let network = ours.iter().find(|network| network.name == first.name)?;
+            let network =
+                ours.iter().map(OfferedNetwork::network).find(|network| network.name == first.name)?;
             network.has_hosts(&members, &self.hosts).then(|| (Arc::clone(network), found))
         })
     }
@@ -236,13 +237,15 @@ impl VerbsEndpoint {
     }
 
     /// Answers the offers of all ranks: joins a network that exists, or begins a new one.
-    fn choose(&mut self, ours: &[Arc<Network>], offers: &[Offers]) -> Result<Vec<u8>, TransportError> {
-        if let Some((network, found)) = self.common(offers, ours) {
+    fn choose(&mut self, ours: Vec<OfferedNetwork>, offers: &[Offers]) -> Result<Vec<u8>, TransportError> {
+        if let Some((network, found)) = self.common(offers, &ours) {
             let members: Vec<u32> = found.iter().map(|offer| offer.member).collect();
             self.join(&network, &members, found[0].serial)?;
             self.stage = Stage::Waiting(network);
             return Ok(encode("ready", ()));
         }
+        drop(ours);
+        self.config.networks.retire_unused();
         let (network, devices) = self.open_network(offers[0].name)?;
         self.stage = Stage::Introduced(network);
         Ok(encode("devices", devices))
@@ -277,7 +280,7 @@ impl Joined {
             Granted::unused()
         };
         let mut engine = network.engine.lock();
-        let index = engine.peer(member).0.open_stream(number, granted)?;
+        let index = engine.peer(member)?.0.open_stream(number, granted)?;
         if index < MAX_STREAMS {
             return Ok(index);
         }
@@ -318,7 +321,7 @@ impl Endpoint for VerbsEndpoint {
                 self.stage = Stage::Offered(ours);
                 Ok(Some(encode("networks", offers)))
             }
-            Stage::Offered(ours) => self.choose(&ours, &decode_all("networks", received)?).map(Some),
+            Stage::Offered(ours) => self.choose(ours, &decode_all("networks", received)?).map(Some),
             Stage::Introduced(network) => {
                 let devices: Vec<Devices> = decode_all("devices", received)?;
                 network.agree(&devices);

@@ -62,6 +62,8 @@ pub(super) struct Engine {
     sleepers: u32,
     /// Whether a peer can't be reached any more.
     has_broken_peer: bool,
+    /// Whether the devices were given back to the system.
+    is_retired: bool,
     /// Time at which a message last came, or connections were kept alive.
     last_sign: Instant,
     notify: Notify,
@@ -139,18 +141,22 @@ impl Engine {
             arrivals: 0,
             sleepers: 0,
             has_broken_peer: false,
+            is_retired: false,
             last_sign: now,
             notify: config.notify,
         }
     }
 
     /// Returns a peer, and the resources that its methods work with.
+    ///
+    /// # Errors
+    /// [`TransportError::Lost`] once the engine has ended.
     #[inline]
-    pub(super) fn peer(&mut self, rank: usize) -> (&mut Peer, Env<'_>) {
-        let peer = self.peers[rank].as_mut().expect("links are made to peers only");
+    pub(super) fn peer(&mut self, rank: usize) -> Result<(&mut Peer, Env<'_>), TransportError> {
+        let Some(peer) = self.peers[rank].as_mut() else { return Err(retired(rank)) };
         let (memory, registration_cache, ports) =
             (&self.memory, &self.registration_cache, &mut self.ports[..]);
-        (peer, Env { rules: self.rules, memory, registration_cache, ports, notify: &self.notify.0 })
+        Ok((peer, Env { rules: self.rules, memory, registration_cache, ports, notify: &self.notify.0 }))
     }
 
     /// Polls all completion queues; returns whether there were completions.
@@ -241,7 +247,7 @@ impl Engine {
         rank: usize,
         step: impl FnOnce(&mut Peer, &mut Env<'_>) -> Result<(), TransportError>,
     ) {
-        let (peer, mut env) = self.peer(rank);
+        let Ok((peer, mut env)) = self.peer(rank) else { return };
         if let Err(error) = step(peer, &mut env) {
             self.give_up(rank, &error);
         }
@@ -304,7 +310,11 @@ impl Engine {
     /// # Errors
     /// The reason why it can't.
     pub(super) fn check(&self, rank: usize) -> Result<(), TransportError> {
-        self.peers[rank].as_ref().map_or(Ok(()), Peer::check)
+        match &self.peers[rank] {
+            Some(peer) => peer.check(),
+            None if self.is_retired => Err(retired(rank)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the statistics of all completion queues together.
@@ -317,10 +327,25 @@ impl Engine {
         }
     }
 
-    /// Peers that can't be reached any more.
+    /// Peers that can't be reached any more, also those to which all devices have failed.
     pub(super) fn broken_peers(&self) -> Vec<u32> {
-        let is_broken = |rank: &u32| self.peers[*rank as usize].as_ref().is_some_and(|peer| !peer.is_open());
-        (0..self.peers.len() as u32).filter(is_broken).collect()
+        let has_failed = |rail: &Rail| self.ports[rail.port()].failure.is_some();
+        let is_broken = |peer: &Peer| !peer.is_open() || peer.rails().iter().all(has_failed);
+        let of_rank = |rank: &u32| self.peers[*rank as usize].as_ref().is_some_and(is_broken);
+        (0..self.peers.len() as u32).filter(of_rank).collect()
+    }
+
+    /// Whether a communicator uses the engine: one of its streams has not ended here.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.peers.iter().flatten().any(Peer::has_open_stream)
+    }
+
+    /// Destroys all connections and devices of an engine that is not in use any more: other networks need the
+    /// queue pairs and the regions. Later calls fail.
+    pub(super) fn retire(&mut self) {
+        self.is_retired = true;
+        self.has_broken_peer = true;
+        self.end();
     }
 
     /// Gives up all peers: no call does anything any more, and no device accesses memory for them.
@@ -380,11 +405,8 @@ impl Engine {
         }
         let mut is_busy = came;
         for rank in 0..self.peers.len() {
-            if self.peers[rank].is_none() {
-                continue;
-            }
             self.drive(rank, |peer, env| peer.look_after(env, is_silent));
-            let (peer, env) = self.peer(rank);
+            let Ok((peer, env)) = self.peer(rank) else { continue };
             let is_unacknowledged = !env.rules.reliable && !peer.is_acknowledged();
             is_busy |= peer.is_open() && (is_unacknowledged || !peer.is_reachable());
         }
@@ -400,10 +422,7 @@ impl Engine {
     /// Tells all peers that this rank closes, as far as they can be reached.
     pub(super) fn send_goodbye(&mut self) {
         for rank in 0..self.peers.len() {
-            if self.peers[rank].is_none() {
-                continue;
-            }
-            let (peer, mut env) = self.peer(rank);
+            let Ok((peer, mut env)) = self.peer(rank) else { continue };
             peer.send_goodbye(&mut env);
         }
     }
@@ -433,4 +452,11 @@ impl Engine {
             !peer.is_open() || is_sent
         })
     }
+}
+
+/// The error of a call on an engine whose devices were given back.
+#[cold]
+fn retired(rank: usize) -> TransportError {
+    let what = "this communicator had failed, and its devices serve another one by now".to_owned();
+    TransportError::Lost { peer: rank as u32, what }
 }

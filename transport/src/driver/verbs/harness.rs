@@ -184,9 +184,9 @@ impl Rig {
                 true => Granted::new(self.place(slab, Granted::staging_bytes(rules)), rules),
                 false => Granted::unused(),
             };
-            self.engine.peer(1).0.open_stream(number, granted).expect("a new number");
+            self.engine.peer(1).expect("a peer").0.open_stream(number, granted).expect("a new number");
         }
-        let (peer, mut env) = self.engine.peer(1);
+        let (peer, mut env) = self.engine.peer(1).expect("a peer");
         for rail in 0..RAILS {
             let numbers: Vec<u32> = (0..rules.queues.receives().len() as u32).collect();
             peer.rails_mut()[rail].set_far_numbers(0, &numbers, rules.has_placed.then_some(9));
@@ -234,7 +234,7 @@ impl Rig {
         let Some(id) = null_device::take_receive(pairs[queue % pairs.len()]) else { return };
         let slot = Id::unpack(id);
         let receives = self.engine.rules.queues.receives();
-        let rail = &self.engine.peer(1).0.rails()[rail];
+        let rail = &self.engine.peer(1).expect("a peer").0.rails()[rail];
         let place = match slot.kind {
             RequestKind::Slot => {
                 let queue = usize::from(slot.queue);
@@ -260,7 +260,7 @@ impl Rig {
         let kind = script.kind();
         let is_sequenced = kind < Kind::Ack as u8;
         let (life, their_life) = {
-            let rail = &self.engine.peer(1).0.rails()[0];
+            let rail = &self.engine.peer(1).expect("a peer").0.rails()[0];
             (rail.handshake.their_life(), rail.handshake.life())
         };
         let skew = script.byte();
@@ -390,7 +390,7 @@ impl Rig {
             (self.receive, self.send) = (None, None);
             return;
         }
-        let (peer, mut env) = self.engine.peer(1);
+        let (peer, mut env) = self.engine.peer(1).expect("a peer");
         let mut error = None;
         if let Some((stream, state, sink)) = &mut self.receive {
             let before = state.received;

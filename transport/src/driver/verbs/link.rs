@@ -120,7 +120,7 @@ impl VerbsLink {
     ) -> Result<P, TransportError> {
         let mut engine = self.engine.lock();
         let mut once = |engine: &mut Engine| {
-            let (peer, mut env) = engine.peer(self.peer);
+            let (peer, mut env) = engine.peer(self.peer)?;
             step(peer, &mut env).map_err(|error| self.failed(engine, error))
         };
         let progress = once(&mut engine)?;
@@ -209,7 +209,7 @@ impl Link for VerbsLink {
         destination: Option<SpanMut<'_>>,
     ) -> Result<bool, TransportError> {
         let mut engine = self.engine.lock();
-        let (peer, mut env) = engine.peer(self.peer);
+        let (peer, mut env) = engine.peer(self.peer)?;
         match peer.announce(&mut env, self.stream, state, destination) {
             Ok(announced) => Ok(announced),
             Err(error) => Err(self.failed(&mut engine, error)),

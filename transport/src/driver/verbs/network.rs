@@ -8,6 +8,9 @@
 //! that no other stream of the network ever has: it consists of the member that is rank 0 of its
 //! communicator, of a serial number which that member gives once, and of the lane.
 //!
+//! Devices have few queue pairs and regions. A network all of whose communicators have failed gives them back
+//! when another network is made; its memory stays until those communicators are closed.
+//!
 //! Invariants: a network lives as long as an endpoint uses it; its end kills all queue pairs before memory is
 //! unmapped; a forked child neither uses nor ends its parent's network.
 
@@ -34,7 +37,10 @@ use crate::{
 use std::{
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{
+            AtomicBool, AtomicU32,
+            Ordering::{Acquire, Relaxed, Release},
+        },
     },
     time::{Duration, Instant},
 };
@@ -77,11 +83,23 @@ impl Networks {
 
     /// Returns the networks that a communicator with this configuration can use. Those of which this process
     /// has several members are left out: a name would not say which one is meant.
-    pub(super) fn usable(&self, config: &VerbsConfig) -> Vec<Arc<Network>> {
-        let all: Vec<Arc<Network>> = self.lock().iter().filter_map(Weak::upgrade).collect();
+    pub(super) fn usable(&self, config: &VerbsConfig) -> Vec<OfferedNetwork> {
+        let list = self.lock();
+        let all: Vec<Arc<Network>> = list.iter().filter_map(Weak::upgrade).collect();
         let is_alone =
             |network: &&Arc<Network>| all.iter().filter(|other| other.name == network.name).count() == 1;
-        all.iter().filter(is_alone).filter(|network| network.suits(config)).cloned().collect()
+        let usable = all.iter().filter(is_alone).filter(|network| network.suits(config));
+        usable.map(OfferedNetwork::new).collect()
+    }
+
+    /// Gives back the devices of networks that no communicator uses any more: their streams have all ended
+    /// here.
+    pub(super) fn retire_unused(&self) {
+        let list = self.lock();
+        let all = list.iter().filter_map(Weak::upgrade).filter(|network| network.is_ours());
+        let unused: Vec<Arc<Network>> = all.filter(|network| network.close_if_unused()).collect();
+        drop(list);
+        unused.iter().for_each(|network| network.retire());
     }
 }
 
@@ -102,6 +120,27 @@ impl PartialEq for Networks {
 
 impl Eq for Networks {}
 
+/// A network that a communicator in set-up may join.
+#[derive(Debug)]
+pub(super) struct OfferedNetwork(Arc<Network>);
+
+impl OfferedNetwork {
+    fn new(network: &Arc<Network>) -> OfferedNetwork {
+        network.offered.fetch_add(1, Relaxed);
+        OfferedNetwork(Arc::clone(network))
+    }
+
+    pub(super) fn network(&self) -> &Arc<Network> {
+        &self.0
+    }
+}
+
+impl Drop for OfferedNetwork {
+    fn drop(&mut self) {
+        self.0.offered.fetch_sub(1, Release);
+    }
+}
+
 /// Devices and connections of a process.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -120,6 +159,8 @@ pub(super) struct Network {
     pub(super) places: Vec<Registered>,
     /// The next serial number.
     serial: AtomicU32,
+    /// Number of communicators in set-up that may join the network.
+    offered: AtomicU32,
     has_said_goodbye: AtomicBool,
     /// The process that has made it.
     origin: Origin,
@@ -167,6 +208,7 @@ impl Network {
             connected: Vec::new(),
             places: Vec::new(),
             serial: AtomicU32::new(1),
+            offered: AtomicU32::new(0),
             has_said_goodbye: AtomicBool::new(false),
             origin: Origin::here(),
         };
@@ -201,8 +243,24 @@ impl Network {
     /// none is left.
     pub(super) fn offer(&self) -> Option<Offer> {
         let serial = self.serial.fetch_add(1, Relaxed);
-        let unreachable = self.engine.lock().broken_peers();
+        let mut engine = self.engine.lock();
+        // A device may have failed since the last call.
+        engine.progress();
+        let unreachable = engine.broken_peers();
         (serial < SERIALS).then_some(Offer { name: self.name, member: self.rank, serial, unreachable })
+    }
+
+    /// Admits no more communicators if none uses the network, and none in set-up may join it. Returns whether
+    /// that is so. The caller holds the lock of the list, under which networks are offered.
+    fn close_if_unused(&self) -> bool {
+        let is_unused = self.offered.load(Acquire) == 0 && !self.engine.lock().is_in_use();
+        is_unused && !self.has_said_goodbye.swap(true, Relaxed)
+    }
+
+    /// Gives back the devices, after a farewell to the other members.
+    fn retire(&self) {
+        self.say_goodbye(Instant::now() + GOODBYE_TIMEOUT);
+        self.engine.lock().retire();
     }
 
     /// Whether ranks that are these members share hosts as `hosts` tells.

@@ -26,10 +26,7 @@ pub(super) fn rails(engine: &Engine, peer: u32) -> Vec<RailInfo> {
 
 /// Prefers one rail to a peer, or none.
 pub(super) fn prefer(engine: &mut Engine, peer: u32, rail: Option<usize>) {
-    if engine.peers.get(peer as usize).is_none_or(Option::is_none) {
-        return;
-    }
-    let (peer, mut env) = engine.peer(peer as usize);
+    let Ok((peer, mut env)) = engine.peer(peer as usize) else { return };
     // The next call finds a failure again.
     let _ = peer.prefer(&mut env, rail);
 }

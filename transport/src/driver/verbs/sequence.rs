@@ -3,8 +3,10 @@
 //! The sending half keeps every message until it is acknowledged, and knows by which queue of which rail it
 //! was last sent. The receiving half accepts messages in any order within a window and hands them out in
 //! order. Queues of a rail keep their order, so a message is lost once a later one of the same queue has
-//! arrived. Selective acknowledgements tell the sender which ones have. It repeats those that are lost, those
-//! that were sent by a rail that has fallen, and, after a timeout, all that are not acknowledged.
+//! arrived. Selective acknowledgements tell the sender which ones have. It repeats those that are lost, and
+//! those that were sent by a rail that has fallen. After a timeout it repeats the last one of each route: the
+//! acknowledgement of that one tells which of the others are lost. The peer may just not be running, and then
+//! nothing is. This is the tail loss probe of RFC 8985, section 7. If that does not help, it repeats all.
 //!
 //! Invariants: at most [`WINDOW`] messages are unacknowledged; a message is freed once it is acknowledged and
 //! not before; the receiving half hands out each number once.
@@ -145,10 +147,7 @@ impl<M> SendSequence<M> {
             let bit = index - ahead as usize - 1;
             entry.is_received |= bit < 128 && bits >> bit & 1 == 1;
             if let (true, Some((route, at))) = (entry.is_received, entry.sent) {
-                match latest.iter_mut().find(|(other, _)| *other == route) {
-                    Some((_, last)) => *last = at.max(*last),
-                    None => latest.push((route, at)),
-                }
+                note_latest(&mut latest, route, at);
             }
         }
         self.forget(|(route, at)| latest.iter().any(|(other, last)| *other == route && at < *last))
@@ -157,6 +156,17 @@ impl<M> SendSequence<M> {
     /// Makes all messages unsent that were last sent by a rail; returns their number.
     pub(super) fn forget_rail(&mut self, rail: u8) -> usize {
         self.forget(|(route, _)| route.rail == rail)
+    }
+
+    /// Makes the last unacknowledged message of each route unsent; returns their number.
+    pub(super) fn forget_last(&mut self) -> usize {
+        let mut latest: Vec<(Route, u64)> = Vec::new();
+        for (route, at) in
+            self.entries.iter().filter(|entry| !entry.is_received).filter_map(|entry| entry.sent)
+        {
+            note_latest(&mut latest, route, at);
+        }
+        self.forget(|sent| latest.contains(&sent))
     }
 
     /// Makes all unacknowledged messages unsent; returns their number.
@@ -176,6 +186,14 @@ impl<M> SendSequence<M> {
             self.unsent_from = self.first;
         }
         count
+    }
+}
+
+/// Notes a transmission in the list of the latest one of each route.
+fn note_latest(latest: &mut Vec<(Route, u64)>, route: Route, at: u64) {
+    match latest.iter_mut().find(|(other, _)| *other == route) {
+        Some((_, last)) => *last = at.max(*last),
+        None => latest.push((route, at)),
     }
 }
 
@@ -347,6 +365,23 @@ mod tests {
         assert!(repeated.len() == 123 && ![1, 64, 65, 66, 127].iter().any(|kept| repeated.contains(kept)));
         assert_eq!(send.lose(0, recv.selective()), 0, "repeated after the last one");
         assert_eq!(send.forget_all(), 123, "those that were received are not repeated");
+    }
+
+    /// The peer of a message that is not acknowledged in time mostly does not run, and has lost nothing.
+    #[test]
+    fn a_timeout_repeats_the_last_message_of_each_route_and_its_receipt_shows_which_others_are_lost() {
+        let (mut send, mut recv) = halves(0);
+        for number in 0..6 {
+            send.push(number);
+            send.sent(number, Route { rail: 0, queue: u8::from(number % 3 == 0) });
+        }
+        recv.accept(4, 4);
+        assert_eq!(send.forget_last(), 2, "3 by one queue pair, 5 by the other");
+        assert_eq!(transmit(&mut send), [3, 5]);
+        recv.accept(5, 5);
+        assert_eq!(send.lose(recv.expected(), recv.selective()), 3, "1 to 3 were sent before it");
+        assert_eq!(transmit(&mut send), [1, 2, 3]);
+        assert_eq!(send.forget_all(), 4, "0, of which nothing is known, and the others again");
     }
 
     #[test]

@@ -338,7 +338,7 @@ impl Network {
             if engine.peers[peer as usize].is_none() {
                 continue;
             }
-            let (them, mut env) = engine.peer(peer as usize);
+            let (them, mut env) = engine.peer(peer as usize)?;
             let slots = env.rules.queues.receives().len();
             let fits = |(index, end): (usize, &&End)| {
                 end.rail == index && end.slots.len() == slots && end.placed.is_some() == env.rules.has_placed

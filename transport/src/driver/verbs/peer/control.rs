@@ -194,7 +194,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Repeats messages that were not acknowledged in time, and asks for counters that may have been lost.
+    /// Asks for the acknowledgement of messages that were not acknowledged in time, then repeats the last
+    /// ones, then all of them, and asks for counters that may have been lost.
     pub(in crate::driver::verbs) fn retry(
         &mut self,
         env: &mut Env<'_>,
@@ -206,7 +207,13 @@ impl Peer {
         if self.sequence.is_empty() {
             self.acknowledgement = Retry::NEW;
         } else if !env.rules.reliable && self.acknowledgement.is_due(now) {
-            self.counters.retransmissions += self.sequence.forget_all() as u64;
+            // A peer that does not run has lost nothing: a question costs less than messages.
+            let repeated = match self.acknowledgement.timeouts() {
+                1 => return self.send_ack(env, None, ASK).and_then(|()| self.ask(env, now)),
+                2 => self.sequence.forget_last(),
+                _ => self.sequence.forget_all(),
+            };
+            self.counters.retransmissions += repeated as u64;
             self.post_unsent(env)?;
         }
         self.ask(env, now)

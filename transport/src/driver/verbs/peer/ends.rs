@@ -34,6 +34,11 @@ impl Peer {
         opened.ok_or_else(|| self.protocol("the number of a communicator that exists"))
     }
 
+    /// Whether a stream has not ended at this end.
+    pub(in crate::driver::verbs) fn has_open_stream(&self) -> bool {
+        self.streams.iter().any(|stream| !stream.has_told_end)
+    }
+
     /// Whether all pieces of a stream have arrived.
     pub(in crate::driver::verbs) fn is_stream_sent(&self, index: usize) -> bool {
         let Some(stream) = self.streams.get(index) else { return true };

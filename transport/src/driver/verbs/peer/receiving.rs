@@ -150,8 +150,9 @@ impl Peer {
         match self.received.accept(header.seq, inbound) {
             Acceptance::New => self.rails[rail].slot_queues[queue].1.keep(),
             acceptance => {
-                // Its acknowledgement may be lost.
+                // Its acknowledgement may be lost, and messages before it.
                 self.ack_now = true;
+                self.is_missing |= self.received.has_gap();
                 self.put_back(env, rail, inbound.queue, inbound.slot)?;
                 return match acceptance {
                     Acceptance::Invalid => Err(self.protocol("a message that is too early")),
@@ -259,6 +260,7 @@ impl Peer {
     /// Answers a question for the counters of a stream, or for those of none.
     fn answer(&mut self, number: u32) {
         self.ack_now = true;
+        self.is_missing |= self.received.has_gap();
         if let Some(stream) = self.streams.find(number) {
             self.streams[stream].must_tell = true;
             self.streams.touch(stream);

@@ -46,7 +46,10 @@ enum Step {
         ack: usize,
         is_missing: bool,
     },
-    Timeout,
+    /// The last messages are repeated, or all.
+    Timeout {
+        all: bool,
+    },
     Fall(u8),
     Return(u8),
 }
@@ -148,8 +151,12 @@ impl World {
         assert_eq!(count, lost);
     }
 
-    fn time_out(&mut self) {
-        self.send.forget_all();
+    fn time_out(&mut self, all: bool) {
+        if all {
+            self.send.forget_all()
+        } else {
+            self.send.forget_last()
+        };
         self.is_exact = false;
     }
 
@@ -173,7 +180,7 @@ impl World {
             }
             self.hear((self.recv.expected(), self.recv.selective()), true);
             if !self.is_reliable {
-                self.time_out();
+                self.time_out(true);
             }
         }
         assert!(self.recv.expected() == end && self.send.is_empty(), "messages do not arrive");
@@ -219,7 +226,7 @@ impl Model for World {
             steps.extend([false, true].map(|is_missing| Step::Hear { ack, is_missing }));
         }
         if self.timeouts > 0 && !self.send.is_empty() {
-            steps.push(Step::Timeout);
+            steps.extend([false, true].map(|all| Step::Timeout { all }));
         }
         for rail in 0..self.rails {
             if !self.is_up[usize::from(rail)] {
@@ -241,9 +248,9 @@ impl Model for World {
                 let ack = self.acks.remove(ack);
                 self.hear(ack, is_missing);
             }
-            Step::Timeout => {
+            Step::Timeout { all } => {
                 self.timeouts -= 1;
-                self.time_out();
+                self.time_out(all);
             }
             // Messages of the rail may still arrive until the other end knows.
             Step::Fall(rail) => {
