@@ -322,13 +322,12 @@ fn never_called(graph: &Graph, edge: Edge) -> Knot {
     let Some(call) = &ours.call else { return knot_of(graph, &Cause::Unknown(edge.from)) };
     let name = call_name(graph, communicator, call);
     if call.kind != Kind::Collective {
-        let does = if call.kind == Kind::Send { "receive" } else { "send" };
-        let sentence = format!(
-            "{} does not {does} what {} waits for in {name}: it {}",
-            graph.label(edge.to),
-            graph.label(edge.from.node),
-            activity(graph, edge.to)
-        );
+        let (from, to) = (graph.label(edge.from.node), graph.label(edge.to));
+        let lack = match call.kind {
+            Kind::Send => format!("{to} does not receive the message that {from} sends in {name}"),
+            _ => format!("{to} does not send the message for which {from} waits in {name}"),
+        };
+        let sentence = format!("{lack}: it {}", activity(graph, edge.to));
         return Knot::new(graph, KnotKind::NeverCalled, &[edge.to], sentence);
     }
     let members = &graph.communicators[communicator].members;

@@ -273,8 +273,13 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
     let job = Job::new(2).call(0, message(Kind::Recv, 1, 9.0));
     job.assert(
         KnotKind::NeverCalled,
-        "rank 1 does not send what rank 0 waits for in recv number 1 from rank 1: it has been outside tbccl \
-         for 8.2 s, after barrier number 16",
+        "rank 1 does not send the message for which rank 0 waits in recv number 1 from rank 1: it has been \
+         outside tbccl for 8.2 s, after barrier number 16",
+    );
+    Job::new(2).call(0, message(Kind::Send, 1, 9.0)).assert(
+        KnotKind::NeverCalled,
+        "rank 1 does not receive the message that rank 0 sends in send number 1 to rank 1: it has been \
+         outside tbccl for 8.2 s, after barrier number 16",
     );
     let any = CallStatus { peer: None, name: "recv from any rank".into(), ..message(Kind::Recv, 0, 9.0) };
     let any = CallStatus { wait: any.wait.map(|wait| Wait { peer: None, ..wait }), ..any };
