@@ -19,17 +19,17 @@ Examples:
   tbccl why --job 4711            the job whose launcher, rendezvous or rank has this process id
   tbccl why --json | jq -r '.jobs[].knot.sentence'
 
-The first line is the knot, in one sentence; the table shows the call of each rank, and the rank it waits for:
+The first line is the knot, in one sentence. The table has a row for each rank:
 
-  rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier number 16
-  rank    process     call                      for    waits for                    latest ended call
-  rank 0  71 on mac0  all_reduce number 17 ...  8.1 s  rank 2 (step 1 of mesh ...)  barrier number 16, ...
-  rank 1  44 on mac1  all_reduce number 17 ...  8.1 s  rank 2 (step 1 of mesh ...)  barrier number 16, ...
-  rank 2  45 on mac1  outside tbccl             8.2 s  -                            barrier number 16, ...
+  rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier ...
+  rank    process     call                      for    waits for             latest ended call
+  rank 0  71 on mac0  all_reduce number 17 ...  8.1 s  rank 2 (step 1 of ..  barrier number 16, ..
+  rank 1  44 on mac1  all_reduce number 17 ...  8.1 s  rank 2 (step 1 of ..  barrier number 16, ..
+  rank 2  45 on mac1  outside tbccl             8.2 s  -                     barrier number 16, ..
 
-Needs no debugger, and changes nothing in the job. Run it where `tbccl run`, `tbccl rendezvous` or rank 0
-runs: ranks of other hosts are asked from there. A rank prints the same report when its time limit
-(TBCCL_TIMEOUT) passes; TBCCL_HANG_REPORT names a file for it. More: docs/hangs.md.";
+Needs no debugger, and changes nothing in the job. Run it where `tbccl run`, `tbccl rendezvous` or
+rank 0 runs: ranks of other hosts are asked from there. A rank prints the same report when its time
+limit (TBCCL_TIMEOUT) passes; TBCCL_HANG_REPORT names a file for it. More: docs/hangs.md.";
 
 /// Show what the ranks of a hanging job wait for
 #[derive(Debug, clap::Args)]
