@@ -63,7 +63,7 @@ pub fn feed_server(script: &[u8]) {
 /// Feeds a rank with bytes from a server.
 pub fn feed_rank(bytes: &[u8]) {
     let (frames, mut peer) = pair();
-    let mut connection = Connection::new(frames, 1, 3, Duration::from_millis(50));
+    let mut connection = Connection::over(frames, Duration::from_millis(50));
     let _ = peer.write(bytes);
     let _ = peer.shutdown(std::net::Shutdown::Write);
     let _ = connection.start(None);

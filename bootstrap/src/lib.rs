@@ -11,6 +11,9 @@
 //! ...              the connection stays open
 //! rank -> server   SyncBoard (changed words of its board), ReportFailure (failure of the job), Heartbeat
 //! server -> rank   BoardUpdate (changed words of other boards), Failed (the first failure), Died (rank, how)
+//! rank -> server   RequestSnapshot (of the whole job)                  any number of times
+//! server -> rank   RequestStatus, RequestProcessStates (of silent ranks), Snapshot (to those that asked)
+//! rank -> server   Status, ProcessStates
 //! rank -> server   Goodbye (last changed words of its board)
 //! ```
 //!
@@ -20,6 +23,10 @@
 //! memory; each end checks the other one's user. Other ranks connect over TCP, where the server listens on
 //! request. Where the job has a secret, which it must have for TCP, each connection begins with a handshake
 //! in which both ends prove that they have it; all later bytes are encrypted.
+//!
+//! A thread of each process with connections answers for the process while its other threads compute
+//! (`client::status_thread`), so a hang can be examined. Processes of the same user that are no ranks can ask
+//! for a snapshot at a socket of its own (`inquiry`).
 //!
 //! The connection is the liveness channel: if it breaks without a Goodbye, the rank has died, and the server
 //! tells all other ranks within a moment. `liveness` detects a host that vanishes behind a TCP connection.
@@ -32,6 +39,8 @@
 //! | `frame_stream`, `record_layer`, `socket` | one end of a connection: frames, encryption, bytes |
 //! | `identity` | rank, size and rendezvous of this process, from the launcher's environment |
 //! | `unique_id` | a rendezvous in 128 bytes |
+//! | `snapshot` | the status of every rank, collected by the rendezvous |
+//! | `inquiry` | questions of processes that are no ranks |
 //! | `reconnect` | listening sockets of a rank, for communicators made later |
 //! | `wire` | messages and their encoding |
 //! | `liveness` | detection of vanished hosts |
@@ -49,11 +58,13 @@ mod frame_stream;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod identity;
+mod inquiry;
 mod interfaces;
 mod liveness;
 mod reconnect;
 mod record_layer;
 mod server;
+mod snapshot;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -61,14 +72,16 @@ mod unique_id;
 mod unix;
 mod wire;
 
-pub use client::{Connection, Joined, Notice};
+pub use client::{Connection, Joined, Notice, SnapshotReply, SnapshotRequester, provide_status};
 pub use connect::{ConnectSpec, RendezvousHost};
 pub use error::{Error, Result};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use identity::feed_store_client;
 pub use identity::{Identity, LaunchInfo, Resolved, WorldRanks, launcher_of_env, ranks_of_env};
+pub use inquiry::FoundRendezvous;
 pub use reconnect::ReconnectListener;
 pub use server::{JobStatus, RejectionCounts, Server, ServerSpec};
+pub use snapshot::{JobMembers, Presence, ProcessState, Snapshot};
 pub use transport::secure::Secret;
 pub use unique_id::UniqueId;
-pub use wire::{Hello, Member, Word};
+pub use wire::{Hello, Member, PROTOCOL, Word};

@@ -3,6 +3,9 @@
 //! On Linux the socket is in the abstract namespace, which no file system holds. Elsewhere it is a file in a
 //! folder of its own that is removed with its owner.
 //!
+//! A rendezvous also has a socket for questions about its job, which processes of the same user find by its
+//! prefix: on Linux in the kernel's list of sockets, elsewhere in the temporary folder.
+//!
 //! On Linux the lower half of the number identifies the boot and the network namespace of the socket, so that
 //! a process elsewhere does not try the name, which another program might have taken there.
 
@@ -132,6 +135,72 @@ pub(crate) fn connect_to_name(name: u128) -> io::Result<UnixStream> {
     {
         UnixStream::connect(folder_of(name).join("s"))
     }
+}
+
+/// Begin of the names of sockets for questions.
+const INQUIRIES: &str = "tbccl-why-";
+
+/// Opens a socket for questions of processes of this user.
+#[cfg(target_os = "linux")]
+pub(crate) fn listen_for_inquiries() -> io::Result<(UnixListener, Option<Folder>)> {
+    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr};
+    let name = format!("{INQUIRIES}{:032x}", random_name()?);
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    start_listening(&listener)?;
+    Ok((listener, None))
+}
+
+/// Opens a socket for questions of processes of this user, in a new folder.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn listen_for_inquiries() -> io::Result<(UnixListener, Option<Folder>)> {
+    use std::os::unix::fs::DirBuilderExt;
+    let path = std::env::temp_dir().join(format!("{INQUIRIES}{:032x}", random_name()?));
+    std::fs::DirBuilder::new().mode(0o700).create(&path)?;
+    let folder = Folder(path, Origin::here());
+    let listener = UnixListener::bind(folder.0.join("s"))?;
+    start_listening(&listener)?;
+    Ok((listener, Some(folder)))
+}
+
+/// Connects to every socket for questions of this host that has a listener. Their users are not checked.
+#[cfg(target_os = "linux")]
+pub(crate) fn connect_to_inquiries() -> io::Result<Vec<UnixStream>> {
+    use std::os::{linux::net::SocketAddrExt, unix::net::SocketAddr};
+    let sockets = std::fs::read_to_string("/proc/net/unix")?;
+    let names = sockets.lines().filter_map(|line| {
+        let name = line.rsplit_once(' ')?.1.strip_prefix('@')?;
+        name.starts_with(INQUIRIES).then_some(name)
+    });
+    // A connected socket has the name of its listener.
+    let names: std::collections::BTreeSet<&str> = names.collect();
+    let connect = |name: &&str| UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok();
+    Ok(names.iter().filter_map(connect).collect())
+}
+
+/// Connects to every socket for questions of this host that has a listener, and removes the folders that
+/// killed processes of this user have left. Their users are not checked.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn connect_to_inquiries() -> io::Result<Vec<UnixStream>> {
+    use std::os::unix::fs::MetadataExt;
+    let is_ours = |path: &std::path::Path| {
+        let owner = std::fs::symlink_metadata(path).map(|found| found.uid());
+        owner.is_ok_and(|owner| owner == rustix::process::geteuid().as_raw())
+    };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(std::env::temp_dir())?.flatten() {
+        let path = entry.path();
+        if !entry.file_name().to_string_lossy().starts_with(INQUIRIES) || !is_ours(&path) {
+            continue;
+        }
+        match UnixStream::connect(path.join("s")) {
+            Ok(stream) => found.push(stream),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+                let _ = std::fs::remove_dir_all(&path);
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(found)
 }
 
 fn start_listening(listener: &UnixListener) -> io::Result<()> {

@@ -6,6 +6,7 @@
 //!
 //! The names in JSON differ from those in the code where the fuzzing corpus already holds them.
 
+use super::snapshot::{JobMembers, ProcessState, Snapshot};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{collections::BTreeMap, io};
 
@@ -13,7 +14,7 @@ use std::{collections::BTreeMap, io};
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// Version of this protocol and of the shared memory layout. Equal on all ranks.
-pub(crate) const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
@@ -29,6 +30,9 @@ pub(super) const MAX_HELLO_BYTES: usize = 64 << 10;
 
 /// Maximum number of bytes that a rank contributes to an exchange.
 pub(crate) const MAX_EXCHANGE_BYTES: u32 = 1 << 20;
+
+/// Maximum size of the status of a rank's process: those of the largest job fit into a frame.
+pub(crate) const MAX_STATUS_BYTES: usize = 32 << 10;
 
 /// Index and value of a word of a rank's board. This crate does not interpret the value.
 pub type Word = (u16, u64);
@@ -105,6 +109,15 @@ pub struct Member {
     pub hosts_rendezvous: bool,
 }
 
+/// Returns the number of a communicator: equal for its ranks and its rendezvous, and different for others.
+pub(crate) fn communicator_id<'m>(job: &str, members: impl IntoIterator<Item = &'m Member>) -> u64 {
+    let mut text = job.to_owned();
+    for Member { rank, pid, host, probe_address, probe_value, reconnect_addresses, .. } in members {
+        text.push_str(&format!("\n{rank} {pid} {host} {probe_address} {probe_value} {reconnect_addresses}"));
+    }
+    xxhash_rust::xxh3::xxh3_64(text.as_bytes()).max(1)
+}
+
 /// Messages from a rank to the server, after its hello.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
@@ -128,6 +141,31 @@ pub(crate) enum FromRank {
     Heartbeat,
     /// The rank has closed its communicator. Holds the last changed words of its board.
     Goodbye { words: Vec<Word> },
+    /// The rank asks for a snapshot of the job. With `claim` it gets one only if no other rank has asked so
+    /// within the last seconds.
+    RequestSnapshot { claim: bool },
+    /// The status of the rank's process, as the server requested under this number.
+    Status { number: u64, text: String },
+    /// States of processes on the rank's host, in the order of the request of this number.
+    ProcessStates { number: u64, states: Vec<ProcessState> },
+}
+
+/// Questions of a process of this user that is no rank, such as `tbccl why`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(crate) enum Question {
+    /// The ranks of the job.
+    Members,
+    /// A snapshot of the job.
+    Snapshot,
+}
+
+/// Answers to questions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(crate) enum Answer {
+    Members(JobMembers),
+    Snapshot(Snapshot),
 }
 
 /// Messages from the server to a rank.
@@ -159,6 +197,12 @@ pub(crate) enum FromServer {
     Failed { words: Vec<Word> },
     /// A rank's process ended.
     Died { rank: u32, how: String },
+    /// The server asks for the status of the rank's process.
+    RequestStatus { number: u64 },
+    /// The server asks for the states of processes on the rank's host.
+    RequestProcessStates { number: u64, pids: Vec<u32> },
+    /// The snapshot that the rank has asked for, or the rank that has asked before it.
+    Snapshot { claimed_by: Option<u32>, snapshot: Option<Snapshot> },
 }
 
 /// Encodes a message as a frame.

@@ -13,6 +13,7 @@
 //! | 1 | number of the latest collective finished |
 //! | 2 | not 0: this rank has closed its communicator |
 //! | 3 | not 0: this rank is sending or receiving a message |
+//! | 4 | on rank 0's board: the rank that reports a hang, and since when |
 //! | 8.. | the failure: claimed by (rank + 1), ready, kind, two ranks, two records, length, text |
 //! | 160..168 | the latest message call |
 //! | 256..768 | the latest 64 collectives, one cache line each |
@@ -28,7 +29,8 @@ use crate::{
     error::{Error, PeerName, Place},
 };
 use bootstrap::Word;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use topology::Rank;
 use transport::{
     Board, TransportError,
@@ -39,6 +41,7 @@ const ENTERED: usize = 0;
 const FINISHED: usize = 1;
 const LEFT: usize = 2;
 const IN_MESSAGE: usize = 3;
+const REPORT: usize = 4;
 const FAILURE: usize = 8;
 const FAILURE_TEXT: usize = FAILURE + 16;
 const FAILURE_TEXT_BYTES: usize = 960;
@@ -230,6 +233,28 @@ impl Agreement {
             .find(|call| call.digest() == digest)
     }
 
+    /// Returns the message that a rank sends or receives.
+    pub(crate) fn message(&self, peer: Rank) -> Option<CallRecord> {
+        let words = self.boards[peer.index()].words();
+        (words[IN_MESSAGE].load(Acquire) != 0).then(|| read_line(line(words, MESSAGE))).flatten()
+    }
+
+    /// Makes this rank the one that reports a hang, for the next seconds. False if another one is.
+    ///
+    /// For boards that are mapped; the ranks of one host have one clock.
+    pub(crate) fn claim_report(&self) -> bool {
+        const CLAIM_SECONDS: u64 = 5;
+        const RANK_BITS: u32 = 24;
+        let now = clock_gettime(ClockId::Monotonic).tv_sec as u64 + 1;
+        let claim = now << RANK_BITS | u64::from(self.rank.0);
+        let word = &self.boards[0].words()[REPORT];
+        let free = |held: u64| {
+            let is_own = held & ((1 << RANK_BITS) - 1) == u64::from(self.rank.0);
+            (is_own || (held >> RANK_BITS) + CLAIM_SECONDS <= now).then_some(claim)
+        };
+        word.fetch_update(AcqRel, Acquire, free).is_ok()
+    }
+
     /// Returns the latest known activity of a rank, for people.
     pub(crate) fn activity(&self, peer: Rank) -> String {
         let seen = self.activity_seen(peer);
@@ -242,9 +267,7 @@ impl Agreement {
         if self.has_left(peer) {
             return format!("rank {peer} has closed its communicator");
         }
-        if words[IN_MESSAGE].load(Acquire) != 0
-            && let Some(message) = read_line(line(words, MESSAGE))
-        {
+        if let Some(message) = self.message(peer) {
             return format!("rank {peer} is in a {message}");
         }
         match self.call(peer, entered) {

@@ -60,6 +60,17 @@ impl CallRecord {
         }
     }
 
+    /// Returns the name of the call without its arguments, such as `all_reduce` or `send to rank 1`.
+    pub(crate) fn name(&self) -> String {
+        match self.kind {
+            CallKind::Collective(c) if self.uneven => format!("{c}_v"),
+            CallKind::Collective(c) => c.to_string(),
+            CallKind::Recv if self.root == CallRecord::ANY => "recv from any rank".to_owned(),
+            CallKind::Send => format!("send to rank {}", self.root),
+            CallKind::Recv => format!("recv from rank {}", self.root),
+        }
+    }
+
     /// Words that a record takes up on a board.
     pub(crate) const WORDS: usize = 5;
 

@@ -26,6 +26,7 @@ pub mod p2p;
 mod recorder;
 pub mod shared;
 mod sync;
+pub mod why;
 
 pub use bootstrap::{self, UniqueId, launcher_of_env, ranks_of_env};
 pub use call::{CallKind, CallRecord};

@@ -62,6 +62,16 @@ struct Entry {
     outcome: AtomicU64,
 }
 
+/// A call in the recorder. Times are seconds.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) record: CallRecord,
+    pub(crate) began_ago: f64,
+    /// `None` for not yet.
+    pub(crate) ended_ago: Option<f64>,
+    pub(crate) outcome: Outcome,
+}
+
 /// The step of a long wait.
 #[derive(Debug, Default)]
 struct Step {
@@ -167,6 +177,25 @@ impl Recorder {
             at.step.clear();
             write(&mut at.step);
         }
+    }
+
+    /// Whether the latest call is under way.
+    pub(crate) fn is_in_call(&self) -> bool {
+        self.read(self.begun()).is_some_and(|kept| kept.outcome == Outcome::UnderWay)
+    }
+
+    /// Returns the latest calls, the oldest first, as they are now.
+    pub(crate) fn latest(&self) -> Vec<Recorded> {
+        let (begun, now) = (self.begun(), now(u64::MAX));
+        let ago = |time: u64| now.saturating_sub(time) as f64 * 1e-9;
+        let recorded = |kept: Kept| Recorded {
+            record: kept.record,
+            began_ago: ago(kept.began),
+            ended_ago: kept.ended.map(ago),
+            outcome: kept.outcome,
+        };
+        let kept = (begun.saturating_sub(KEPT) + 1..=begun).filter_map(|number| self.read(number));
+        kept.map(recorded).collect()
     }
 
     /// Returns the record of a call, unless it is being overwritten.

@@ -19,6 +19,7 @@
 //! | `role` | launcher or rank of a measuring command |
 //! | `run` | `tbccl run`: starts a job |
 //! | `tune` | `tbccl tune`: measures a tuning table |
+//! | `why` | `tbccl why`: shows what the ranks of a job wait for |
 //!
 //! Exit status: 0; 1 for a wrong result; 2 for bad usage or an environment in which the command can't work.
 //! `run` returns the status of the first rank that fails. Errors are one line on stderr, with the remedy.
@@ -40,6 +41,7 @@ mod rendezvous;
 mod role;
 mod run;
 mod tune;
+mod why;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use error::CommandError;
@@ -85,11 +87,12 @@ enum Command {
     Agent(agent::Args),
     Rendezvous(rendezvous::Args),
     InstallMpirun(install_mpirun::Args),
+    Why(why::Args),
 }
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 10] = [
+    const NAMES: [&str; 11] = [
         "run",
         "bench",
         "plan",
@@ -100,6 +103,7 @@ impl Command {
         "fabric",
         "rendezvous",
         "install-mpirun",
+        "why",
     ];
 }
 
@@ -132,6 +136,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Agent(args) => agent::run(&args),
             Command::Rendezvous(args) => rendezvous::run(&args),
             Command::InstallMpirun(args) => install_mpirun::run(&args),
+            Command::Why(args) => why::run(&args),
         },
         Err(usage) => error::usage(&usage, names),
     };

@@ -13,6 +13,7 @@
 //! | `tune` | `tbccl tune` |
 //! | `verbs_errors` | error messages of the verbs transport |
 //! | `vocabulary` | names and tables in documents |
+//! | `why` | `tbccl why`, without a job |
 
 mod bench;
 #[cfg(target_os = "linux")]
@@ -29,6 +30,7 @@ mod tune;
 #[cfg(target_os = "linux")]
 mod verbs_errors;
 mod vocabulary;
+mod why;
 
 /// The program under test.
 #[allow(dead_code, reason = "on systems without the software device")]

@@ -1,7 +1,7 @@
 //! Jobs whose ranks do not all join.
 
 use crate::job;
-use bootstrap::{Server, ServerSpec};
+use bootstrap::{PROTOCOL, Server, ServerSpec};
 use std::{
     io::{Read, Write},
     os::{linux::net::SocketAddrExt, unix::net::UnixStream},
@@ -106,16 +106,18 @@ fn frame(text: &str) -> Vec<u8> {
 
 #[test]
 fn another_version_is_refused_with_the_reason_on_both_sides() {
-    let server = server(2);
+    let (server, newer) = (server(2), PROTOCOL + 1);
     let ours = rank(&server, 0, 2, &[]);
     std::thread::sleep(Duration::from_millis(300));
     let mut theirs = stranger(&server);
-    theirs.write_all(&frame(r#"{"magic":"tbccl","protocol":99,"news":[1]}"#)).expect("write");
+    let hello = format!(r#"{{"magic":"tbccl","protocol":{newer},"news":[1]}}"#);
+    theirs.write_all(&frame(&hello)).expect("write");
     let mut answer = Vec::new();
     theirs.read_to_end(&mut answer).expect("an answer");
     let answer = String::from_utf8_lossy(&answer).into_owned();
-    assert!(answer.contains("protocol 99") && answer.contains("same version of tbccl"), "{answer}");
-    refused(&ours.finish(), "a rank speaks protocol 99");
+    let why = format!("protocol {newer}");
+    assert!(answer.contains(&why) && answer.contains("same version of tbccl"), "{answer}");
+    refused(&ours.finish(), &format!("a rank speaks protocol {newer}"));
 }
 
 #[test]
@@ -129,8 +131,8 @@ fn strangers_do_not_disturb_the_job() {
         &[0, 0, 0, 0],
         &frame("{}"),
         &frame("[1, 2, 3]"),
-        &frame(r#"{"magic":"other","protocol":5}"#),
-        &frame(r#"{"magic":"tbccl","protocol":7,"size":2}"#),
+        &frame(&format!(r#"{{"magic":"other","protocol":{PROTOCOL}}}"#)),
+        &frame(&format!(r#"{{"magic":"tbccl","protocol":{PROTOCOL},"size":2}}"#)),
         &frame(&"[".repeat(100_000)),
     ] {
         let mut stream = stranger(&server);

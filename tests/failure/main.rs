@@ -7,6 +7,7 @@
 //! | `aborts` | aborts from another thread |
 //! | `deaths` | ranks that die, stop or leave |
 //! | `forks` | forked children of ranks |
+//! | `hangs` | the knot of ranks that wait |
 //! | `job` | helpers: jobs of this program |
 //! | `joining` | ranks that do not join |
 //! | `late` | ranks that come to a call after it has failed |
@@ -22,6 +23,8 @@ mod aborts;
 mod deaths;
 #[cfg(target_os = "linux")]
 mod forks;
+#[cfg(target_os = "linux")]
+mod hangs;
 #[cfg(target_os = "linux")]
 mod job;
 #[cfg(target_os = "linux")]

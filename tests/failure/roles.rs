@@ -37,6 +37,7 @@ fn play() {
         ("idle", _) => idle(&mut comm),
         ("give_up", _) => give_up(comm),
         ("huge", _) => huge(&mut comm),
+        ("hang", case) => crate::hangs::hang(comm, case),
         (other, _) => panic!("no role {other}"),
     }
 }
@@ -61,12 +62,12 @@ fn print(text: &str) {
     let _ = std::io::stdout().flush();
 }
 
-fn say(comm: &Communicator, word: &str, rest: &str) {
+pub(crate) fn say(comm: &Communicator, word: &str, rest: &str) {
     print(&format!("\n@{word} {} {rest}\n", comm.rank()));
 }
 
 /// Prints how a call ended: the time of day, the duration, and the error.
-fn report(comm: &Communicator, started: Instant, result: Result<()>) -> Option<Error> {
+pub(crate) fn report(comm: &Communicator, started: Instant, result: Result<()>) -> Option<Error> {
     let took = started.elapsed().as_millis();
     match result {
         Ok(()) => {

@@ -157,6 +157,34 @@ fn with_one_cable_its_end_is_an_error_that_names_it_on_every_rank_in_time() {
     }
 }
 
+/// Returns the first line that `tbccl why` prints about the job of a process.
+fn why(pid: &str) -> String {
+    let output = support::tbccl().args(["why", "--wait", "0.5", "--job", pid]).output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_lone_cable_that_is_pulled_for_good_is_the_knot_of_the_hang() {
+    for (profile, service) in EACH {
+        let env = [("TBCCL_CABLE_WAIT", "60"), ("TBCCL_TIMEOUT", "3")];
+        let busy = start_busy_job(&Wiring::pair(profile, 1), service, &env);
+        busy.job.fault(&["unplug", "0"]);
+        let is_knot = |line: &str| {
+            line.contains("no message gets from rank ") && line.contains("(the rail d0 to d0 is down): rank ")
+        };
+        let is_found = (0..20).any(|_| {
+            sleep(Duration::from_millis(100));
+            is_knot(&why(&busy.pids[0]))
+        });
+        assert!(is_found, "{profile} {service}: {}", why(&busy.pids[0]));
+        let done = busy.job.finish();
+        let errors = done.all("error");
+        assert_eq!(errors.len(), 2, "{profile} {service}: {:?}\n{}", done.messages, done.stderr);
+        assert!(errors.iter().all(|error| is_knot(&error.rest)), "{profile} {service}: {errors:?}");
+    }
+}
+
 #[test]
 fn a_lone_cable_that_is_pulled_and_put_back_costs_nobody_a_job() {
     for (profile, service) in EACH {

@@ -3,13 +3,16 @@
 //! The rank sends its hello and its arena, and waits for the welcome. While another job uses the rendezvous,
 //! it tries again.
 
-use super::{Connection, broken, unexpected};
+use super::{
+    Connection,
+    channel::{Channel, broken, unexpected},
+};
 use crate::{
     address::Address,
     connect::{ConnectSpec, RendezvousHost, open_connection},
     error::{Error, Result},
     frame_stream::Payload,
-    wire::{FromServer, Hello, Member, encode},
+    wire::{FromServer, Hello, Member, communicator_id, encode},
 };
 use rustix::{fd::OwnedFd, io::Errno};
 use std::{
@@ -38,6 +41,8 @@ pub struct Joined {
     pub members: Vec<Member>,
     /// Arena descriptors of all ranks, in rank order; empty if ranks share no memory.
     pub arenas: Vec<OwnedFd>,
+    /// Number of the communicator, equal on all ranks.
+    pub id: u64,
 }
 
 /// Reason to try to join again.
@@ -83,8 +88,11 @@ impl Connection {
         let began = Instant::now();
         let timeout = Duration::from_millis(hello.timeout_ms);
         loop {
-            match Connection::try_to_join(rendezvous, hello, arena, began)? {
-                Ok(joined) => return Ok(joined),
+            match Channel::try_to_join(rendezvous, hello, arena, began)? {
+                Ok((channel, members, arenas)) => {
+                    let id = communicator_id(&hello.job, &members);
+                    return Ok(Joined { connection: Connection::new(channel), members, arenas, id });
+                }
                 Err(retry) if began.elapsed() + BUSY_RETRY > timeout => {
                     return Err(retry.into_error(rendezvous, hello));
                 }
@@ -92,23 +100,28 @@ impl Connection {
             }
         }
     }
+}
 
+/// Channel of a rank that has joined, the members of the job, and their arenas.
+type JoinedChannel = (Channel, Vec<Member>, Vec<OwnedFd>);
+
+impl Channel {
     /// Tries once to join, of attempts since `began`; an inner error asks for another attempt.
     fn try_to_join(
         rendezvous: &ConnectSpec,
         hello: &Hello,
         arena: Option<&OwnedFd>,
         began: Instant,
-    ) -> Result<Result<Joined, Retry>> {
-        let mut connection = Connection::open(rendezvous, hello, began)?;
-        let members = match connection.wait_for_welcome(rendezvous, hello, arena, began) {
+    ) -> Result<Result<JoinedChannel, Retry>> {
+        let mut channel = Channel::open(rendezvous, hello, began)?;
+        let members = match channel.wait_for_welcome(rendezvous, hello, arena, began) {
             Ok(Ok(members)) => members,
             Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),
             // A rank that has died does not open its rendezvous again.
-            Err(error) if connection.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
+            Err(error) if channel.closed_while_waiting && rendezvous.rendezvous_host.is_some() => {
                 return Ok(Err(Retry::Closed(error)));
             }
-            Err(Error::Rendezvous(why)) if connection.closed_while_waiting && rendezvous.secret.is_none() => {
+            Err(Error::Rendezvous(why)) if channel.closed_while_waiting && rendezvous.secret.is_none() => {
                 return Err(Error::Rendezvous(format!(
                     "{why}; one that has a secret closes connections without it (TBCCL_SECRET, \
                      TBCCL_SECRET_FILE)"
@@ -116,7 +129,7 @@ impl Connection {
             }
             Err(error) => return Err(error),
         };
-        connection.serving_rank =
+        channel.serving_rank =
             members.iter().find(|member| member.hosts_rendezvous).map(|member| member.rank);
         let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);
         if members.len() != hello.size as usize || !in_order {
@@ -127,8 +140,8 @@ impl Connection {
             )));
         }
         let count = if arena.is_some() { members.len() } else { 0 };
-        let arenas = (0..count).map(|_| connection.descriptor()).collect::<Result<Vec<_>>>()?;
-        Ok(Ok(Joined { connection, members, arenas }))
+        let arenas = (0..count).map(|_| channel.descriptor()).collect::<Result<Vec<_>>>()?;
+        Ok(Ok((channel, members, arenas)))
     }
 
     /// Waits until all ranks have joined and returns them; an inner error is the name of another job at this
@@ -153,20 +166,20 @@ impl Connection {
     }
 
     /// Connects to the rendezvous and sends the hello. `began` is the time of the first attempt.
-    fn open(rendezvous: &ConnectSpec, hello: &Hello, began: Instant) -> Result<Connection> {
+    fn open(rendezvous: &ConnectSpec, hello: &Hello, began: Instant) -> Result<Channel> {
         let action = format!("rank {} can't reach the rendezvous", hello.member.rank);
         let reached = open_connection(rendezvous)
             .map_err(|why| broken(rendezvous.rendezvous_host.as_ref(), &action, &why));
         let grace = if rendezvous.rendezvous_host.is_some() { HOST_GRACE } else { SERVER_GRACE };
         let timeout = Duration::from_millis(hello.timeout_ms).saturating_add(grace);
-        let mut connection = Connection::new(reached?, hello.member.rank, hello.size, timeout);
-        connection.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
+        let mut channel = Channel::new(reached?, hello.member.rank, hello.size, timeout);
+        channel.rendezvous_host.clone_from(&rendezvous.rendezvous_host);
         // An error means that the socket is broken, which the next read reports.
-        let _ = connection.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
+        let _ = channel.frames.socket().set_peer_timeout(Duration::from_millis(hello.peer_timeout_ms));
         // Other ranks wait for each other by clocks of their own; they don't begin when a server does.
         let waited = if rendezvous.rendezvous_host.is_some() { began.elapsed() } else { Duration::ZERO };
-        connection.frames.send(encode(&Hello { waited_ms: waited.as_millis() as u64, ..hello.clone() }));
-        Ok(connection)
+        channel.frames.send(encode(&Hello { waited_ms: waited.as_millis() as u64, ..hello.clone() }));
+        Ok(channel)
     }
 
     /// Sends this rank's arena descriptor, which requires a Unix socket; an inner error is the name of
@@ -189,7 +202,7 @@ impl Connection {
                 return Err(unexpected(&FromServer::Redirect { address }));
             }
             let local = ConnectSpec { addresses, timeout: Duration::ZERO, ..rendezvous.clone() };
-            *self = Connection::open(&local, hello, began).map_err(|_| {
+            *self = Channel::open(&local, hello, began).map_err(|_| {
                 Error::Rendezvous(format!(
                     "rank {} on {} is to share memory with ranks of another host, or of another user or \
                      container: set TBCCL_TRANSPORT to one that reaches them",
@@ -205,7 +218,7 @@ impl Connection {
 
     fn descriptor(&mut self) -> Result<OwnedFd> {
         const WHAT: &str = "receiving the descriptors of the other ranks' memory";
-        self.wait(WHAT, |frames| Ok(frames.bytes(1)))?;
+        self.wait(WHAT, |channel| Ok(channel.frames.bytes(1)))?;
         // A byte without its descriptor means that this process's table of descriptors is full.
         self.frames.descriptor().ok_or_else(|| Error::system(WHAT, Errno::MFILE))
     }

@@ -2,60 +2,43 @@
 //!
 //! While the job starts, the rank waits for the server's answers. Afterwards it never waits: it polls for
 //! messages and queues its own, so a server that does not read cannot delay a call.
+//!
+//! A thread of the process reads, too, so that requests for the rank's status are answered while the rank
+//! computes or waits elsewhere.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `join` | from an address to a connection |
+//! | `channel` | state of a connection, shared with the status thread |
+//! | `status` | function that describes this process |
+//! | `status_thread` | thread that answers requests for the status of this process |
+//! | `snapshot` | requests for the status of all ranks |
 
+mod channel;
 mod join;
+mod snapshot;
+mod status;
+mod status_thread;
 
+pub use channel::SnapshotReply;
 pub use join::Joined;
+pub use snapshot::SnapshotRequester;
+pub use status::provide_status;
 
-use super::{
-    connect::{RendezvousHost, wait_for},
-    frame_stream::{FrameStream, ReadProgress},
-    liveness,
-    wire::{FromRank, FromServer, MAX_EXCHANGE_BYTES, MAX_TO_RANK_BYTES, Word, encode},
-};
-use crate::error::{Error, Result};
-use rustix::fd::AsFd;
+use super::wire::{FromRank, Word};
+use crate::error::Result;
+use channel::Channel;
 use std::{
-    collections::VecDeque,
-    io::{self, ErrorKind},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
-use topology::Rank;
-
-/// Bytes read at a time.
-const READ_BYTES: usize = 1 << 20;
-
-/// Interval of heartbeats over TCP.
-const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How long the last message of a rank may take to be sent.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A rank's open connection to the rendezvous.
 #[derive(Debug)]
 pub struct Connection {
-    frames: FrameStream,
-    /// The rank whose process runs the rendezvous, if it serves this job alone.
-    rendezvous_host: Option<RendezvousHost>,
-    /// The rank whose process runs the rendezvous of the first job, once it is known.
-    serving_rank: Option<u32>,
-    rank: u32,
-    ranks: u32,
-    /// How long the server may take to answer while the job starts.
-    timeout: Duration,
-    /// Whether the connection has ended.
-    ended: bool,
-    /// Whether the connection ended while this rank waited for an answer.
-    closed_while_waiting: bool,
-    /// Notices received while this rank waited for an answer.
-    deferred: VecDeque<FromServer>,
-    /// Latest known version of the other ranks' boards.
-    seen: u64,
-    /// Whether a board update has been requested and not answered.
-    update_requested: bool,
-    /// Time of the last heartbeat, and of the last liveness check of the server's host.
-    last_heartbeat: Instant,
-    last_probe: Instant,
+    // Dropped before the channel: the status thread watches its descriptor.
+    registration: Option<status_thread::Registration>,
+    channel: Arc<Mutex<Channel>>,
 }
 
 /// A notice from the server.
@@ -76,139 +59,23 @@ pub enum Notice {
     ServerGone,
 }
 
-/// Advice where the rendezvous cannot be reached.
-const LAUNCHER: &str = "is the launcher (tbccl run) still running?";
-
-/// Returns the error for a connection that failed while doing `action`.
-fn broken(rendezvous_host: Option<&RendezvousHost>, action: &str, e: &dyn std::fmt::Display) -> Error {
-    match rendezvous_host {
-        None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER}")),
-        Some(rendezvous_host) => Error::Absent {
-            ranks: vec![Rank(rendezvous_host.rank)],
-            why: format!(
-                "{action} at {}: {e}; it has ended, or does not make this communicator",
-                rendezvous_host.label()
-            ),
-        },
-    }
-}
-
-/// Returns the error for a refusal, which names missing ranks if `absent` is not empty.
-fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>) -> Error {
-    if absent.is_empty() || rendezvous_host.is_none() {
-        return Error::Rendezvous(why);
-    }
-    Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why }
-}
-
-/// Encodes a contribution to an exchange.
-fn contribution(data: &[u8]) -> Result<Vec<u8>> {
-    let fitting = u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES);
-    let bytes = fitting.ok_or_else(|| {
-        let len = data.len();
-        Error::Rendezvous(format!("{len} bytes to exchange exceed the limit of {MAX_EXCHANGE_BYTES}"))
-    })?;
-    let mut message = encode(&FromRank::Exchange { bytes });
-    message.extend_from_slice(data);
-    Ok(message)
-}
-
-fn unexpected(other: &FromServer) -> Error {
-    Error::Rendezvous(format!("unexpected answer of the rendezvous: {other:?}"))
+fn locked(channel: &Mutex<Channel>) -> MutexGuard<'_, Channel> {
+    channel.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Connection {
-    /// Creates the connection of `rank`, of `ranks`, over an open stream. `timeout` limits each answer while
-    /// the job starts.
-    pub(super) fn new(frames: FrameStream, rank: u32, ranks: u32, timeout: Duration) -> Connection {
-        let now = Instant::now();
-        Connection {
-            frames,
-            rendezvous_host: None,
-            serving_rank: None,
-            rank,
-            ranks,
-            timeout,
-            ended: false,
-            closed_while_waiting: false,
-            deferred: VecDeque::new(),
-            seen: 0,
-            update_requested: false,
-            last_heartbeat: now,
-            last_probe: now,
-        }
+    fn new(channel: Channel) -> Connection {
+        Connection { registration: None, channel: Arc::new(Mutex::new(channel)) }
     }
 
-    /// Returns the error for an answer that does not let this rank in.
-    fn join_error(&self, answer: FromServer) -> Error {
-        match answer {
-            FromServer::Refused { why, absent } => refused(why, &absent, self.rendezvous_host.as_ref()),
-            other => unexpected(&other),
-        }
+    /// Creates the connection of rank 1 of 3 over an open stream.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn over(frames: super::frame_stream::FrameStream, timeout: Duration) -> Connection {
+        Connection::new(Channel::new(frames, 1, 3, timeout))
     }
 
-    /// Waits, while the job starts, until `next` returns a value.
-    fn wait<T>(
-        &mut self,
-        action: &str,
-        mut next: impl FnMut(&mut FrameStream) -> io::Result<Option<T>>,
-    ) -> Result<T> {
-        let deadline = Instant::now().checked_add(self.timeout);
-        loop {
-            if let Some(found) = next(&mut self.frames).map_err(|e| self.broken(action, &e))? {
-                return Ok(found);
-            }
-            let left = deadline.map_or(Duration::from_secs(3600), |at| at - Instant::now().min(at));
-            if left.is_zero() {
-                return Err(self.broken(action, &ErrorKind::TimedOut.into()));
-            }
-            if let Err(e) = self.poll_socket(left.min(liveness::PROBE_INTERVAL)) {
-                self.closed_while_waiting = true;
-                return Err(self.broken(action, &e));
-            }
-            self.check_liveness();
-        }
-    }
-
-    /// Returns the error for a rank that died before all ranks had started.
-    fn died_during_start(&self, rank: u32, how: &str) -> Error {
-        let rendezvous_host = self.rendezvous_host.as_ref();
-        let who = rendezvous_host
-            .map_or_else(|| format!("rank {rank}"), |rendezvous_host| rendezvous_host.label_of(rank));
-        refused(format!("{who} {how} while the job was starting"), &[rank], rendezvous_host)
-    }
-
-    fn broken(&self, action: &str, e: &io::Error) -> Error {
-        match (&self.rendezvous_host, self.serving_rank) {
-            (None, Some(rank)) => Error::Rendezvous(format!(
-                "{action}: {e}; rank {rank}, whose process has the rendezvous, has ended"
-            )),
-            (host, _) => broken(host.as_ref(), action, e),
-        }
-    }
-
-    /// Waits for the next message, while the job starts.
-    fn answer(&mut self, action: &str) -> Result<FromServer> {
-        self.wait(action, |frames| frames.frame(MAX_TO_RANK_BYTES))
-    }
-
-    /// Writes queued bytes, waits at most `within` for the socket, and reads once.
-    fn poll_socket(&mut self, within: Duration) -> io::Result<()> {
-        if self.ended {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        // A server that no longer reads may have sent the reason, so reading goes on.
-        let is_flushed = self.frames.flush().unwrap_or(true);
-        wait_for(self.frames.as_fd(), is_flushed, within)?;
-        match self.frames.fill(READ_BYTES) {
-            Ok(ReadProgress::Closed) => self.ended = true,
-            Ok(_) => {}
-            Err(e) => {
-                self.ended = true;
-                return Err(e);
-            }
-        }
-        Ok(())
+    fn channel(&self) -> MutexGuard<'_, Channel> {
+        locked(&self.channel)
     }
 
     /// Reports whether this rank can read the other ranks' memory, and waits until all ranks have reported.
@@ -217,9 +84,13 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Rendezvous`] or [`Error::Absent`] if a rank gave up, died or was late.
+    ///
+    /// [`Error::Rendezvous`]: crate::Error::Rendezvous
+    /// [`Error::Absent`]: crate::Error::Absent
     pub fn start(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
-        self.frames.send(encode(&FromRank::Probed { obstacle }));
-        self.wait_for_start()
+        let first = self.channel().start(obstacle)?;
+        self.registration = status_thread::register(&self.channel);
+        Ok(first)
     }
 
     /// Starts as [`Connection::start`] and makes the first [`Connection::exchange`] in the same step, which
@@ -228,26 +99,9 @@ impl Connection {
     /// # Errors
     /// As for the two.
     pub fn start_and_exchange(&mut self, obstacle: Option<String>, data: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let contribution = contribution(data)?;
-        self.frames.send(encode(&FromRank::Probed { obstacle }));
-        self.frames.send(contribution);
-        self.wait_for_start()?;
-        self.wait_for_exchange()
-    }
-
-    fn wait_for_start(&mut self) -> Result<Option<String>> {
-        loop {
-            match self.answer("starting together")? {
-                FromServer::Go { obstacle } => return Ok(obstacle),
-                refused @ FromServer::Refused { .. } => return Err(self.join_error(refused)),
-                // The other ranks had all reported, so the job had started before this rank received `Go`.
-                FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
-                deferred @ (FromServer::Failed { .. } | FromServer::BoardUpdate { .. }) => {
-                    self.deferred.push_back(deferred);
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
+        let parts = self.channel().start_and_exchange(obstacle, data)?;
+        self.registration = status_thread::register(&self.channel);
+        Ok(parts)
     }
 
     /// Sends `data` to all ranks and returns the data of all ranks, in rank order.
@@ -256,15 +110,16 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Rendezvous`] if `data` is larger than 1 MiB; otherwise as [`Connection::start`].
+    ///
+    /// [`Error::Rendezvous`]: crate::Error::Rendezvous
     pub fn exchange(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.frames.send(contribution(data)?);
-        self.wait_for_exchange()
+        self.channel().exchange(data)
     }
 
     /// Whether the rendezvous has ended while this rank waited for an answer.
     #[must_use]
     pub fn has_closed(&self) -> bool {
-        self.closed_while_waiting
+        self.channel().closed_while_waiting
     }
 
     /// Exchanges messages in a call that all ranks make, after the start of the job.
@@ -272,162 +127,49 @@ impl Connection {
     /// # Errors
     /// [`Error::Absent`] for ranks that do not make the call in time; otherwise as for
     /// [`Connection::exchange`].
+    ///
+    /// [`Error::Absent`]: crate::Error::Absent
     pub fn exchange_in_call(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.frames.send(contribution(data)?);
-        self.wait_for_exchange_or(|_, why, absent| match absent {
-            [] => Error::Rendezvous(why),
-            _ => Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why },
-        })
-    }
-
-    fn wait_for_exchange(&mut self) -> Result<Vec<Vec<u8>>> {
-        self.wait_for_exchange_or(|this, why, absent| refused(why, absent, this.rendezvous_host.as_ref()))
-    }
-
-    /// Waits for the end of an exchange. `refused` makes the error of a refusal, of the reason and the ranks
-    /// that are missing.
-    fn wait_for_exchange_or(
-        &mut self,
-        refused: impl FnOnce(&Connection, String, &[u32]) -> Error,
-    ) -> Result<Vec<Vec<u8>>> {
-        loop {
-            match self.answer("exchanging the ranks' addresses")? {
-                FromServer::Exchanged { bytes } => return self.parts(&bytes),
-                FromServer::Refused { why, absent } => return Err(refused(self, why, &absent)),
-                FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
-                other => self.deferred.push_back(other),
-            }
-        }
-    }
-
-    fn parts(&mut self, lengths: &[u32]) -> Result<Vec<Vec<u8>>> {
-        if lengths.len() != self.ranks as usize || lengths.iter().any(|len| *len > MAX_EXCHANGE_BYTES) {
-            return Err(Error::Rendezvous(format!(
-                "unexpected answer of the rendezvous: {} parts of up to {} bytes",
-                lengths.len(),
-                lengths.iter().max().unwrap_or(&0)
-            )));
-        }
-        let mut part = |len: &u32| {
-            self.wait("exchanging the ranks' addresses", |frames| Ok(frames.bytes(*len as usize)))
-        };
-        lengths.iter().map(&mut part).collect()
+        self.channel().exchange_in_call(data)
     }
 
     /// Tells the other ranks that this rank cannot start, so that they stop waiting.
     pub fn abort_start(&mut self, why: &str) {
-        self.send_final(&FromRank::Abort { why: why.to_owned() });
+        self.channel().send_final(&FromRank::Abort { why: why.to_owned() });
     }
 
     /// Sends changed words of this rank's board and requests those of the other boards.
     ///
     /// Does not wait. Sends nothing if `words` is empty and a request is already pending.
     pub fn sync_board(&mut self, words: Vec<Word>) {
-        if words.is_empty() && self.update_requested {
-            return;
-        }
-        self.update_requested = true;
-        self.post(&FromRank::SyncBoard { seen: self.seen, words });
+        self.channel().sync_board(words);
     }
 
     /// Reports a failure of the job. The first reported failure comes back as a notice.
     pub fn report_failure(&mut self, words: Vec<Word>) {
-        self.post(&FromRank::ReportFailure { words });
-    }
-
-    /// Queues a message and writes as much as the socket takes.
-    fn post(&mut self, message: &FromRank) {
-        self.frames.send(encode(message));
-        // If the server is gone, the next read reports it.
-        let _ = self.frames.flush();
-    }
-
-    /// Sends a heartbeat over TCP and checks that the server's host answers.
-    ///
-    /// Both happen at most once per interval; no heartbeat is queued behind unsent bytes.
-    fn check_liveness(&mut self) {
-        if !self.frames.socket().is_tcp() {
-            return;
-        }
-        let now = Instant::now();
-        if now - self.last_probe >= liveness::PROBE_INTERVAL {
-            self.last_probe = now;
-            self.ended |= self.frames.socket().is_peer_silent();
-        }
-        if now - self.last_heartbeat >= HEARTBEAT_INTERVAL && self.frames.is_flushed() {
-            self.last_heartbeat = now;
-            self.post(&FromRank::Heartbeat);
-        }
+        self.channel().post(&FromRank::ReportFailure { words });
     }
 
     /// Returns the next notice, if one arrives within the given time. Skips other messages.
     pub fn notice(&mut self, within: Duration) -> Option<Notice> {
-        self.check_liveness();
-        let until = Instant::now() + within;
-        let mut has_looked = false;
-        loop {
-            let frame = match self.deferred.pop_front() {
-                Some(frame) => Ok(Some(frame)),
-                None => self.frames.frame(MAX_TO_RANK_BYTES),
-            };
-            match frame {
-                Ok(Some(frame)) => match self.read_notice(frame) {
-                    None => continue,
-                    notice => return notice,
-                },
-                Ok(None) if self.ended => return Some(Notice::ServerGone),
-                Ok(None) => {}
-                Err(_) => return Some(Notice::ServerGone),
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if has_looked && left.is_zero() {
-                return None;
-            }
-            has_looked = true;
-            // A connection that breaks counts as ended; messages received before remain readable.
-            let _ = self.poll_socket(left);
+        let mut channel = self.channel();
+        let notice = channel.notice(within);
+        if channel.has_requests()
+            && let Some(registration) = &self.registration
+        {
+            registration.wake_thread();
         }
-    }
-
-    fn read_notice(&mut self, frame: FromServer) -> Option<Notice> {
-        match frame {
-            FromServer::Died { rank, how } => Some(Notice::Died { rank, how }),
-            FromServer::Failed { words } => Some(Notice::Failed(words)),
-            FromServer::BoardUpdate { version, mut boards } => {
-                (self.seen, self.update_requested) = (version, false);
-                boards.retain(|(rank, _)| *rank != self.rank && *rank < self.ranks);
-                Some(Notice::BoardUpdate(boards))
-            }
-            _ => None,
-        }
+        notice
     }
 
     /// Leaves the job in an orderly way; `words` are the last changed words of this rank's board.
     pub fn goodbye(&mut self, words: Vec<Word>) {
-        self.send_final(&FromRank::Goodbye { words });
+        self.channel().send_final(&FromRank::Goodbye { words });
     }
 
-    /// Sends a message and waits until it has arrived. Closing a TCP socket with unread input would discard
-    /// bytes that were already sent.
-    fn send_final(&mut self, message: &FromRank) {
-        self.post(message);
-        let until = Instant::now() + FLUSH_TIMEOUT;
-        let is_tcp = self.frames.socket().is_tcp();
-        let mut has_finished = false;
-        while !self.ended && Instant::now() < until {
-            if self.frames.is_flushed() {
-                if !is_tcp {
-                    return;
-                }
-                if !has_finished {
-                    self.frames.socket().finish();
-                    has_finished = true;
-                }
-            }
-            if self.poll_socket(until.saturating_duration_since(Instant::now())).is_err() {
-                return;
-            }
-            self.frames.discard_input();
-        }
+    /// Returns the means to ask for snapshots of the job, for any thread. It does not keep the connection.
+    #[must_use]
+    pub fn snapshot_requester(&self) -> SnapshotRequester {
+        SnapshotRequester::new(&self.channel)
     }
 }

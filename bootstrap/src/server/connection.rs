@@ -5,7 +5,9 @@
 
 use super::super::{
     frame_stream::{FrameStream, ReadProgress},
-    wire::{FromRank, Hello, MAGIC, MAX_EXCHANGE_BYTES, MAX_FROM_RANK_BYTES, MAX_HELLO_BYTES, PROTOCOL},
+    wire::{
+        FromRank, Hello, MAGIC, MAX_EXCHANGE_BYTES, MAX_FROM_RANK_BYTES, MAX_HELLO_BYTES, PROTOCOL, Question,
+    },
 };
 use rustix::fd::OwnedFd;
 use std::{
@@ -29,6 +31,8 @@ pub(super) enum Stage {
     Rank(u32),
     /// The connection belongs to this rank, and this many bytes of an exchange are expected.
     Contributing(u32, u32),
+    /// The peer is a process of this user that is no rank. It may ask questions, and nothing else.
+    Inquirer,
     /// Input is ignored; the connection closes once the reason has been sent.
     Closing,
 }
@@ -42,6 +46,8 @@ pub(super) enum Message {
     OtherVersion(String),
     /// Message of a rank, and the bytes that belong to it.
     FromRank(u32, FromRank, Vec<u8>),
+    /// Question of a process that is no rank.
+    Question(Question),
 }
 
 /// One inbound connection.
@@ -99,6 +105,10 @@ impl InboundConnection {
                     }
                 }
                 Stage::AwaitingArena(_) => return self.arena(),
+                Stage::Inquirer if self.frames.waiting_descriptors() > 0 => {
+                    return Err(invalid("an unexpected descriptor"));
+                }
+                Stage::Inquirer => return Ok(self.frames.frame(MAX_HELLO_BYTES)?.map(Message::Question)),
                 Stage::Rank(rank) => {
                     let rank = *rank;
                     if self.frames.waiting_descriptors() > 0 {

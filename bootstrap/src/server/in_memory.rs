@@ -47,14 +47,14 @@ impl InMemoryServer {
         let status = self.job.status();
         assert!(status.gone <= status.joined && status.died <= status.joined, "{status:?}");
         for outgoing in self.job.take_outgoing() {
-            let (Outgoing::Payload(rank, _) | Outgoing::End(rank)) = outgoing;
+            let (Outgoing::Payload(rank, _) | Outgoing::End(rank)) = outgoing else { continue };
             let mut connections = self.connections.iter_mut().flatten();
             let Some(connection) = connections.find(|connection| connection.rank() == Some(rank)) else {
                 continue;
             };
             match outgoing {
                 Outgoing::Payload(_, payload) => connection.frames.send(payload),
-                Outgoing::End(_) => connection.stage = Stage::Closing,
+                _ => connection.stage = Stage::Closing,
             }
             let _ = connection.frames.flush();
         }
@@ -82,6 +82,7 @@ fn handle(job: &mut Job, connection: &mut InboundConnection, now: Instant) -> bo
                 job.refuse_unless_complete(&why);
                 connection.stage = Stage::Closing;
             }
+            Ok(Some(Message::Question(_))) => return false,
             Ok(Some(Message::FromRank(rank, message, bytes))) => {
                 if job.handle(rank, message, bytes, now).is_err() {
                     return false;

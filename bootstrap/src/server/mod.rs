@@ -27,7 +27,7 @@ pub(super) use listen::Sockets;
 
 use super::{
     interfaces::our_addresses,
-    unix::{Folder, local_address},
+    unix::{Folder, listen_for_inquiries, local_address},
 };
 use crate::error::{Error, Result};
 use event_loop::{Command, EventLoop};
@@ -136,6 +136,8 @@ pub struct Server {
     origin: Origin,
     /// Folder of the Unix socket's file, if it has one. Removed with the last owner.
     _folder: Option<Arc<Folder>>,
+    /// Folder of the file of the socket for questions, if it has one.
+    _inquiry_folder: Option<Folder>,
 }
 
 /// Cell in which the event loop publishes the job's progress.
@@ -192,9 +194,17 @@ impl Server {
             counts: Arc::clone(&counts),
             status_cell: Arc::clone(&status_cell),
         };
-        let (event_loop, waker) =
-            EventLoop::new((job, listener_use), secret.clone(), (unix, address.clone()), networks, shared)
-                .map_err(refused("preparing to wait for ranks"))?;
+        // Without it the job goes on, but `tbccl why` does not find it.
+        let (inquiries, inquiry_folder) = listen_for_inquiries().ok().unzip();
+        let (event_loop, waker) = EventLoop::new(
+            (job, listener_use),
+            secret.clone(),
+            (unix, address.clone()),
+            networks,
+            inquiries,
+            shared,
+        )
+        .map_err(refused("preparing to wait for ranks"))?;
         let thread = thread::Builder::new()
             .name("tbccl-rendezvous".into())
             .spawn(move || event_loop.run())
@@ -213,6 +223,7 @@ impl Server {
             closing: None,
             origin: Origin::here(),
             _folder: folder,
+            _inquiry_folder: inquiry_folder.flatten(),
         })
     }
 

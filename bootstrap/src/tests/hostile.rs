@@ -3,7 +3,8 @@
 use super::{
     super::{
         harness::{feed_handshake, feed_rank, feed_server, parse_addresses},
-        wire::{FromRank, FromServer, Word, encode},
+        snapshot::ProcessState,
+        wire::{FromRank, FromServer, PROTOCOL, Word, encode},
     },
     *,
 };
@@ -42,6 +43,12 @@ fn message_of_rank() -> impl Strategy<Value = Vec<u8>> {
         (any::<u64>(), words()).prop_map(|(seen, words)| FromRank::SyncBoard { seen, words }),
         words().prop_map(|words| FromRank::ReportFailure { words }),
         words().prop_map(|words| FromRank::Goodbye { words }),
+        any::<bool>().prop_map(|claim| FromRank::RequestSnapshot { claim }),
+        (0u64..3, ".{0,20}").prop_map(|(number, text)| FromRank::Status { number, text }),
+        (0u64..3, 0usize..4).prop_map(|(number, count)| FromRank::ProcessStates {
+            number,
+            states: vec![ProcessState::Stopped; count],
+        }),
     ];
     let message = (message, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(message, bytes)| {
         let mut frame = encode(&message);
@@ -67,6 +74,11 @@ fn message_of_server() -> impl Strategy<Value = Vec<u8>> {
         words().prop_map(|words| FromServer::Failed { words }),
         (any::<u32>(), ".{0,20}").prop_map(|(rank, how)| FromServer::Died { rank, how }),
         Just(FromServer::Welcome { members: Vec::new() }),
+        any::<u64>().prop_map(|number| FromServer::RequestStatus { number }),
+        (any::<u64>(), prop::collection::vec(any::<u32>(), 0..4))
+            .prop_map(|(number, pids)| FromServer::RequestProcessStates { number, pids }),
+        prop::option::of(any::<u32>())
+            .prop_map(|claimed_by| FromServer::Snapshot { claimed_by, snapshot: None }),
     ];
     let garbage = prop::collection::vec(any::<u8>(), 0..60);
     prop_oneof![4 => message.prop_map(|message| encode(&message)), 1 => garbage]
@@ -126,4 +138,13 @@ fn what_fuzzing_has_found_is_replayed() {
     support::replay("bootstrap_server", feed_rank);
     support::replay("bootstrap_stranger", feed_handshake);
     support::replay("bootstrap_ways", parse_addresses);
+}
+
+#[test]
+fn the_whole_job_of_the_corpus_speaks_the_present_protocol() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/bootstrap_ranks/a_whole_job");
+    let script = std::fs::read(path).expect("readable");
+    let text = String::from_utf8_lossy(&script);
+    let present = format!("\"protocol\":{PROTOCOL},");
+    assert_eq!(text.matches(&present).count(), 3, "write {present} into the files of this folder: {path}");
 }

@@ -5,6 +5,7 @@ mod agreement;
 mod hostile;
 mod intruders;
 mod size;
+mod snapshots;
 mod strangers;
 
 use super::{

@@ -9,7 +9,7 @@
 //! shared memory it also raises the job's failure at once, so that peers see it even if no call is in
 //! progress here.
 
-use super::Communicator;
+use super::{Communicator, Identifier, wait_cell::WaitCell};
 use crate::{
     agreement::{Agreement, Failure},
     call::CallRecord,
@@ -18,18 +18,20 @@ use crate::{
     forks,
     recorder::{Flight, Recorder},
     sync::locked,
+    why::Wait,
 };
+use bootstrap::SnapshotRequester;
 use std::{
     io,
     path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex, OnceLock, PoisonError,
         atomic::{
-            AtomicU32,
-            Ordering::{AcqRel, Acquire},
+            AtomicU32, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed},
         },
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use topology::Rank;
 use transport::{Counters, PollCounters, forks::Origin};
@@ -38,6 +40,8 @@ use transport::{Counters, PollCounters, forks::Origin};
 const ABORTED: u32 = 1;
 /// Bit of `wanted`: a thread waits for the counters of the links.
 const STATS: u32 = 2;
+/// Bit of `wanted`: a thread waits for the wait of the call in progress.
+const WAIT: u32 = 4;
 
 /// Returns whether the program wants to end a waiting call. Called on the thread that makes the call.
 pub(crate) type InterruptCheck = fn() -> bool;
@@ -86,22 +90,40 @@ pub(crate) struct Control {
     pub(super) recorder: Recorder,
     /// The folder of flight recorders, written on failure and on SIGUSR2.
     folder: Option<PathBuf>,
+    /// The file of reports of a hang; stderr if `None`.
+    hang_report: Option<PathBuf>,
+    id: u64,
+    made_by: String,
+    place: AtomicU64,
+    made: Instant,
+    /// The way to the statuses of all ranks; none where ranks are threads.
+    requester: Option<SnapshotRequester>,
+    wait: WaitCell,
+}
+
+/// The values that a control is made of.
+#[derive(Debug)]
+pub(super) struct ControlParts {
+    pub(super) rank: Rank,
+    pub(super) names: Arc<[PeerName]>,
+    pub(super) transport: &'static str,
+    pub(super) agreement: Agreement,
+    pub(super) identifier: Identifier,
+    pub(super) requester: Option<SnapshotRequester>,
+    pub(super) folder: Option<PathBuf>,
+    pub(super) hang_report: Option<PathBuf>,
 }
 
 impl Control {
-    pub(super) fn new(
-        rank: Rank,
-        names: &Arc<[PeerName]>,
-        transport: &'static str,
-        agreement: &Agreement,
-        folder: Option<PathBuf>,
-    ) -> Control {
+    pub(super) fn new(parts: ControlParts) -> Control {
+        let ControlParts { rank, names, transport, agreement, requester, folder, hang_report, .. } = parts;
+        let Identifier { id, made_by, place } = parts.identifier;
         Control {
             rank,
             origin: Origin::here(),
-            names: Arc::clone(names),
+            names,
             transport,
-            agreement: agreement.clone(),
+            agreement,
             wanted: Arc::default(),
             interrupt_check: OnceLock::new(),
             failed: Mutex::default(),
@@ -109,6 +131,13 @@ impl Control {
             newly_published: Condvar::new(),
             recorder: Recorder::new(),
             folder,
+            hang_report,
+            id,
+            made_by,
+            place: AtomicU64::new(place),
+            made: Instant::now(),
+            requester,
+            wait: WaitCell::default(),
         }
     }
 
@@ -253,6 +282,107 @@ impl Control {
 
     pub(super) fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// Returns the file for reports of a hang, if the options name one.
+    pub(super) fn hang_report(&self) -> Option<&Path> {
+        self.hang_report.as_deref()
+    }
+
+    pub(super) fn names(&self) -> &[PeerName] {
+        &self.names
+    }
+
+    pub(super) fn transport(&self) -> &'static str {
+        self.transport
+    }
+
+    /// Returns the number of the communicator, equal on all ranks.
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the call by which it was made from another one; empty for the first one of a job.
+    pub(super) fn made_by(&self) -> &str {
+        &self.made_by
+    }
+
+    /// Returns the number that tells ranks of one process apart, equal for all communicators of a rank.
+    pub(super) fn place(&self) -> u64 {
+        self.place.load(Relaxed)
+    }
+
+    pub(super) fn set_place(&self, place: u64) {
+        self.place.store(place, Relaxed);
+    }
+
+    /// Whether both are ranks of one communicator at the same place.
+    pub(super) fn is_at_place_of(&self, other: &Control) -> bool {
+        self.id == other.id && self.place() == other.place()
+    }
+
+    /// Returns the time since the communicator was made.
+    pub(super) fn age(&self) -> Duration {
+        self.made.elapsed()
+    }
+
+    /// Whether this process has made the communicator, and is not a forked child of that one.
+    pub(super) fn is_here(&self) -> bool {
+        self.origin.is_here()
+    }
+
+    /// Returns the way to the statuses of all ranks; none where ranks are threads.
+    pub(super) fn requester(&self) -> Option<&SnapshotRequester> {
+        self.requester.as_ref()
+    }
+
+    /// Returns the number of the latest collective that this rank has entered.
+    pub(super) fn entered(&self) -> u64 {
+        self.agreement.entered(self.rank)
+    }
+
+    /// Returns the tagged message that this rank waits for. Other calls are in the recorder.
+    pub(super) fn tagged_message(&self) -> Option<CallRecord> {
+        if self.recorder.begun() > 0 { None } else { self.agreement.message(self.rank) }
+    }
+
+    /// Whether a call is in progress.
+    pub(super) fn is_in_call(&self) -> bool {
+        self.recorder.is_in_call() || self.tagged_message().is_some()
+    }
+
+    /// Asks the call in progress for its wait. Returns the number of waits published so far.
+    pub(super) fn request_wait(&self) -> u64 {
+        let count = self.wait.count();
+        self.wanted.fetch_or(WAIT, AcqRel);
+        count
+    }
+
+    /// Returns the wait that is published after the first `count` ones and before the deadline, if any is.
+    pub(super) fn published_wait(&self, count: u64, deadline: Instant) -> Option<Wait> {
+        let wait = self.wait.after(count, deadline);
+        self.wanted.fetch_and(!WAIT, AcqRel);
+        wait
+    }
+
+    /// Publishes a wait that holds until it is released.
+    pub(super) fn hold_wait(&self, wait: Option<Wait>) {
+        self.wait.hold(wait);
+    }
+
+    /// Ends the time for which a wait holds.
+    pub(super) fn release_wait(&self) {
+        self.wait.release();
+    }
+
+    /// Publishes the wait of the call in progress, if a thread has asked for it; `None` for a call that
+    /// moves.
+    #[inline]
+    pub(super) fn publish_wait_if_wanted(&self, wait: impl FnOnce() -> Option<Wait>) {
+        if self.wanted.load(Acquire) & WAIT != 0 {
+            self.wanted.fetch_and(!WAIT, AcqRel);
+            self.wait.publish(wait());
+        }
     }
 }
 

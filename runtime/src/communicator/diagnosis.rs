@@ -32,7 +32,7 @@ pub(super) fn confirm(
         let entered = |watch: &CallWatch<'_>| watch.peers.agreement.entered(*peer) >= record.seq;
         if !entered(watch) {
             let boards = watch.peers.agreement.clone();
-            executor.wait_until(program, watch, || boards.entered(*peer) >= record.seq)?;
+            executor.wait_until(*peer, watch, || boards.entered(*peer) >= record.seq)?;
         }
         if let Some(theirs) = watch.peers.agreement.call(*peer, record.seq)
             && theirs.digest() != record.digest()

@@ -8,7 +8,7 @@
 //!
 //! The signal handler only writes to a pipe; a thread sleeps until a byte arrives there.
 
-use super::control::Control;
+use super::{control::Control, live};
 use crate::{
     error::{Error, Result},
     sync::locked,
@@ -19,12 +19,9 @@ use std::{
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, Weak},
+    sync::Mutex,
     thread,
 };
-
-/// The communicators of this process.
-static LIVE: Mutex<Vec<Weak<Control>>> = Mutex::new(Vec::new());
 
 /// The reaction to SIGUSR2.
 static ON_SIGNAL: Mutex<OnSignal> = Mutex::new(OnSignal { caught: false, folder: None });
@@ -65,26 +62,13 @@ pub(super) fn catch_signal() -> Result<()> {
 
 fn write_all() {
     let folder = locked(&ON_SIGNAL).folder.clone();
-    let live: Vec<Arc<Control>> = locked(&LIVE).iter().filter_map(Weak::upgrade).collect();
-    for control in live {
+    for control in live::all() {
         match control.folder().or(folder.as_deref()) {
             Some(folder) => write_or_warn(&control, folder),
             // A failure to write to stderr cannot be reported.
             None => drop(control.dump(&mut io::stderr().lock())),
         }
     }
-}
-
-/// Registers a communicator for dumps on SIGUSR2.
-pub(super) fn register(control: Control) -> Arc<Control> {
-    let control = Arc::new(control);
-    locked(&LIVE).push(Arc::downgrade(&control));
-    control
-}
-
-/// Removes a communicator that has ended.
-pub(super) fn deregister(control: &Arc<Control>) {
-    locked(&LIVE).retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)));
 }
 
 /// Writes the flight recorder of a communicator whose options name a folder.
@@ -108,7 +92,7 @@ fn append(control: &Control, folder: &Path) -> io::Result<()> {
 }
 
 /// Opens a file of this user for appending, and creates it if it does not exist.
-fn open_own(path: &Path) -> io::Result<File> {
+pub(super) fn open_own(path: &Path) -> io::Result<File> {
     // Opening a pipe without a reader is an error instead of a wait.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;

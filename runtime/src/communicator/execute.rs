@@ -395,35 +395,31 @@ impl Communicator {
         for (record, binding) in records.iter().zip(bindings) {
             self.peers.control.recorder.begin(record, binding.input.len().max(binding.output.len()));
         }
+        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
+        if let Some(endpoint) = lent {
+            memory_of(bindings).for_each(|span| endpoint.begin_use(span));
+        }
         let mut watch = CallWatch {
             peers: &mut self.peers,
             calls: records,
             timeout: self.timeout,
             waited: Duration::ZERO,
             has_looked: false,
+            endpoint: self.endpoint.as_deref(),
         };
-        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
-        if let Some(endpoint) = lent {
-            memory_of(bindings).for_each(|span| endpoint.begin_use(span));
-        }
         let mut ran = self.executor.run(program, bindings, &mut watch);
-        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
-        if let Some(endpoint) = lent {
-            memory_of(bindings).for_each(|span| endpoint.end_use(span));
-        }
         if ran.is_ok() && !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed) {
             ran = records.iter().try_for_each(|record| confirm(&self.executor, program, record, &mut watch));
         }
-        let error = match ran {
-            Ok(()) => match watch.failure_meanwhile(|| "after its last step".into()) {
-                None => {
-                    let brief = !watch.has_looked;
-                    self.peers.control.recorder.end(records.len(), Outcome::Done, brief);
-                    return Ok(());
-                }
-                Some(error) => error,
-            },
-            Err(stop) => explain(stop, &mut watch),
+        let failed = match ran {
+            Ok(()) => watch.failure_meanwhile(|| "after its last step".into()),
+            Err(stop) => Some(explain(stop, &mut watch)),
+        };
+        let brief = !watch.has_looked;
+        self.end_use(bindings);
+        let Some(error) = failed else {
+            self.peers.control.recorder.end(records.len(), Outcome::Done, brief);
+            return Ok(());
         };
         self.peers.control.recorder.end(records.len(), Outcome::Failed, false);
         self.fail(error)

@@ -144,15 +144,16 @@ impl LinkAccess {
     /// Checks the job's health during a long wait, as a call does: failures, deaths, departures of the ranks
     /// in the record, and the timeout. An error is not yet recorded as the communicator's.
     pub(crate) fn look(&mut self, about: &ErrorContext<'_>) -> Result<()> {
-        let Communicator { peers, executor, timeout, .. } = &mut self.0;
+        let Communicator { peers, executor, timeout, endpoint, .. } = &mut self.0;
         let mut watch = CallWatch {
             peers,
             calls: &[about.record],
             timeout: *timeout,
             waited: about.waited,
             has_looked: false,
+            endpoint: endpoint.as_deref(),
         };
-        watch.look(&executor.waiting_for_text(about.details, about.waited))
+        watch.look(&executor.waiting_for_message(&about.record, about.details, about.waited))
     }
 
     /// Publishes the operation that this rank waits for, or that it waits for none.
@@ -173,6 +174,7 @@ impl LinkAccess {
             timeout: *timeout,
             waited: about.waited,
             has_looked: false,
+            endpoint: None,
         };
         explain(Stop::Link { step: about.details.to_owned(), peer, error }, &mut watch)
     }

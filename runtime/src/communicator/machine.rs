@@ -9,6 +9,12 @@ use std::{fmt, sync::OnceLock};
 use topology::{Placement, Rank};
 use transport::driver::Endpoint;
 
+/// Returns the name of this host, as the kernel knows it.
+pub(super) fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
 /// Returns the placement of ranks on hosts: the driver's, which knows the ranks that share memory, or else by
 /// host names.
 pub(super) fn placement_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) -> Option<Placement> {

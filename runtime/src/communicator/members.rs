@@ -161,12 +161,15 @@ impl Communicator {
     /// name, which differs from that of any other such call in progress between them.
     fn make(&self, job: &str, members: &[Rank], config: &Config) -> Result<Communicator> {
         forks::check(self.origin)?;
-        let made = match &self.rejoin {
+        let made: Result<Communicator> = match &self.rejoin {
             Rejoin::Threads(rendezvous) => rendezvous.meet(job, self.rank(), members, config),
             Rejoin::Processes(processes) => {
                 processes.meet(job, (self.rank(), &*self.peers.names), members, config)
             }
         };
+        if let Ok(made) = &made {
+            made.peers.control.set_place(self.peers.control.place());
+        }
         made.map_err(|error| match error {
             // Callers know the missing ranks by their numbers here.
             Error::Absent { ranks, why } => {

@@ -19,6 +19,7 @@ mod execute;
 mod group;
 mod join;
 mod link_access;
+mod live;
 mod machine;
 mod members;
 mod operation;
@@ -28,10 +29,13 @@ mod rank_info;
 mod raw;
 mod registered;
 mod relayed;
+mod report;
 mod request;
 mod scale;
 mod scaling;
+mod status;
 mod typed;
+mod wait_cell;
 mod watch;
 
 pub use buffer::Buffer;
@@ -53,14 +57,14 @@ use crate::{
     executor::{Executor, Program, Protocols},
     kernels::Threads,
 };
-use bootstrap::{Connection, Server};
+use bootstrap::{Connection, Identity, Server};
 use call_options::check_segments;
 use collectives::{
     Collective, DType, Hosts, Numerics,
     schedule::InPlace,
     select::{Fingerprint, Names, Overrides},
 };
-use control::stats_of;
+use control::{ControlParts, stats_of};
 use join::Rejoin;
 use machine::{Processors, fingerprint, placement_of, ranks_on_host_of, tuning_of};
 use plans::{PlanKey, Plans};
@@ -135,6 +139,25 @@ struct Parts {
     rendezvous_rank: Option<Rank>,
     /// Whether it is not made from another communicator: only then warnings about the job are printed.
     is_first: bool,
+    identifier: Identifier,
+}
+
+/// Values by which a communicator, and this rank of it, are found in reports of a hang.
+#[derive(Clone, Debug)]
+struct Identifier {
+    /// Number of the communicator, equal on all ranks.
+    id: u64,
+    /// Call by which it was made from another one; empty for the first one of a job.
+    made_by: String,
+    /// Number that tells ranks of one process apart, equal for all communicators of a rank.
+    place: u64,
+}
+
+impl Identifier {
+    /// Returns the identifier of a rank that is a process.
+    fn of_processes(id: u64, identity: &Identity) -> Identifier {
+        Identifier { id, made_by: identity.job().to_owned(), place: 0 }
+    }
 }
 
 /// Longest sleep of a rank that its device wakes, before it checks whether its peers live.
@@ -168,8 +191,18 @@ impl Communicator {
         let placement = placement_of(endpoint.as_deref(), &names);
         let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
         let names: Arc<[PeerName]> = names.into();
-        let control = Control::new(rank, &names, transport, &agreement, config.dump.clone());
-        let control = dumps::register(control);
+        let requester = connection.as_ref().map(Connection::snapshot_requester);
+        let control = Control::new(ControlParts {
+            rank,
+            names: Arc::clone(&names),
+            transport,
+            agreement: agreement.clone(),
+            identifier: parts.identifier,
+            requester,
+            folder: config.dump.clone(),
+            hang_report: config.hang_report.clone(),
+        });
+        let control = live::register(control);
         let here = fingerprint(transport, &names);
         // Equal on all ranks: those of one host see the same machine.
         let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
@@ -218,6 +251,7 @@ impl Communicator {
                 launcher_gone: false,
                 rendezvous_rank: parts.rendezvous_rank,
                 next_looked_at: 0,
+                reported_elsewhere: None,
             },
             slab,
             scratch: None,
@@ -412,7 +446,7 @@ impl Drop for Communicator {
             closing::drain(&mut **endpoint, &mut self.peers, self.departure_timeout, self.in_background);
         }
         self.peers.leave();
-        dumps::deregister(&self.peers.control);
+        live::deregister(&self.peers.control);
         let timeout = if self.failed.is_some() { closing::CLOSE_TIMEOUT } else { self.departure_timeout };
         closing::closed(self.server.take().map(|server| (server, timeout)), self.in_background);
     }

@@ -1,12 +1,17 @@
 //! The watch of a call: in a long wait it checks for failures, deaths, departures, mismatched calls, and the
 //! time limit.
 
-use super::control::{Control, stats_of};
+use super::{
+    control::{Control, stats_of},
+    report::{self, REPORT_TIMEOUT, Reported},
+    status::wait_of,
+};
 use crate::{
     agreement::{Agreement, Failure, Published},
     call::{CallKind, CallRecord},
     error::{Error, PeerName, Place, Result},
     executor::{Waiting, Watch},
+    why::{Knot, KnotKind, Wait},
 };
 use bootstrap::{Connection, Notice};
 use std::{
@@ -17,6 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 use topology::Rank;
+use transport::driver::Endpoint;
 
 /// The state of the other ranks, as far as known.
 #[derive(Debug)]
@@ -37,6 +43,8 @@ pub(super) struct Peers {
     pub(super) rendezvous_rank: Option<Rank>,
     /// From which rank on the others are looked at next, where they are too many to look at all each time.
     pub(super) next_looked_at: u32,
+    /// The time until which this rank waits for the error of another one, whose time limit has passed first.
+    pub(super) reported_elsewhere: Option<Instant>,
 }
 
 impl Peers {
@@ -132,6 +140,19 @@ impl Peers {
         self.agreement.raise(failure)
     }
 
+    /// Makes and writes the report of a hang, unless another rank does.
+    fn report_hang(&mut self) -> Reported {
+        let is_mapped = self.agreement.is_mapped();
+        if is_mapped && !self.agreement.claim_report() {
+            return Reported::Elsewhere;
+        }
+        let reported = report::collect(&self.control, !is_mapped);
+        if let Reported::Report(report) = &reported {
+            report::write(report, self.control.hang_report());
+        }
+        reported
+    }
+
     /// Closes this rank's part of the communicator.
     pub(super) fn leave(&mut self) {
         self.agreement.leave();
@@ -177,6 +198,8 @@ pub(super) struct CallWatch<'a> {
     pub(super) waited: Duration,
     /// Whether the wait was long, or another thread had a request.
     pub(super) has_looked: bool,
+    /// The endpoint of the links, for the state of rails.
+    pub(super) endpoint: Option<&'a dyn Endpoint>,
 }
 
 impl CallWatch<'_> {
@@ -337,9 +360,55 @@ impl CallWatch<'_> {
 
     fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         if waiting.waited < self.timeout {
+            self.peers.reported_elsewhere = None;
             return Ok(());
         }
-        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers: self.what_others_do() })
+        let now = Instant::now();
+        if self.peers.reported_elsewhere.is_some_and(|until| now < until) {
+            return Ok(());
+        }
+        let peers = if self.peers.reported_elsewhere.is_some() {
+            self.what_others_do()
+        } else {
+            // The thread that is asked for the status of this process can't ask this one meanwhile.
+            self.peers.control.hold_wait(self.wait(waiting));
+            let reported = self.peers.report_hang();
+            self.peers.control.release_wait();
+            match reported {
+                Reported::Elsewhere => {
+                    self.peers.reported_elsewhere = Some(now + REPORT_TIMEOUT);
+                    return Ok(());
+                }
+                Reported::Report(report) => self.peers_in(&report.knot),
+            }
+        };
+        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers })
+    }
+
+    /// Returns the knot, and the latest known activity of the others where the boards know more of it than
+    /// the report: mirrors lag behind ranks that have answered.
+    fn peers_in(&self, knot: &Knot) -> String {
+        let is_silent = matches!(knot.kind, KnotKind::Silent | KnotKind::Unknown);
+        match self.peers.agreement.is_mapped() || is_silent {
+            true => format!("{knot}; {}", self.what_others_do()),
+            false => knot.to_string(),
+        }
+    }
+
+    /// Publishes the wait for the status of this process, if a thread has asked for it.
+    fn publish_wait(&self, waiting: &Waiting<'_>) {
+        self.peers.control.publish_wait_if_wanted(|| self.wait(waiting));
+    }
+
+    /// Returns the wait for the status of this process; `None` if the call moves.
+    fn wait(&self, waiting: &Waiting<'_>) -> Option<Wait> {
+        if waiting.waited.is_zero() {
+            return None;
+        }
+        let (peer, sends) = waiting.peer().unwrap_or_default();
+        let rails = peer.zip(self.endpoint).map(|(peer, endpoint)| endpoint.rails(peer.0));
+        let step = waiting.step().unwrap_or_default();
+        Some(wait_of((peer, sends), step, waiting.waited, rails.unwrap_or_default()))
     }
 }
 
@@ -354,6 +423,7 @@ impl Watch for CallWatch<'_> {
             return Err(Error::Aborted { place: Box::new(self.place(waiting)) });
         }
         self.peers.control.publish_if_wanted(|| stats_of(waiting.links()));
+        self.publish_wait(waiting);
         if !waiting.waited.is_zero() {
             self.peers.control.recorder.at(waiting.waited, |step| waiting.write_step(step));
         }

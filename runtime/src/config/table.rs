@@ -164,6 +164,9 @@ options! {
         /// folder for the latest calls of a rank that fails, as lines of JSON in tbccl-rank0-pid1234.jsonl;
         /// SIGUSR2 writes them as well (none)
         dump: Option<PathBuf> = None, "TBCCL_DUMP", rank, Auto<FilePath>;
+        /// file to which the rank whose time limit passes first appends what all ranks wait for, see
+        /// docs/hangs.md (stderr)
+        hang_report: Option<PathBuf> = None, "TBCCL_HANG_REPORT", rank, Auto<FilePath>;
     }
 
     /// Options of selection: which plan a call takes.

@@ -188,6 +188,11 @@ impl Program {
         }
     }
 
+    /// Whether a step is a send.
+    pub(crate) fn sends(&self, step: u32) -> bool {
+        self.ops[step as usize].kind == OpKind::Send
+    }
+
     /// Returns the description of a step; see [`Program::write_step`].
     pub(crate) fn describe(&self, step: u32, peer: Rank) -> String {
         let mut described = String::new();

@@ -13,6 +13,7 @@ use super::{
     sink::{Combine, CopySink, EmptySink, ReduceSink},
     workspace::Workspace,
 };
+use crate::call::{CallKind, CallRecord};
 use collectives::ReduceOp;
 use following::begun;
 use std::{
@@ -22,6 +23,7 @@ use std::{
     },
     time::Duration,
 };
+use topology::Rank;
 use transport::{
     Link, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError, WaitPolicy, Waiter,
     memory::{Slab, Span},
@@ -110,9 +112,16 @@ impl Executor {
         (self.wait, self.sleeper.clone())
     }
 
-    /// Returns the wait of a caller that uses links without a program. `said` describes it.
-    pub(crate) fn waiting_for_text<'a>(&'a self, said: &'a str, waited: Duration) -> Waiting<'a> {
-        Waiting { at: At::Said(said), links: &self.links, waited }
+    /// Returns the wait of a caller that uses links without a program, for a message with these details.
+    pub(crate) fn waiting_for_message<'a>(
+        &'a self,
+        record: &CallRecord,
+        details: &'a str,
+        waited: Duration,
+    ) -> Waiting<'a> {
+        let peer = (record.root != CallRecord::ANY).then_some(record.root);
+        let at = At::Message { peer, sends: record.kind == CallKind::Send, details };
+        Waiting { at, links: &self.links, waited }
     }
 
     /// Ends all use of memory by links.
@@ -186,17 +195,18 @@ impl Executor {
         }
     }
 
-    /// Waits until `done` returns true, and asks the watch when the wait gets long.
+    /// Waits until `done` returns true, as it does once a peer has entered the call, and asks the watch when
+    /// the wait gets long.
     pub(crate) fn wait_until(
         &self,
-        program: &Program,
+        peer: Rank,
         watch: &mut dyn Watch,
         mut done: impl FnMut() -> bool,
     ) -> Result<(), Stop> {
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         while !done() {
             if waiter.idle() {
-                let at = At::Step(program, None);
+                let at = At::Entry(peer);
                 let waiting = Waiting { at, links: &self.links, waited: waiter.waited() };
                 watch.look(&waiting).map_err(Stop::Watch)?;
             }

@@ -1,5 +1,5 @@
-//! Ranks on two hosts, which are network namespaces with a cable: strangers on one of them, and cables that
-//! are cut.
+//! Ranks on two hosts, which are network namespaces with a cable: strangers on one of them, cables that are
+//! cut, and the report of a hang.
 //!
 //! Where cables are cut data moves over shared memory, so ranks learn of each other only through the
 //! rendezvous.
@@ -215,6 +215,35 @@ fn a_cable_that_is_out_for_five_seconds_costs_no_job() {
         let (late, text) = error_of(&mut ranks[0], killed);
         assert!(late < 2000, "after {late} ms: {text}");
     }
+}
+
+/// `tbccl why` runs where rank 0 has the rendezvous. A rank of the other host looks at the stopped process.
+#[test]
+fn a_rank_that_is_stopped_on_another_host_is_the_knot() {
+    let Some(hosts) = Hosts::new() else { return missing("network namespaces") };
+    let secret = secret();
+    let ranks = [(0, 0), (1, 1), (1, 2)].map(|(host, rank)| {
+        hosts.rank_with(host, rank, 3, &secret, "barrier", &[("TBCCL_TRANSPORT", "tcp")])
+    });
+    ranks.iter().for_each(|rank| drop(rank.next_after("@going")));
+    let stopped = Pid::from_raw(ranks[2].id() as i32).expect("a process");
+    kill_process(stopped, Signal::STOP).expect("it runs");
+    sleep(Duration::from_millis(1500));
+    let why = || {
+        let began = Instant::now();
+        let output = support::tbccl().args(["why", "--wait", "0.5"]).output().expect("it runs");
+        (began.elapsed(), output)
+    };
+    let (took, output) = hosts.on(0, why);
+    kill_process(stopped, Signal::CONT).expect("it is stopped");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let expected = format!("rank 2 (process {} on ", ranks[2].id());
+    assert!(text.starts_with(&expected) && text.contains(") is stopped (state T; "), "{output:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    // Nothing of the job is to be seen on the other host, which has a network of its own.
+    let (_, output) = hosts.on(1, why);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no job of this user"), "{output:?}");
 }
 
 #[test]

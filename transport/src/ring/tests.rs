@@ -5,34 +5,34 @@
 
 use super::{Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, cell::ConsumerLine};
 use crate::{TransportError, memory::Span};
-use std::sync::atomic::Ordering::Relaxed;
+use std::{cell::UnsafeCell, sync::atomic::Ordering::Relaxed};
 
 const LAYOUT: RingLayout = RingLayout { cells: 8, staging_bytes: 4 * 128, piece_bytes: 128 };
 
-/// Zeroed cache lines of a whole ring.
-struct Memory(Box<[Line]>);
+/// Zeroed cache lines of a whole ring, which both ends write.
+struct Memory(Box<[UnsafeCell<Line>]>);
 
-#[derive(Clone, Copy)]
 #[repr(align(64))]
 struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 8]);
 
 impl Memory {
     fn new() -> Memory {
-        Memory(vec![Line([0; 8]); LAYOUT.bytes() / RingLayout::LINE].into())
+        let lines = LAYOUT.bytes() / RingLayout::LINE;
+        Memory((0..lines).map(|_| UnsafeCell::new(Line([0; 8]))).collect())
     }
 
     /// Returns both ends of a ring on which `cells` cells were sent and consumed.
-    fn ends(&mut self, cells: u64) -> (RingSender, RingReceiver) {
-        let base = self.0.as_mut_ptr().cast();
+    fn ends(&self, cells: u64) -> (RingSender, RingReceiver) {
+        let base = self.0.as_ptr().cast_mut().cast();
         // SAFETY: the lines are as long as the ring, aligned and zeroed, and outlive the ends in these tests.
         unsafe {
             (RingSender::starting_at(cells, base, LAYOUT), RingReceiver::starting_at(cells, base, LAYOUT))
         }
     }
 
-    fn consumer_line(&mut self) -> &ConsumerLine {
+    fn consumer_line(&self) -> &ConsumerLine {
         // SAFETY: a ring begins with the consumer line, which is made of atomics.
-        unsafe { &*self.0.as_mut_ptr().cast() }
+        unsafe { &*self.0.as_ptr().cast() }
     }
 }
 
@@ -59,7 +59,7 @@ fn take(receiver: &mut RingReceiver) -> Option<(u64, Vec<u8>)> {
 
 #[test]
 fn stamps_may_wrap_around() {
-    let mut memory = Memory::new();
+    let memory = Memory::new();
     let start = (1 << 32) - 3 * LAYOUT.cells as u64;
     let (mut sender, mut receiver) = memory.ends(start);
     for i in 0..8 * LAYOUT.cells as u64 {
@@ -71,7 +71,7 @@ fn stamps_may_wrap_around() {
 
 #[test]
 fn stamps_may_wrap_around_on_a_full_ring() {
-    let mut memory = Memory::new();
+    let memory = Memory::new();
     let (mut sender, mut receiver) = memory.ends((1 << 32) - 5);
     let (mut sent, mut taken) = (0u64, 0u64);
     while taken < 40 {
@@ -89,7 +89,7 @@ fn stamps_may_wrap_around_on_a_full_ring() {
 fn pieces_never_wrap_and_never_overwrite_what_is_not_consumed() {
     // Lengths for which laps end at every line, with and without skipped bytes.
     for stride in 1..=LAYOUT.piece_bytes {
-        let mut memory = Memory::new();
+        let memory = Memory::new();
         let (mut sender, mut receiver) = memory.ends(0);
         let piece = |i: u64| vec![i as u8; 1 + (i as usize * stride) % LAYOUT.piece_bytes];
         let (mut sent, mut taken) = (0u64, 0u64);
@@ -115,7 +115,7 @@ fn pieces_never_wrap_and_never_overwrite_what_is_not_consumed() {
 
 #[test]
 fn inline_messages_of_every_length_keep_their_bytes() {
-    let mut memory = Memory::new();
+    let memory = Memory::new();
     let (mut sender, mut receiver) = memory.ends(0);
     for len in 0..=INLINE_BYTES {
         let bytes: Vec<u8> = (0..len as u8).map(|b| b ^ 0xa5).collect();
@@ -127,7 +127,7 @@ fn inline_messages_of_every_length_keep_their_bytes() {
 #[test]
 fn credits_that_nobody_can_have_given_are_an_error() {
     for (cells, staging) in [(u64::MAX, 0), (9, 0), (0, u64::MAX), (0, 4096), (1 << 63, 1 << 63)] {
-        let mut memory = Memory::new();
+        let memory = Memory::new();
         let (mut sender, _receiver) = memory.ends(0);
         let bytes = [1u8; 64];
         for _ in 0..LAYOUT.cells {
@@ -143,7 +143,7 @@ fn credits_that_nobody_can_have_given_are_an_error() {
 
 #[test]
 fn pieces_are_taken_only_from_where_the_next_one_must_be() {
-    let mut memory = Memory::new();
+    let memory = Memory::new();
     let (_sender, receiver) = memory.ends(0);
     assert!(receiver.piece(0, 128).is_ok());
     for (position, len) in [

@@ -21,6 +21,9 @@ use transport::{host::is_same_user, secure::Secret};
 /// Pause after the system refused to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// Time for which a process that is no rank may ask questions.
+const INQUIRER_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Maximum number of connections accepted before existing connections are served.
 const BATCH: usize = 64;
 
@@ -122,6 +125,30 @@ impl EventLoop {
         AcceptStop::Yield
     }
 
+    /// Accepts processes of this user that have questions. A listener that fails is not read again.
+    pub(super) fn accept_inquirers(&mut self, now: Instant) {
+        loop {
+            let accepted = match &self.inquiry_listener {
+                Some(listener) => listener.accept(),
+                None => return,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => return self.inquiry_listener = None,
+            };
+            if !is_same_user(&stream) {
+                continue;
+            }
+            let Ok(socket) = Socket::unix(stream) else { continue };
+            let frames = FrameStream::new(socket, RecordLayer::Open);
+            self.register_stage(frames, Stage::Inquirer, now + INQUIRER_TIMEOUT, now);
+        }
+    }
+
     /// Counts and logs a local process of another user, whose connection is closed.
     fn refuse_other_user(&mut self, now: Instant) {
         let who = "a process of this host";
@@ -138,25 +165,34 @@ impl EventLoop {
         self.pending_listeners.clear();
     }
 
-    fn register_connection(&mut self, mut socket: Socket, record_layer: RecordLayer, now: Instant) {
-        let token = Token(self.next_token);
-        self.next_token += 1;
-        let both = Interest::READABLE | Interest::WRITABLE;
-        if self.poll.registry().register(&mut socket, token, both).is_err() {
-            return;
-        }
+    fn register_connection(&mut self, socket: Socket, record_layer: RecordLayer, now: Instant) {
         let is_tcp = socket.is_tcp();
         let frames = FrameStream::new(socket, record_layer);
         let stage = if frames.is_trusted() { Stage::AwaitingHello } else { Stage::Unauthenticated };
         // Processes of the same user, which alone get here over Unix sockets, need no slots.
         let timeout = if is_tcp { HANDSHAKE_TIMEOUT } else { HELLO_TIMEOUT };
-        if is_tcp {
+        let token = self.register_stage(frames, stage, now + timeout, now);
+        if let Some(token) = token.filter(|_| is_tcp) {
             self.admission.add(token, now);
         }
-        let deadline = now + timeout;
+    }
+
+    /// Adds a connection, which closes at the deadline unless it reaches the next stage.
+    fn register_stage(
+        &mut self,
+        mut frames: FrameStream,
+        stage: Stage,
+        deadline: Instant,
+        now: Instant,
+    ) -> Option<Token> {
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(frames.socket(), token, both).ok()?;
         self.deadlines.insert((deadline, token));
-        self.connections
-            .insert(token, InboundConnection { frames, stage, since: now, deadline: Some(deadline) });
+        let connection = InboundConnection { frames, stage, since: now, deadline: Some(deadline) };
+        self.connections.insert(token, connection);
         self.ready.insert(token);
+        Some(token)
     }
 }

@@ -5,23 +5,24 @@
 //! for a peer that does not read stay queued.
 
 mod admission;
+mod delivery;
 mod listeners;
 
 use super::{
     super::{
         frame_stream::ReadProgress,
         liveness,
-        wire::{FromServer, Hello, encode},
+        wire::{Answer, FromServer, Hello, Question, encode},
     },
     ListenerUse, StatusCell,
     connection::{InboundConnection, Message, Stage},
-    job::{Job, NotAdmitted, Outgoing},
+    job::{Job, NotAdmitted, Requester},
     rejections::{RejectionCounters, RejectionLog},
 };
 use admission::{Admission, HELLO_TIMEOUT};
 use listeners::Listener;
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use std::{
     collections::{BTreeSet, HashMap},
     io::{self, ErrorKind},
@@ -36,6 +37,9 @@ use transport::secure::Secret;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 const WAKE: Token = Token(0);
+
+/// Token of the socket for questions. No connection gets so large a number.
+const INQUIRIES: Token = Token(usize::MAX - 1);
 
 /// Description of the end of a rank whose connection was closed without a goodbye.
 const CLOSED: &str = "ended, or closed its connection to the launcher, without a goodbye";
@@ -76,6 +80,8 @@ pub(super) struct EventLoop {
     listeners: Vec<Listener>,
     /// Initial number of listeners.
     listener_count: usize,
+    /// Socket for questions of processes of this user, if the system granted one.
+    inquiry_listener: Option<UnixListener>,
     listener_use: ListenerUse,
     /// Indices of listeners that may have a waiting connection.
     pending_listeners: BTreeSet<usize>,
@@ -107,6 +113,7 @@ impl EventLoop {
         secret: Option<Secret>,
         (unix, address): (UnixListener, String),
         networks: Vec<TcpListener>,
+        inquiry_listener: Option<UnixListener>,
         shared: Shared,
     ) -> io::Result<(EventLoop, Waker)> {
         let poll = Poll::new()?;
@@ -116,6 +123,9 @@ impl EventLoop {
         for (at, listener) in listeners.iter().enumerate() {
             let mut source = SourceFd(&listener.raw_fd());
             poll.registry().register(&mut source, Token(1 + at), Interest::READABLE)?;
+        }
+        if let Some(listener) = &inquiry_listener {
+            poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), INQUIRIES, Interest::READABLE)?;
         }
         let now = Instant::now();
         let event_loop = EventLoop {
@@ -127,6 +137,7 @@ impl EventLoop {
             pending_listeners: BTreeSet::new(),
             accept_paused_until: None,
             listeners,
+            inquiry_listener,
             secret,
             connections: HashMap::new(),
             admission: Admission::new(job.ranks()),
@@ -157,6 +168,7 @@ impl EventLoop {
             for event in &events {
                 match event.token() {
                     WAKE => {}
+                    INQUIRIES => self.accept_inquirers(Instant::now()),
                     Token(at) if at <= self.listener_count => {
                         self.pending_listeners.insert(at - 1);
                     }
@@ -298,6 +310,12 @@ impl EventLoop {
                 Message::FromRank(rank, message, bytes) => {
                     self.job.handle(rank, message, bytes, now).map_err(io::Error::other)?;
                 }
+                Message::Question(Question::Members) => {
+                    connection.frames.send(encode(&Answer::Members(self.job.members())));
+                }
+                Message::Question(Question::Snapshot) => {
+                    self.job.request_snapshot(Requester::Inquirer(token), false, now);
+                }
             }
         }
         Ok(())
@@ -382,6 +400,7 @@ impl EventLoop {
                 );
             }
             Stage::Closing => {}
+            Stage::Inquirer => self.job.forget_inquirer(token),
             Stage::Unauthenticated => {
                 self.admission.remove(token, connection.since);
                 let silent =
@@ -417,36 +436,6 @@ impl EventLoop {
                 _ => "it did not send its hello in time",
             };
             self.close_with_reason(token, &what, now);
-        }
-    }
-
-    /// Sends the job's queued messages.
-    fn deliver(&mut self, now: Instant) {
-        for outgoing in self.job.take_outgoing() {
-            let (Outgoing::Payload(rank, _) | Outgoing::End(rank)) = outgoing;
-            let Some(token) = self.tokens.get(&rank).copied() else { continue };
-            let Some(mut connection) = self.connections.remove(&token) else { continue };
-            match outgoing {
-                Outgoing::Payload(_, payload) => connection.frames.send(payload),
-                Outgoing::End(_) => {
-                    self.start_closing(token, &mut connection, now);
-                    self.tokens.remove(&rank);
-                }
-            }
-            self.unflushed.insert(token);
-            self.connections.insert(token, connection);
-        }
-        for token in std::mem::take(&mut self.unflushed) {
-            let Some(connection) = self.connections.get_mut(&token) else { continue };
-            match connection.frames.flush() {
-                Ok(true) if matches!(connection.stage, Stage::Closing) => connection.frames.socket().finish(),
-                Ok(_) => {}
-                Err(why) => {
-                    if let Some(connection) = self.connections.remove(&token) {
-                        self.close(token, connection, Some(&why), now);
-                    }
-                }
-            }
         }
     }
 

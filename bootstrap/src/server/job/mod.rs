@@ -8,10 +8,14 @@
 //! | `boards` | words that ranks publish, and requests for changes |
 //! | `exchange` | exchanges of bytes between all ranks |
 //! | `messages` | error messages |
+//! | `snapshots` | snapshots: the status of every rank |
 
 mod boards;
 mod exchange;
 mod messages;
+mod snapshots;
+
+pub(super) use snapshots::Requester;
 
 use super::{
     super::{
@@ -22,7 +26,9 @@ use super::{
 };
 use boards::Boards;
 use messages::{option_mismatch, sanitize};
+use mio::Token;
 use rustix::fd::OwnedFd;
+use snapshots::Snapshots;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -49,6 +55,10 @@ pub(super) enum Outgoing {
     Payload(u32, Payload),
     /// Close a rank's connection once its output is sent.
     End(u32),
+    /// Send bytes over a connection that belongs to no rank.
+    Inquirer(Token, Arc<[u8]>),
+    /// Look at the state of a rank's process, and report it with [`Job::report_process_state`].
+    LookAt(u32),
 }
 
 /// A job from the first hello to the last goodbye.
@@ -80,6 +90,7 @@ pub(super) struct Job {
     contributed: u32,
     gone: u32,
     died: u32,
+    snapshots: Snapshots,
     outgoing: Vec<Outgoing>,
 }
 
@@ -93,6 +104,8 @@ pub(super) struct RankState {
     /// Contribution of the rank to the current exchange.
     contribution: Option<Arc<[u8]>>,
     gone: Departure,
+    /// The way in which the process ended, as the rest of a sentence.
+    end: String,
     /// How long the rank waits for other ranks, and until when it does now.
     timeout: Duration,
     deadline: Option<Instant>,
@@ -151,6 +164,7 @@ impl Job {
             contributed: 0,
             gone: 0,
             died: 0,
+            snapshots: Snapshots::default(),
             outgoing: Vec::new(),
         }
     }
@@ -346,6 +360,18 @@ impl Job {
                 Ok(())
             }
             FromRank::Heartbeat => Ok(()),
+            FromRank::RequestSnapshot { claim } => {
+                self.request_snapshot(Requester::Rank(rank), claim, now);
+                Ok(())
+            }
+            FromRank::Status { number, text } => {
+                self.record_status(rank, number, text);
+                Ok(())
+            }
+            FromRank::ProcessStates { number, states } => {
+                self.record_process_states(rank, number, &states);
+                Ok(())
+            }
         }
     }
 
@@ -389,6 +415,7 @@ impl Job {
         state.gone = how;
         (state.seen, state.rest, state.deadline, state.lost) = (None, None, None, None);
         self.awaiting_updates.remove(&rank);
+        self.forget_requester(rank);
         if self.has_started() {
             self.abort_exchange_if_departed();
         }
@@ -405,6 +432,7 @@ impl Job {
         self.rank_states[rank as usize].gone = Departure::Rejected;
         self.rank_states[rank as usize].deadline = None;
         self.gone += 1;
+        self.forget_requester(rank);
         self.outgoing.push(Outgoing::End(rank));
     }
 
@@ -478,6 +506,7 @@ impl Job {
 
     fn die(&mut self, rank: u32, how: &str, process: &str) {
         let had_started = self.has_started();
+        how.clone_into(&mut self.rank_states[rank as usize].end);
         self.mark_gone(rank, Departure::Died);
         self.died += 1;
         if had_started {
@@ -493,11 +522,12 @@ impl Job {
         let of = |state: &RankState| {
             state.deadline.into_iter().chain(state.lost.as_ref().map(|(deadline, _)| *deadline)).min()
         };
-        self.rank_states.iter().filter_map(of).min()
+        self.rank_states.iter().filter_map(of).chain(self.snapshots.next_deadline()).min()
     }
 
     /// Handles expired deadlines.
     pub(super) fn tick(&mut self, now: Instant) {
+        self.advance_snapshot(now);
         for rank in 0..self.ranks {
             if let Some((_, how)) =
                 self.rank_states[rank as usize].lost.take_if(|(deadline, _)| *deadline <= now)

@@ -1,8 +1,8 @@
 //! Joining over a driver without shared memory: ranks exchange their addresses in rounds.
 
 use super::{
-    super::{Communicator, Parts},
-    failure::{host_name, not_started},
+    super::{Communicator, Identifier, Parts, machine::host_name},
+    failure::not_started,
     greeting::{greeting, names, rendezvous_rank},
     links,
     rejoin::Rejoin,
@@ -44,7 +44,7 @@ pub(super) fn join(
 ) -> Result<Communicator> {
     let (rank, size, rendezvous) = (identity.rank(), identity.size(), identity.rendezvous());
     let hello = greeting(identity, config, None, &0, reconnect_listener.as_ref());
-    let Joined { mut connection, members, .. } = Connection::join(rendezvous, &hello, None)?;
+    let Joined { mut connection, members, id, .. } = Connection::join(rendezvous, &hello, None)?;
     let mut no_memory = Some(NO_MEMORY.to_owned());
     let mut received = Vec::new();
     loop {
@@ -88,6 +88,7 @@ pub(super) fn join(
         endpoint: Some(endpoint),
         rejoin: Rejoin::processes(reconnect_listener, &members, identity),
         rendezvous_rank: rendezvous_rank(&members),
+        identifier: Identifier::of_processes(id, identity),
         is_first: !identity.has_parent(),
     };
     Ok(Communicator::assemble(parts, config))

@@ -1,5 +1,6 @@
 //! Errors of a rank whose transport could not be opened.
 
+use super::super::machine::host_name;
 use crate::error::Error;
 use std::sync::Arc;
 use topology::Rank;
@@ -11,10 +12,4 @@ pub(super) fn not_started(rank: u32, error: TransportError) -> Error {
         TransportError::Wiring { .. } | TransportError::DeviceDescription { .. } => error.into(),
         other => Error::Start { rank: Rank(rank), host: host_name(), error: Arc::new(other) },
     }
-}
-
-/// Returns the name of this host, as the kernel knows it.
-pub(super) fn host_name() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
 }

@@ -1,6 +1,6 @@
 //! The hello with which a rank joins, and the information from the hellos of the other ranks.
 
-use super::failure::host_name;
+use super::super::machine::host_name;
 use crate::{Config, error::PeerName};
 use bootstrap::{Hello, Identity, Member, ReconnectListener};
 use rustix::fd::OwnedFd;

@@ -23,7 +23,7 @@ mod verbs;
 
 pub(super) use rejoin::Rejoin;
 
-use super::{Communicator, dumps::catch_signal, record_on_signal};
+use super::{Communicator, dumps::catch_signal, live, record_on_signal, status};
 use crate::{
     Config, Transport,
     error::{Error, Result},
@@ -115,7 +115,7 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
-        let threads = Threads::new(ranks, config)?;
+        let threads = Threads::new(ranks, "", config)?;
         Ok((0..ranks).map(|rank| threads.communicator(rank, config)).collect())
     }
 }
@@ -142,6 +142,8 @@ fn catch_signal_if_wanted(config: &Config) -> Result<()> {
 
 /// Joins the job of an identity.
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+    bootstrap::provide_status(status::describe);
+    let _joining = live::joining(identity.job());
     // Equal on all ranks: in a job that may span hosts every rank has a TCP address of the rendezvous,
     // including a rank 0 that runs it.
     let may_span_hosts = identity.rendezvous().has_remote_address();

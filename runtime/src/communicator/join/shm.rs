@@ -1,7 +1,7 @@
 //! Joining over shared memory: every rank maps the arena of every other one.
 
 use super::{
-    super::{Communicator, Parts},
+    super::{Communicator, Identifier, Parts},
     greeting::{greeting, names, rendezvous_rank},
     layout, links,
     rejoin::Rejoin,
@@ -26,7 +26,7 @@ pub(super) fn join(
     // A word that other ranks try to read; it must not move until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(rank));
     let hello = greeting(identity, config, Some(&object), &probe, reconnect_listener.as_ref());
-    let Joined { mut connection, members, arenas } = Connection::join(rendezvous, &hello, Some(&object))?;
+    let Joined { mut connection, members, arenas, id } = Connection::join(rendezvous, &hello, Some(&object))?;
     let arenas = arenas
         .iter()
         .enumerate()
@@ -50,6 +50,7 @@ pub(super) fn join(
         transport: "shm",
         rejoin: Rejoin::processes(reconnect_listener, &members, identity),
         rendezvous_rank: rendezvous_rank(&members),
+        identifier: Identifier::of_processes(id, identity),
         is_first: !identity.has_parent(),
     };
     drop(probe);

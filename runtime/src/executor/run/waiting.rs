@@ -4,7 +4,7 @@ use crate::{
     error::Error,
     executor::{links::Links, program::Program},
 };
-use std::time::Duration;
+use std::{fmt::Write, time::Duration};
 use topology::Rank;
 use transport::TransportError;
 
@@ -31,8 +31,15 @@ pub(crate) struct Waiting<'a> {
 pub(super) enum At<'a> {
     /// In a run, and at which step of it, if one is known.
     Step(&'a Program, Option<(u32, Rank)>),
-    /// A description from a caller that uses links without a program.
-    Said(&'a str),
+    /// At a message from a caller that uses links without a program.
+    Message {
+        /// The other end; `None` for any.
+        peer: Option<Rank>,
+        sends: bool,
+        details: &'a str,
+    },
+    /// After the last step, for a rank that has not entered the call.
+    Entry(Rank),
 }
 
 impl Waiting<'_> {
@@ -53,7 +60,21 @@ impl Waiting<'_> {
         match self.at {
             At::Step(program, Some((step, peer))) => program.write_step(step, peer, out),
             At::Step(_, None) => {}
-            At::Said(said) => out.push_str(said),
+            At::Message { details, .. } => out.push_str(details),
+            At::Entry(peer) => {
+                let written = write!(out, "for rank {peer} to enter the call");
+                debug_assert!(written.is_ok(), "writing to a string");
+            }
+        }
+    }
+
+    /// Returns the rank that the next step waits for, `None` for any, and whether the step sends to it;
+    /// nothing if that is not known.
+    pub(crate) fn peer(&self) -> Option<(Option<Rank>, bool)> {
+        match self.at {
+            At::Step(program, step) => step.map(|(step, peer)| (Some(peer), program.sends(step))),
+            At::Message { peer, sends, .. } => Some((peer, sends)),
+            At::Entry(peer) => Some((Some(peer), false)),
         }
     }
 }

@@ -3,10 +3,8 @@
 mod rendezvous;
 
 use super::{
-    super::{Communicator, Parts, plans::SharedChoice},
-    catch_signal_if_wanted,
-    failure::host_name,
-    layout,
+    super::{Communicator, Identifier, Parts, machine::host_name, plans::SharedChoice},
+    catch_signal_if_wanted, layout,
 };
 use crate::{
     Config,
@@ -15,7 +13,10 @@ use crate::{
     executor::LinkMaker,
 };
 pub(in crate::communicator) use rendezvous::ThreadRendezvous;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 use topology::{Rank, Reach};
 use transport::{
     driver::local,
@@ -29,11 +30,18 @@ pub(in super::super) struct Threads {
     names: Vec<PeerName>,
     plans: Arc<SharedChoice>,
     rendezvous: Arc<ThreadRendezvous>,
+    /// Number of the communicator in this process.
+    id: u64,
+    made_by: String,
 }
 
+/// Number of communicators of threads that this process has made, and of their ranks.
+static COMMUNICATORS: AtomicU64 = AtomicU64::new(1);
+static RANKS: AtomicU64 = AtomicU64::new(1);
+
 impl Threads {
-    /// Creates the state of `ranks` threads.
-    pub(super) fn new(ranks: u32, config: &Config) -> Result<Threads> {
+    /// Creates the state of `ranks` threads; `made_by` is the call that makes it from another communicator.
+    pub(super) fn new(ranks: u32, made_by: &str, config: &Config) -> Result<Threads> {
         catch_signal_if_wanted(config)?;
         let host = host_name();
         let name = |rank| PeerName { rank: Rank(rank), pid: std::process::id(), host: host.clone() };
@@ -42,12 +50,14 @@ impl Threads {
             names: (0..ranks).map(name).collect(),
             plans: Arc::default(),
             rendezvous: Arc::default(),
+            id: COMMUNICATORS.fetch_add(1, Relaxed),
+            made_by: made_by.to_owned(),
         })
     }
 
     /// Returns the communicator of one thread. To be called once per rank.
     pub(super) fn communicator(&self, rank: u32, config: &Config) -> Communicator {
-        let Threads { arenas, names, plans, rendezvous } = self;
+        let Threads { arenas, names, plans, rendezvous, id, made_by } = self;
         let parts = Parts {
             rank: Rank(rank),
             names: names.clone(),
@@ -61,6 +71,7 @@ impl Threads {
             rejoin: Arc::clone(rendezvous).into(),
             rendezvous_rank: None,
             is_first: true,
+            identifier: Identifier { id: *id, made_by: made_by.clone(), place: RANKS.fetch_add(1, Relaxed) },
         };
         let mut communicator = Communicator::assemble(parts, config);
         communicator.plans.share_choice(plans);

@@ -4,7 +4,10 @@
 //! thread that comes for a job opens a group; the last one creates the shared state; all wait until that
 //! exists, or one of them times out.
 
-use super::{super::labels::labels, Threads};
+use super::{
+    super::{super::live, labels::labels},
+    Threads,
+};
 use crate::{
     Communicator, Config,
     error::{Error, Result},
@@ -49,6 +52,7 @@ impl ThreadRendezvous {
         members: &[Rank],
         config: &Config,
     ) -> Result<Communicator> {
+        let _joining = live::joining(job);
         let new = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
         let group = self.enter(job, new, members.len(), config);
         let threads = group.wait(config, || {
@@ -71,7 +75,7 @@ impl ThreadRendezvous {
         }
         state.here[new as usize] = true;
         if state.outcome.is_none() && state.here.iter().all(|here| *here) {
-            state.outcome = Some(Threads::new(size as u32, config).map(Arc::new));
+            state.outcome = Some(Threads::new(size as u32, job, config).map(Arc::new));
         }
         if state.outcome.is_some() {
             // A thread that comes for the same job again waits for another group.

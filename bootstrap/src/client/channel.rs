@@ -1,0 +1,509 @@
+//! The state of a rank's connection, shared by the thread that makes the rank's calls and the status thread.
+//!
+//! Requests of the server for the rank's status are set aside, for whichever thread answers them.
+
+use super::{Notice, status};
+use crate::{
+    connect::{RendezvousHost, wait_for},
+    error::{Error, Result},
+    frame_stream::{FrameStream, ReadProgress},
+    liveness,
+    snapshot::{ProcessState, Snapshot},
+    wire::{FromRank, FromServer, MAX_EXCHANGE_BYTES, MAX_TO_RANK_BYTES, Word, encode},
+};
+use rustix::fd::AsFd;
+use std::{
+    collections::VecDeque,
+    io::{self, ErrorKind},
+    time::{Duration, Instant},
+};
+use topology::Rank;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 1 << 20;
+
+/// Interval of heartbeats over TCP.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long the last message of a rank may take to be sent.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// A rank's open connection to the rendezvous.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) frames: FrameStream,
+    /// The rank whose process runs the rendezvous, if it serves this job alone.
+    pub(super) rendezvous_host: Option<RendezvousHost>,
+    /// The rank whose process runs the rendezvous of the first job, once it is known.
+    pub(super) serving_rank: Option<u32>,
+    rank: u32,
+    ranks: u32,
+    /// How long the server may take to answer while the job starts.
+    timeout: Duration,
+    /// Whether the connection has ended.
+    ended: bool,
+    /// Whether the connection ended while this rank waited for an answer.
+    pub(super) closed_while_waiting: bool,
+    /// Notices received while this rank waited for an answer.
+    deferred: VecDeque<FromServer>,
+    /// Latest known version of the other ranks' boards.
+    seen: u64,
+    /// Whether a board update has been requested and not answered.
+    update_requested: bool,
+    /// Time of the last heartbeat, and of the last liveness check of the server's host.
+    last_heartbeat: Instant,
+    last_probe: Instant,
+    /// Requests of the server that no thread has answered.
+    requests: Requests,
+    /// Whether this rank waits for a snapshot, and the reply.
+    snapshot_requested: bool,
+    snapshot: Option<SnapshotReply>,
+}
+
+/// Requests of the server: the latest one of each kind.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    /// Number of a request for this process's status.
+    status: Option<u64>,
+    /// Number of a request for states of processes, and their ids.
+    process_states: Option<(u64, Vec<u32>)>,
+}
+
+/// Maximum number of processes whose states this rank reports.
+const MAX_PIDS: usize = 1024;
+
+impl Requests {
+    fn is_empty(&self) -> bool {
+        self.status.is_none() && self.process_states.is_none()
+    }
+
+    /// Returns the answers.
+    pub(super) fn answer(self) -> Vec<FromRank> {
+        let status = self.status.map(|number| FromRank::Status { number, text: status::own() });
+        let states = self.process_states.map(|(number, pids)| {
+            let states = pids.into_iter().take(MAX_PIDS).map(ProcessState::of).collect();
+            FromRank::ProcessStates { number, states }
+        });
+        status.into_iter().chain(states).collect()
+    }
+}
+
+/// Reply to a request for a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotReply {
+    /// The snapshot.
+    Snapshot(Snapshot),
+    /// This rank has asked for it before, and reports.
+    ClaimedBy(u32),
+    /// The connection has ended.
+    ServerGone,
+}
+
+/// Advice where the rendezvous cannot be reached.
+const LAUNCHER: &str = "is the launcher (tbccl run) still running?";
+
+/// Returns the error for a connection that failed while doing `action`.
+pub(super) fn broken(
+    rendezvous_host: Option<&RendezvousHost>,
+    action: &str,
+    e: &dyn std::fmt::Display,
+) -> Error {
+    match rendezvous_host {
+        None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER}")),
+        Some(rendezvous_host) => Error::Absent {
+            ranks: vec![Rank(rendezvous_host.rank)],
+            why: format!(
+                "{action} at {}: {e}; it has ended, or does not make this communicator",
+                rendezvous_host.label()
+            ),
+        },
+    }
+}
+
+/// Returns the error for a refusal, which names missing ranks if `absent` is not empty.
+fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>) -> Error {
+    if absent.is_empty() || rendezvous_host.is_none() {
+        return Error::Rendezvous(why);
+    }
+    Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why }
+}
+
+/// Encodes a contribution to an exchange.
+fn contribution(data: &[u8]) -> Result<Vec<u8>> {
+    let fitting = u32::try_from(data.len()).ok().filter(|len| *len <= MAX_EXCHANGE_BYTES);
+    let bytes = fitting.ok_or_else(|| {
+        let len = data.len();
+        Error::Rendezvous(format!("{len} bytes to exchange exceed the limit of {MAX_EXCHANGE_BYTES}"))
+    })?;
+    let mut message = encode(&FromRank::Exchange { bytes });
+    message.extend_from_slice(data);
+    Ok(message)
+}
+
+pub(super) fn unexpected(other: &FromServer) -> Error {
+    Error::Rendezvous(format!("unexpected answer of the rendezvous: {other:?}"))
+}
+
+impl Channel {
+    /// Creates the connection of `rank`, of `ranks`, over an open stream. `timeout` limits each answer while
+    /// the job starts.
+    pub(super) fn new(frames: FrameStream, rank: u32, ranks: u32, timeout: Duration) -> Channel {
+        let now = Instant::now();
+        Channel {
+            frames,
+            rendezvous_host: None,
+            serving_rank: None,
+            rank,
+            ranks,
+            timeout,
+            ended: false,
+            closed_while_waiting: false,
+            deferred: VecDeque::new(),
+            seen: 0,
+            update_requested: false,
+            last_heartbeat: now,
+            last_probe: now,
+            requests: Requests::default(),
+            snapshot_requested: false,
+            snapshot: None,
+        }
+    }
+
+    /// Returns the next message that concerns calls, once it is complete. Others are set aside.
+    fn next_frame(&mut self) -> io::Result<Option<FromServer>> {
+        while let Some(frame) = self.frames.frame(MAX_TO_RANK_BYTES)? {
+            match frame {
+                FromServer::RequestStatus { number } => self.requests.status = Some(number),
+                FromServer::RequestProcessStates { number, pids } => {
+                    self.requests.process_states = Some((number, pids));
+                }
+                FromServer::Snapshot { claimed_by, snapshot } => {
+                    if std::mem::take(&mut self.snapshot_requested) {
+                        let claimed = SnapshotReply::ClaimedBy(claimed_by.unwrap_or_default());
+                        self.snapshot = Some(snapshot.map_or(claimed, SnapshotReply::Snapshot));
+                    }
+                }
+                other => return Ok(Some(other)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the server's unanswered requests, if there are any.
+    pub(super) fn take_requests(&mut self) -> Option<Requests> {
+        (!self.requests.is_empty()).then(|| std::mem::take(&mut self.requests))
+    }
+
+    /// Whether the server has unanswered requests.
+    pub(super) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Waits at most `within` for a message, reads all that have arrived, and keeps notices for
+    /// [`Channel::notice`].
+    pub(super) fn read_ahead(&mut self, within: Duration) {
+        let mut within = within;
+        // An error counts as the end, which the next notice reports.
+        while self.poll_socket(within).unwrap_or(false) {
+            within = Duration::ZERO;
+        }
+        loop {
+            match self.next_frame() {
+                Ok(Some(frame)) => self.deferred.push_back(frame),
+                Ok(None) => return,
+                Err(_) => return self.ended = true,
+            }
+        }
+    }
+
+    /// Requests a snapshot; see [`FromRank::RequestSnapshot`].
+    pub(super) fn request_snapshot(&mut self, claim: bool) {
+        (self.snapshot_requested, self.snapshot) = (true, None);
+        self.post(&FromRank::RequestSnapshot { claim });
+    }
+
+    /// Returns the reply to the request for a snapshot, if it has arrived.
+    pub(super) fn take_snapshot(&mut self) -> Option<SnapshotReply> {
+        self.snapshot.take().or_else(|| self.ended.then_some(SnapshotReply::ServerGone))
+    }
+
+    /// Returns the error for an answer that does not let this rank in.
+    pub(super) fn join_error(&self, answer: FromServer) -> Error {
+        match answer {
+            FromServer::Refused { why, absent } => refused(why, &absent, self.rendezvous_host.as_ref()),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Waits, while the job starts, until `next` returns a value.
+    pub(super) fn wait<T>(
+        &mut self,
+        action: &str,
+        mut next: impl FnMut(&mut Channel) -> io::Result<Option<T>>,
+    ) -> Result<T> {
+        let deadline = Instant::now().checked_add(self.timeout);
+        loop {
+            if let Some(found) = next(self).map_err(|e| self.broken(action, &e))? {
+                return Ok(found);
+            }
+            // No other thread answers while this one waits.
+            if let Some(requests) = self.take_requests() {
+                requests.answer().iter().for_each(|answer| self.post(answer));
+            }
+            let left = deadline.map_or(Duration::from_secs(3600), |at| at - Instant::now().min(at));
+            if left.is_zero() {
+                return Err(self.broken(action, &ErrorKind::TimedOut.into()));
+            }
+            if let Err(e) = self.poll_socket(left.min(liveness::PROBE_INTERVAL)) {
+                self.closed_while_waiting = true;
+                return Err(self.broken(action, &e));
+            }
+            self.check_liveness();
+        }
+    }
+
+    /// Returns the error for a rank that died before all ranks had started.
+    fn died_during_start(&self, rank: u32, how: &str) -> Error {
+        let rendezvous_host = self.rendezvous_host.as_ref();
+        let who = rendezvous_host
+            .map_or_else(|| format!("rank {rank}"), |rendezvous_host| rendezvous_host.label_of(rank));
+        refused(format!("{who} {how} while the job was starting"), &[rank], rendezvous_host)
+    }
+
+    pub(super) fn broken(&self, action: &str, e: &io::Error) -> Error {
+        match (&self.rendezvous_host, self.serving_rank) {
+            (None, Some(rank)) => Error::Rendezvous(format!(
+                "{action}: {e}; rank {rank}, whose process has the rendezvous, has ended"
+            )),
+            (host, _) => broken(host.as_ref(), action, e),
+        }
+    }
+
+    /// Waits for the next message, while the job starts.
+    pub(super) fn answer(&mut self, action: &str) -> Result<FromServer> {
+        // The status thread may have read it.
+        let ends_start =
+            |frame: &FromServer| matches!(frame, FromServer::Refused { .. } | FromServer::Died { .. });
+        if let Some(frame) = self.deferred.iter().position(ends_start).and_then(|at| self.deferred.remove(at))
+        {
+            return Ok(frame);
+        }
+        self.wait(action, Channel::next_frame)
+    }
+
+    /// Writes queued bytes, waits at most `within` for the socket, and reads once. Returns whether more bytes
+    /// may be available.
+    fn poll_socket(&mut self, within: Duration) -> io::Result<bool> {
+        if self.ended {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        // A server that no longer reads may have sent the reason, so reading goes on.
+        let is_flushed = self.frames.flush().unwrap_or(true);
+        wait_for(self.frames.as_fd(), is_flushed, within)?;
+        match self.frames.fill(READ_BYTES) {
+            Ok(progress) => {
+                self.ended |= progress == ReadProgress::Closed;
+                Ok(progress == ReadProgress::More)
+            }
+            Err(e) => {
+                self.ended = true;
+                Err(e)
+            }
+        }
+    }
+
+    /// Reports whether this rank can read the other ranks' memory, and waits until all ranks have reported.
+    ///
+    /// `obstacle` is the reason why this rank cannot. Returns the first obstacle of any rank.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] or [`Error::Absent`] if a rank gave up, died or was late.
+    pub(super) fn start(&mut self, obstacle: Option<String>) -> Result<Option<String>> {
+        self.frames.send(encode(&FromRank::Probed { obstacle }));
+        self.wait_for_start()
+    }
+
+    /// See [`Connection::start_and_exchange`](super::Connection::start_and_exchange).
+    pub(super) fn start_and_exchange(
+        &mut self,
+        obstacle: Option<String>,
+        data: &[u8],
+    ) -> Result<Vec<Vec<u8>>> {
+        let contribution = contribution(data)?;
+        self.frames.send(encode(&FromRank::Probed { obstacle }));
+        self.frames.send(contribution);
+        self.wait_for_start()?;
+        self.wait_for_exchange()
+    }
+
+    fn wait_for_start(&mut self) -> Result<Option<String>> {
+        loop {
+            match self.answer("starting together")? {
+                FromServer::Go { obstacle } => return Ok(obstacle),
+                refused @ FromServer::Refused { .. } => return Err(self.join_error(refused)),
+                // The other ranks had all reported, so the job had started before this rank received `Go`.
+                FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
+                deferred @ (FromServer::Failed { .. } | FromServer::BoardUpdate { .. }) => {
+                    self.deferred.push_back(deferred);
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Sends `data` to all ranks and returns the data of all ranks, in rank order.
+    ///
+    /// All ranks must call this the same number of times.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if `data` is larger than 1 MiB; otherwise as [`Connection::start`].
+    pub(super) fn exchange(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.frames.send(contribution(data)?);
+        self.wait_for_exchange()
+    }
+
+    /// See [`Connection::exchange_in_call`](super::Connection::exchange_in_call).
+    pub(super) fn exchange_in_call(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.frames.send(contribution(data)?);
+        self.wait_for_exchange_or(|_, why, absent| match absent {
+            [] => Error::Rendezvous(why),
+            _ => Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why },
+        })
+    }
+
+    fn wait_for_exchange(&mut self) -> Result<Vec<Vec<u8>>> {
+        self.wait_for_exchange_or(|this, why, absent| refused(why, absent, this.rendezvous_host.as_ref()))
+    }
+
+    /// Waits for the end of an exchange. `refused` makes the error of a refusal, of the reason and the ranks
+    /// that are missing.
+    fn wait_for_exchange_or(
+        &mut self,
+        refused: impl FnOnce(&Channel, String, &[u32]) -> Error,
+    ) -> Result<Vec<Vec<u8>>> {
+        loop {
+            match self.answer("exchanging the ranks' addresses")? {
+                FromServer::Exchanged { bytes } => return self.parts(&bytes),
+                FromServer::Refused { why, absent } => return Err(refused(self, why, &absent)),
+                FromServer::Died { rank, how } => return Err(self.died_during_start(rank, &how)),
+                other => self.deferred.push_back(other),
+            }
+        }
+    }
+
+    fn parts(&mut self, lengths: &[u32]) -> Result<Vec<Vec<u8>>> {
+        if lengths.len() != self.ranks as usize || lengths.iter().any(|len| *len > MAX_EXCHANGE_BYTES) {
+            return Err(Error::Rendezvous(format!(
+                "unexpected answer of the rendezvous: {} parts of up to {} bytes",
+                lengths.len(),
+                lengths.iter().max().unwrap_or(&0)
+            )));
+        }
+        let mut part = |len: &u32| {
+            self.wait("exchanging the ranks' addresses", |channel| Ok(channel.frames.bytes(*len as usize)))
+        };
+        lengths.iter().map(&mut part).collect()
+    }
+
+    /// Sends changed words of this rank's board and requests those of the other boards.
+    ///
+    /// Does not wait. Sends nothing if `words` is empty and a request is already pending.
+    pub(super) fn sync_board(&mut self, words: Vec<Word>) {
+        if words.is_empty() && self.update_requested {
+            return;
+        }
+        self.update_requested = true;
+        self.post(&FromRank::SyncBoard { seen: self.seen, words });
+    }
+
+    /// Queues a message and writes as much as the socket takes.
+    pub(super) fn post(&mut self, message: &FromRank) {
+        self.frames.send(encode(message));
+        // If the server is gone, the next read reports it.
+        let _ = self.frames.flush();
+    }
+
+    /// Sends a heartbeat over TCP and checks that the server's host answers.
+    ///
+    /// Both happen at most once per interval; no heartbeat is queued behind unsent bytes.
+    fn check_liveness(&mut self) {
+        if !self.frames.socket().is_tcp() {
+            return;
+        }
+        let now = Instant::now();
+        if now - self.last_probe >= liveness::PROBE_INTERVAL {
+            self.last_probe = now;
+            self.ended |= self.frames.socket().is_peer_silent();
+        }
+        if now - self.last_heartbeat >= HEARTBEAT_INTERVAL && self.frames.is_flushed() {
+            self.last_heartbeat = now;
+            self.post(&FromRank::Heartbeat);
+        }
+    }
+
+    /// Returns the next notice, if one arrives within the given time. Skips other messages.
+    pub(super) fn notice(&mut self, within: Duration) -> Option<Notice> {
+        self.check_liveness();
+        let until = Instant::now() + within;
+        let mut has_looked = false;
+        loop {
+            let frame = match self.deferred.pop_front() {
+                Some(frame) => Ok(Some(frame)),
+                None => self.next_frame(),
+            };
+            match frame {
+                Ok(Some(frame)) => match self.read_notice(frame) {
+                    None => continue,
+                    notice => return notice,
+                },
+                Ok(None) if self.ended => return Some(Notice::ServerGone),
+                Ok(None) => {}
+                Err(_) => return Some(Notice::ServerGone),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if has_looked && left.is_zero() {
+                return None;
+            }
+            has_looked = true;
+            // A connection that breaks counts as ended; messages received before remain readable.
+            let _ = self.poll_socket(left);
+        }
+    }
+
+    fn read_notice(&mut self, frame: FromServer) -> Option<Notice> {
+        match frame {
+            FromServer::Died { rank, how } => Some(Notice::Died { rank, how }),
+            FromServer::Failed { words } => Some(Notice::Failed(words)),
+            FromServer::BoardUpdate { version, mut boards } => {
+                (self.seen, self.update_requested) = (version, false);
+                boards.retain(|(rank, _)| *rank != self.rank && *rank < self.ranks);
+                Some(Notice::BoardUpdate(boards))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends a message and waits until it has arrived. Closing a TCP socket with unread input would discard
+    /// bytes that were already sent.
+    pub(super) fn send_final(&mut self, message: &FromRank) {
+        self.post(message);
+        let until = Instant::now() + FLUSH_TIMEOUT;
+        let is_tcp = self.frames.socket().is_tcp();
+        let mut has_finished = false;
+        while !self.ended && Instant::now() < until {
+            if self.frames.is_flushed() {
+                if !is_tcp {
+                    return;
+                }
+                if !has_finished {
+                    self.frames.socket().finish();
+                    has_finished = true;
+                }
+            }
+            if self.poll_socket(until.saturating_duration_since(Instant::now())).is_err() {
+                return;
+            }
+            self.frames.discard_input();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The report of a hang: what all ranks do, when a time limit has passed.
+//!
+//! One rank of the communicator reports: the first one whose limit passes claims the report, on the board
+//! that all ranks share, or else at the rendezvous. It asks the rendezvous of its communicator for the
+//! statuses of all ranks, and those of the process's other communicators where they have further ranks. The
+//! others wait for its error.
+
+use super::{control::Control, dumps::open_own, live, status};
+use crate::why::Report;
+use bootstrap::{Snapshot, SnapshotReply, SnapshotRequester};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Time for the answers of all ranks. The rendezvous waits up to 1.3 s for ranks that are silent. An error
+/// comes within two seconds after the time limit; this leaves half a second for a busy machine.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Time for which a rank waits for the error of the one that reports.
+pub(super) const REPORT_TIMEOUT: Duration = Duration::from_millis(1800);
+
+/// Result of a request for a report.
+#[derive(Debug)]
+pub(super) enum Reported {
+    /// Activities of all ranks, and the knot.
+    Report(Box<Report>),
+    /// Another rank reports.
+    Elsewhere,
+}
+
+/// Makes the report of the ranks of a communicator. With `claims`, the rendezvous decides whether this rank
+/// is the one that reports.
+pub(super) fn collect(control: &Control, claims: bool) -> Reported {
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let mut snapshots = Vec::new();
+    let mut covered: BTreeSet<(u32, String)> = BTreeSet::new();
+    if let Some(requester) = control.requester() {
+        requester.request(claims);
+        match requester.wait(deadline) {
+            Some(SnapshotReply::ClaimedBy(_)) => return Reported::Elsewhere,
+            Some(SnapshotReply::Snapshot(snapshot)) => snapshots.push(snapshot),
+            Some(SnapshotReply::ServerGone) | None => {}
+        }
+        covered.extend(control.names().iter().map(|name| (name.pid, name.host.clone())));
+    }
+    let others = with_further_ranks(&mut covered);
+    others.iter().for_each(|requester| requester.request(false));
+    snapshots.extend(others.iter().filter_map(|requester| snapshot_of(requester, deadline)));
+    Reported::Report(Box::new(Report::new(&snapshots, &[status::of_process()], 0.0)))
+}
+
+fn snapshot_of(requester: &SnapshotRequester, deadline: Instant) -> Option<Snapshot> {
+    match requester.wait(deadline)? {
+        SnapshotReply::Snapshot(snapshot) => Some(snapshot),
+        SnapshotReply::ClaimedBy(_) | SnapshotReply::ServerGone => None,
+    }
+}
+
+/// Returns the requesters of other communicators of this process that have ranks which are not covered yet,
+/// the largest first.
+fn with_further_ranks(covered: &mut BTreeSet<(u32, String)>) -> Vec<SnapshotRequester> {
+    let mut live: Vec<Arc<Control>> = live::all().into_iter().filter(|control| control.is_here()).collect();
+    live.sort_by_key(|control| std::cmp::Reverse(control.names().len()));
+    let mut found = Vec::new();
+    for control in live {
+        let Some(requester) = control.requester() else { continue };
+        let before = covered.len();
+        covered.extend(control.names().iter().map(|name| (name.pid, name.host.clone())));
+        if covered.len() > before {
+            found.push(requester.clone());
+        }
+    }
+    found
+}
+
+/// Writes a report to a file of this user, or to stderr.
+pub(super) fn write(report: &Report, file: Option<&Path>) {
+    let text = format!("tbccl: {report}");
+    let Some(file) = file else {
+        // A failure to write to stderr cannot be reported.
+        return drop(io::stderr().write_all(text.as_bytes()));
+    };
+    if let Err(error) = open_own(file).and_then(|mut file| file.write_all(text.as_bytes())) {
+        eprintln!("tbccl: warning: can't write the report of a hang to {}: {error}", file.display());
+    }
+}
