@@ -329,23 +329,26 @@ impl Engine {
         }
     }
 
-    /// Peers that can't be reached any more, also those to which all devices have failed.
-    pub(super) fn broken_peers(&self) -> Vec<u32> {
-        let has_failed = |rail: &Rail| self.ports[rail.port()].failure.is_some();
-        let is_broken = |peer: &Peer| !peer.is_open() || peer.rails().iter().all(has_failed);
-        let of_rank = |rank: &u32| self.peers[*rank as usize].as_ref().is_some_and(is_broken);
+    /// Peers that can't be reached any more: those that have left, those whose connections have failed, and those
+    /// to which all devices have failed.
+    pub(super) fn unreachable_peers(&self) -> Vec<u32> {
+        let is_unreachable = |peer: &Peer| !peer.is_open() || self.has_failed(peer);
+        let of_rank = |rank: &u32| self.peers[*rank as usize].as_ref().is_some_and(is_unreachable);
         (0..self.peers.len() as u32).filter(of_rank).collect()
     }
 
+    /// Whether all connections to a peer have failed for good.
+    fn has_failed(&self, peer: &Peer) -> bool {
+        peer.is_broken() || peer.rails().iter().all(|rail| self.ports[rail.port()].failure.is_some())
+    }
+
     /// Whether a communicator uses the engine: one of its streams has not ended here, and none of its streams
-    /// leads to a rank that can't be reached.
+    /// leads to a peer whose connections have failed. A peer that has left may not be needed any more.
     pub(super) fn is_in_use(&self) -> bool {
-        let broken = self.broken_peers();
-        let is_broken = |rank: usize| broken.contains(&(rank as u32));
         let (mut failed, mut open) = (HashSet::new(), HashSet::new());
-        for (rank, peer) in self.peers.iter().enumerate() {
-            let communicators = peer.iter().flat_map(Peer::open_streams).map(communicator_of);
-            if is_broken(rank) { failed.extend(communicators) } else { open.extend(communicators) }
+        for peer in self.peers.iter().flatten() {
+            let communicators = peer.open_streams().map(communicator_of);
+            if self.has_failed(peer) { failed.extend(communicators) } else { open.extend(communicators) }
         }
         !open.is_subset(&failed)
     }

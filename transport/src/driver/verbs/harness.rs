@@ -19,7 +19,7 @@ use super::{
     wire::{FRAME_BYTES, Grant, Header, Kind, Mark, NO_STREAM, Ready, message_checksum},
 };
 use crate::{
-    Protocol, RecvState, SendState, Sink, SizeClass,
+    Protocol, RecvState, SendState, Sink, SizeClass, TransportError,
     memory::{Mapping, Registered, Slab, Span, SpanMut},
     verbs::{
         Completion, DeviceCapabilities, Gid, LocalAddress, Mtu, QpType, QueuePairSpec, RemoteAddress,
@@ -476,7 +476,40 @@ pub fn feed(script: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::feed;
+    use super::*;
+
+    fn goodbye(rig: &mut Rig) {
+        let rail = &rig.engine.peer(1).expect("a peer").0.rails()[0];
+        let (life, their_life) = (rail.handshake.their_life(), rail.handshake.life());
+        let mut message =
+            bytemuck::bytes_of(&Header { life, their_life, ..Header::new(Kind::Goodbye) }).to_vec();
+        let crc = message_checksum(&message);
+        message[..4].copy_from_slice(&crc.to_le_bytes());
+        rig.complete((0, 0), &message, None, WcStatus::SUCCESS);
+    }
+
+    /// Ranks of a communicator may go on after one of them has closed it. They can't after one has failed.
+    #[test]
+    fn an_engine_is_in_use_until_its_streams_end_or_lead_to_a_peer_that_failed() {
+        let end_all = |rig: &mut Rig| {
+            for stream in 0..2 {
+                rig.engine.drive(1, |peer, env| peer.end_stream(env, stream));
+            }
+        };
+        let lose = |rig: &mut Rig| rig.engine.ports[0].failure = Some("a test".to_owned());
+        let give_up = |rig: &mut Rig| {
+            rig.engine.give_up(1, &TransportError::Lost { peer: 1, what: "a test".to_owned() });
+        };
+        let cases: [(&dyn Fn(&mut Rig), bool, bool); 4] =
+            [(&goodbye, true, true), (&end_all, false, false), (&lose, false, true), (&give_up, false, true)];
+        for (act, is_in_use, is_unreachable) in cases {
+            let mut rig = Rig::new(0);
+            assert!(rig.engine.is_in_use() && rig.engine.unreachable_peers().is_empty());
+            act(&mut rig);
+            assert_eq!(rig.engine.is_in_use(), is_in_use);
+            assert_eq!(rig.engine.unreachable_peers(), if is_unreachable { vec![1] } else { Vec::new() });
+        }
+    }
 
     #[test]
     fn inputs_that_fuzzing_has_found_are_replayed() {

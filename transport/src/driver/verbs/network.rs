@@ -251,7 +251,7 @@ impl Network {
         let mut engine = self.engine.lock();
         // A device may have failed since the last call.
         engine.progress();
-        let unreachable = engine.broken_peers();
+        let unreachable = engine.unreachable_peers();
         (serial < SERIALS).then_some(Offer { name: self.name, member: self.rank, serial, unreachable })
     }
 
