@@ -10,13 +10,13 @@ use super::{
     Notify, VerbsConfig,
     env::Env,
     memory::Memory,
-    network::communicator_of,
     peer::Peer,
     port::Port,
     queue::Id,
     rail::Rail,
     registration_cache::{Budget, RegistrationCache},
     rules::Rules,
+    wire::communicator_of,
 };
 use crate::{
     PollCounters, TransportError,

@@ -56,11 +56,6 @@ pub(super) fn stream_number(member: u32, serial: u32, lane: usize) -> u32 {
     (member * SERIALS + serial) * LANES as u32 + lane as u32
 }
 
-/// Returns a number that the streams of one communicator have in common, from that of one of them.
-pub(super) fn communicator_of(stream: u32) -> u32 {
-    stream / LANES as u32
-}
-
 const _: () = assert!(1 << 10 <= u32::MAX / SERIALS / LANES as u32, "every rank has its own numbers");
 
 /// Networks of a process, for its later communicators.

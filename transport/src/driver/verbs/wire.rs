@@ -13,6 +13,12 @@ compile_error!("the verbs driver's messages are little-endian");
 
 /// Lanes of a communicator between two ranks. Each is a stream.
 pub(super) const LANES: usize = 2;
+
+/// Returns a number that the streams of one communicator have in common, from that of one of them.
+pub(super) fn communicator_of(stream: u32) -> u32 {
+    stream / LANES as u32
+}
+
 /// In [`Header::stream`]: the message belongs to no stream, and carries the counters of none.
 pub(super) const NO_STREAM: u32 = u32::MAX;
 /// Version of everything in this file; equal at both ends.
