@@ -162,8 +162,8 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Time that ranks wait for a cable. A rank that comes late to a call finds a silent cable after a second, and
-    /// the others wait for it.
+    /// Time that ranks wait for a cable. A rank that comes late to a call finds a silent cable after a
+    /// second, and the others wait for it.
     pub(super) const CABLE_WAIT: Duration = Duration::from_millis(2500);
 
     /// Plans a round.

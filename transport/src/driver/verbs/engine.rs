@@ -329,8 +329,8 @@ impl Engine {
         }
     }
 
-    /// Peers that can't be reached any more: those that have left, those whose connections have failed, and those
-    /// to which all devices have failed.
+    /// Peers that can't be reached any more: those that have left, those whose connections have failed, and
+    /// those to which all devices have failed.
     pub(super) fn unreachable_peers(&self) -> Vec<u32> {
         let is_unreachable = |peer: &Peer| !peer.is_open() || self.has_failed(peer);
         let of_rank = |rank: &u32| self.peers[*rank as usize].as_ref().is_some_and(is_unreachable);
