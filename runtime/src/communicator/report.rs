@@ -32,15 +32,18 @@ pub(super) enum Reported {
     Elsewhere,
 }
 
+/// Time after which a rank that collects looks whether its call has ended otherwise.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Makes the report of the ranks of a communicator. With `claims`, the rendezvous decides whether this rank
-/// is the one that reports.
-pub(super) fn collect(control: &Control, claims: bool) -> Reported {
+/// is the one that reports. Once `is_over`, nothing more is collected: the call has another error.
+pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut() -> bool) -> Reported {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let mut snapshots = Vec::new();
     let mut covered: BTreeSet<(u32, String)> = BTreeSet::new();
     if let Some(requester) = control.requester() {
         requester.request(claims);
-        match requester.wait(deadline) {
+        match wait_for_reply(requester, deadline, &mut is_over) {
             Some(SnapshotReply::ClaimedBy(_)) => return Reported::Elsewhere,
             Some(SnapshotReply::Snapshot(snapshot)) => snapshots.push(snapshot),
             Some(SnapshotReply::ServerGone) | None => {}
@@ -49,12 +52,33 @@ pub(super) fn collect(control: &Control, claims: bool) -> Reported {
     }
     let others = with_further_ranks(&mut covered);
     others.iter().for_each(|requester| requester.request(false));
-    snapshots.extend(others.iter().filter_map(|requester| snapshot_of(requester, deadline)));
+    snapshots.extend(others.iter().filter_map(|requester| snapshot_of(requester, deadline, &mut is_over)));
+    if is_over() {
+        return Reported::Elsewhere;
+    }
     Reported::Report(Box::new(Report::new(&snapshots, &[status::of_process()], 0.0)))
 }
 
-fn snapshot_of(requester: &SnapshotRequester, deadline: Instant) -> Option<Snapshot> {
-    match requester.wait(deadline)? {
+/// Waits for a reply until the deadline, or until the call is over.
+fn wait_for_reply(
+    requester: &SnapshotRequester,
+    deadline: Instant,
+    is_over: &mut impl FnMut() -> bool,
+) -> Option<SnapshotReply> {
+    loop {
+        let reply = requester.wait(deadline.min(Instant::now() + LOOK_INTERVAL));
+        if reply.is_some() || is_over() || Instant::now() >= deadline {
+            return reply;
+        }
+    }
+}
+
+fn snapshot_of(
+    requester: &SnapshotRequester,
+    deadline: Instant,
+    is_over: &mut impl FnMut() -> bool,
+) -> Option<Snapshot> {
+    match wait_for_reply(requester, deadline, is_over)? {
         SnapshotReply::Snapshot(snapshot) => Some(snapshot),
         SnapshotReply::ClaimedBy(_) | SnapshotReply::ServerGone => None,
     }

@@ -140,13 +140,18 @@ impl Peers {
         self.agreement.raise(failure)
     }
 
-    /// Makes and writes the report of a hang, unless another rank does.
+    /// Makes and writes the report of a hang, unless another rank does or the call ends meanwhile: by the
+    /// failure of another rank, or by an abort.
     fn report_hang(&mut self) -> Reported {
         let is_mapped = self.agreement.is_mapped();
         if is_mapped && !self.agreement.claim_report() {
             return Reported::Elsewhere;
         }
-        let reported = report::collect(&self.control, !is_mapped);
+        let control = Arc::clone(&self.control);
+        let reported = report::collect(&control, !is_mapped, || {
+            self.read_notices(Duration::ZERO);
+            self.agreement.has_failure() || control.is_aborted() || control.is_interrupted()
+        });
         if let Reported::Report(report) = &reported {
             report::write(report, self.control.hang_report());
         }

@@ -300,7 +300,7 @@ pub(crate) fn the_queue_pairs_of_failed_communicators_serve_the_next_ones(device
         let config = |rank: usize| VerbsConfig { piece_bytes: number << 12, ..configs[rank].clone() };
         let mut next = Communicator::new(device, &[0, 1].map(config));
         assert!(failed.iter().all(|other| !next.uses_network_of(other)));
-        exchange(&mut next, number as u64);
+        exchange(&mut next, number);
         next.links.iter_mut().flatten().for_each(|link| link.abort());
         failed.push(next);
     }

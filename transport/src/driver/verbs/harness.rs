@@ -500,9 +500,9 @@ mod tests {
         let give_up = |rig: &mut Rig| {
             rig.engine.give_up(1, &TransportError::Lost { peer: 1, what: "a test".to_owned() });
         };
-        let cases: [(&dyn Fn(&mut Rig), bool, bool); 4] =
-            [(&goodbye, true, true), (&end_all, false, false), (&lose, false, true), (&give_up, false, true)];
-        for (act, is_in_use, is_unreachable) in cases {
+        let acts: [&dyn Fn(&mut Rig); 4] = [&goodbye, &end_all, &lose, &give_up];
+        let expected = [(true, true), (false, false), (false, true), (false, true)];
+        for (act, (is_in_use, is_unreachable)) in acts.into_iter().zip(expected) {
             let mut rig = Rig::new(0);
             assert!(rig.engine.is_in_use() && rig.engine.unreachable_peers().is_empty());
             act(&mut rig);
