@@ -1,5 +1,6 @@
 //! The roles of ranks in these tests.
 
+use rustix::process::{Signal, getpid, kill_process};
 use std::{fmt::Debug, io::Write, path::Path, time::Instant};
 use support::milliseconds;
 use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
@@ -281,12 +282,20 @@ fn survive(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Runs operations until rank 0 finds the file.
+/// Runs operations until rank 0 finds the file. Rank 1 stops itself between two rounds if it finds the file
+/// `stop_rank_1` beside it: a process that is stopped by another one may hold a lock of the software device.
 fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
+    let stop_rank_1 = file.with_file_name("stop_rank_1");
     let mut data = comm.alloc::<i32>(200_000)?;
     let mut rounds = 0u64;
     loop {
+        if me == 1 && stop_rank_1.exists() {
+            kill_process(getpid(), Signal::STOP).expect("this process");
+            // Another thread may take the signal, a moment later. The launcher continues the process to end it.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            std::process::exit(1);
+        }
         for (at, place) in data.iter_mut().enumerate() {
             *place = (at % 1000) as i32 + me as i32;
         }

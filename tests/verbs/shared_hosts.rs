@@ -2,6 +2,7 @@
 
 use crate::faults::BusyJob;
 use rustix::process::{Pid, Signal, kill_process};
+use std::{thread::sleep, time::Duration};
 use support::{FabricJob, Finished, KINDS, Shape, Wiring, milliseconds};
 
 const PER_NODE: u32 = 2;
@@ -99,10 +100,15 @@ fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
 fn a_stopped_rank_is_a_timeout_on_its_own_node_and_on_others() {
     for (profile, service) in EACH {
         let busy = start_busy_job(&mesh(profile, 2), service, &[("TBCCL_TIMEOUT", "1")]);
-        let pid = busy.pids[1].parse().ok().and_then(Pid::from_raw).expect("a process");
-        let since = milliseconds();
-        kill_process(pid, Signal::STOP).expect("it runs");
-        for text in busy.expect_errors(since, Some(1)) {
+        std::fs::write(busy.job.home.path().join("stop_rank_1"), "").expect("our folder");
+        let stat = format!("/proc/{}/stat", busy.pids[1]);
+        let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
+        let stops = (0..1000).any(|_| {
+            sleep(Duration::from_millis(10));
+            is_stopped()
+        });
+        assert!(stops, "{profile} {service}: rank 1 stops itself");
+        for text in busy.expect_errors(milliseconds(), Some(1)) {
             assert!(text.contains("no progress within the time limit"), "{profile} {service}: {text}");
         }
     }
