@@ -292,7 +292,7 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     loop {
         if me == 1 && stop_rank_1.exists() {
             kill_process(getpid(), Signal::STOP).expect("this process");
-            // Another thread may take the signal, a moment later. The launcher continues the process to end it.
+            // Another thread may take the signal, a moment later. The launcher continues it to end it.
             std::thread::sleep(std::time::Duration::from_millis(200));
             std::process::exit(1);
         }
