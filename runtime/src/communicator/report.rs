@@ -23,6 +23,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Time for which a rank waits for the error of the one that reports.
 pub(super) const REPORT_TIMEOUT: Duration = Duration::from_millis(1800);
 
+/// Time after which a rank that collects looks whether its call has ended otherwise.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// Result of a request for a report.
 #[derive(Debug)]
 pub(super) enum Reported {
@@ -31,9 +34,6 @@ pub(super) enum Reported {
     /// Another rank reports.
     Elsewhere,
 }
-
-/// Time after which a rank that collects looks whether its call has ended otherwise.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Makes the report of the ranks of a communicator. With `claims`, the rendezvous decides whether this rank
 /// is the one that reports. Once `is_over`, nothing more is collected: the call has another error.
