@@ -13,6 +13,7 @@ pub struct Capabilities {
     pub direct: bool,
     /// Whether any memory of the peer can be read by a system call of the receiver.
     pub pull: bool,
-    /// Whether the link uses announcements; see [`crate::Link::announce`].
-    pub announced: bool,
+    /// Bytes from which announcements of messages are of use to the link; none are if `None`. See
+    /// [`crate::Link::announce`].
+    pub announced_bytes: Option<usize>,
 }

@@ -35,8 +35,8 @@ use waiting::At;
 pub(crate) struct Executor {
     /// Links by peer and lane.
     links: Links,
-    /// Whether any link takes announcements.
-    announces: bool,
+    /// Bytes from which announcements of messages are of use to any link.
+    announced_bytes: Option<usize>,
     /// The slab of registered memory.
     slab: Slab,
     wait: WaitPolicy,
@@ -54,10 +54,11 @@ impl Executor {
         wait: WaitPolicy,
         protocols: Protocols,
     ) -> Executor {
-        let announces = links.iter().flatten().any(|link| link.capabilities().announced);
+        let from = links.iter().flatten().filter_map(|link| link.capabilities().announced_bytes);
+        let announced_bytes = from.min();
         let links = Links::new(links);
         let (workspace, wanted) = (Workspace::default(), Arc::default());
-        Executor { links, announces, slab, wait, sleeper: None, protocols, workspace, wanted }
+        Executor { links, announced_bytes, slab, wait, sleeper: None, protocols, workspace, wanted }
     }
 
     /// Returns the executor with a word that is not 0 while the watch has requests.
@@ -137,7 +138,12 @@ impl Executor {
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
-        let ran = match (self.announces, bindings) {
+        // No message has more bytes than the buffers that it may be a part of.
+        let is_announced = |binding: &Binding<'_>| {
+            let bytes = binding.input.len().max(binding.output.len()).max(binding.scratch.len());
+            self.announced_bytes.is_some_and(|from| bytes >= from)
+        };
+        let ran = match (bindings.iter().any(is_announced), bindings) {
             (false, [_]) => self.run_to_completion::<false, false>(program, bindings, watch),
             (true, [_]) => self.run_to_completion::<true, false>(program, bindings, watch),
             (false, _) => self.run_to_completion::<false, true>(program, bindings, watch),

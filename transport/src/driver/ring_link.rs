@@ -64,7 +64,7 @@ impl RingLink {
                 piece_bytes: layout.piece_bytes,
                 direct: true,
                 pull: puller.is_some(),
-                announced: false,
+                announced_bytes: None,
             },
             counters: Counters::default(),
             sender,

@@ -105,7 +105,11 @@ impl Endpoint for StrictEndpoint {
         let word = |sender: u32| sender as usize * usize::from(self.ours.layout().lanes) + usize::from(lane);
         let inner = RingLink::new("rehearsal", (self.rank, &self.ours), (peer, theirs), lane, None);
         Box::new(StrictLink {
-            capabilities: Capabilities { direct: false, announced: true, ..inner.capabilities().clone() },
+            capabilities: Capabilities {
+                direct: false,
+                announced_bytes: Some(0),
+                ..inner.capabilities().clone()
+            },
             inner,
             announced: VecDeque::with_capacity(MAX_ANNOUNCED),
             sent: 0,

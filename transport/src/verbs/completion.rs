@@ -70,6 +70,44 @@ impl VerbsError {
     }
 }
 
+/// Completions of one poll, as the device has written them.
+#[derive(Debug)]
+pub struct CompletionBatch {
+    found: [MaybeUninit<Wc>; POLL_BATCH],
+    /// Number of completions, of which each is initialized.
+    count: usize,
+}
+
+impl Default for CompletionBatch {
+    #[inline]
+    fn default() -> CompletionBatch {
+        CompletionBatch { found: [const { MaybeUninit::uninit() }; POLL_BATCH], count: 0 }
+    }
+}
+
+impl CompletionBatch {
+    /// Returns the number of completions.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are no completions.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Returns the completions in order.
+    #[inline]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Completion> {
+        // SAFETY: a poll has written the first `count`.
+        self.found[..self.count].iter().map(|found| Completion::from(unsafe { found.assume_init_ref() }))
+    }
+}
+
 /// A completion queue. Clones share it.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Inner>);
@@ -162,7 +200,21 @@ impl CompletionQueue {
         max: usize,
         out: &'a mut [Completion; POLL_BATCH],
     ) -> Result<&'a [Completion], VerbsError> {
-        let mut found = [const { MaybeUninit::<Wc>::uninit() }; POLL_BATCH];
+        let mut batch = CompletionBatch::default();
+        self.poll_batch(max, &mut batch)?;
+        for (to, from) in out.iter_mut().zip(batch.iter()) {
+            *to = from;
+        }
+        Ok(&out[..batch.len()])
+    }
+
+    /// Removes up to `max` completions from the queue into a batch, whose former completions are lost.
+    ///
+    /// # Errors
+    /// [`VerbsError::Refused`] when the queue has failed; the batch is empty then.
+    #[inline]
+    pub fn poll_batch(&self, max: usize, batch: &mut CompletionBatch) -> Result<(), VerbsError> {
+        batch.count = 0;
         let max = max.min(POLL_BATCH);
         let raw = self.0.raw.as_ptr();
         // SAFETY: the queue is alive and with it its device; `Context::open` checked that the device's table
@@ -170,15 +222,12 @@ impl CompletionQueue {
         let poll = unsafe { (*(*raw).context).ops.poll_cq };
         let Some(poll) = poll else { return Err(self.refused(Action::Poll, Errno::ENOSYS)) };
         // SAFETY: the queue is alive, and there is room for `max` completions.
-        let count = unsafe { poll(raw, max as c_int, found.as_mut_ptr().cast()) };
+        let count = unsafe { poll(raw, max as c_int, batch.found.as_mut_ptr().cast()) };
         let Ok(count) = usize::try_from(count) else {
             return Err(self.refused(Action::Poll, Errno::of_result(count)));
         };
-        for (to, from) in out.iter_mut().zip(&found[..count.min(max)]) {
-            // SAFETY: the library has written the first `count`.
-            *to = Completion::from(unsafe { from.assume_init_ref() });
-        }
-        Ok(&out[..count.min(max)])
+        batch.count = count.min(max);
+        Ok(())
     }
 
     /// Requests an event for the next completion.

@@ -40,7 +40,7 @@ mod status;
 
 pub use address::find_gid;
 pub use capabilities::DeviceCapabilities;
-pub use completion::{Channel, Completion, CompletionQueue, POLL_BATCH};
+pub use completion::{Channel, Completion, CompletionBatch, CompletionQueue, POLL_BATCH};
 pub use context::Context;
 pub use device::DeviceInfo;
 pub use diagnosis::Cause;

@@ -22,7 +22,8 @@ use transport::{
     memory::{Span, SpanMut},
 };
 
-const SILENT: Capabilities = Capabilities { driver: "silent", announced: true, ..stub_link::CAPABILITIES };
+const SILENT: Capabilities =
+    Capabilities { driver: "silent", announced_bytes: Some(0), ..stub_link::CAPABILITIES };
 
 /// Returns a link on which nothing arrives. It counts announcements, and requires one before anything is
 /// sent.

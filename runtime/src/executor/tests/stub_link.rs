@@ -26,7 +26,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     piece_bytes: 4096,
     direct: false,
     pull: false,
-    announced: false,
+    announced_bytes: None,
 };
 
 impl<F> fmt::Debug for StubLink<F> {

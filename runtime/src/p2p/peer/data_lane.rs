@@ -196,7 +196,7 @@ fn announce_ahead(
     recvs: &mut VecDeque<DataRecv>,
     announced_ahead: &mut usize,
 ) -> Result<(), TransportError> {
-    if !link.capabilities().announced {
+    if link.capabilities().announced_bytes.is_none() {
         return Ok(());
     }
     while *announced_ahead < recvs.len().min(ANNOUNCED_AHEAD) {

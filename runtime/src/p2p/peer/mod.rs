@@ -166,7 +166,11 @@ impl Peer {
     pub(super) fn eager_limit(&self, links: &mut LinkAccess) -> usize {
         let capabilities = links.link(self.rank, CONTROL).capabilities();
         // Links that want larger receives announced get them on the data lane.
-        if capabilities.announced { EAGER_BYTES.min(capabilities.inline_bytes) } else { EAGER_BYTES }
+        if capabilities.announced_bytes.is_some() {
+            EAGER_BYTES.min(capabilities.inline_bytes)
+        } else {
+            EAGER_BYTES
+        }
     }
 
     /// Queues a frame, and the payload that follows it.

@@ -53,7 +53,7 @@ impl TcpLink {
             piece_bytes: super::outgoing::MAX_WRITE_BYTES,
             direct: false,
             pull: false,
-            announced: false,
+            announced_bytes: None,
         };
         TcpLink {
             striping: table.striping(peer),

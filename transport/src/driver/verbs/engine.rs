@@ -19,8 +19,8 @@ use super::{
     wire::communicator_of,
 };
 use crate::{
-    PollCounters, TransportError,
-    verbs::{Completion, POLL_BATCH},
+    PollCounters, RecvState, TransportError,
+    verbs::{CompletionBatch, POLL_BATCH},
 };
 use std::{
     collections::HashSet,
@@ -60,6 +60,8 @@ pub(super) struct Engine {
     pub(super) awake_above: u64,
     /// Batches of completions taken in.
     arrivals: u64,
+    /// Whether receives may have to be posted for free slots.
+    has_free_slots: bool,
     /// Threads that sleep until a device has an event.
     sleepers: u32,
     /// Whether a peer can't be reached any more.
@@ -141,6 +143,7 @@ impl Engine {
             in_a_row: 0,
             awake_above: u64::MAX,
             arrivals: 0,
+            has_free_slots: false,
             sleepers: 0,
             has_broken_peer: false,
             retired: Vec::new(),
@@ -158,7 +161,14 @@ impl Engine {
         let Some(peer) = self.peers[rank].as_mut() else { return Err(retired(rank, &self.retired)) };
         let (memory, registration_cache, ports) =
             (&self.memory, &self.registration_cache, &mut self.ports[..]);
-        Ok((peer, Env { rules: self.rules, memory, registration_cache, ports, notify: &self.notify.0 }))
+        Ok((peer, Env { rules: &self.rules, memory, registration_cache, ports, notify: &self.notify.0 }))
+    }
+
+    /// Whether polling a receive of a peer may do anything; see [`Peer::may_receive`].
+    #[inline]
+    pub(super) fn may_receive(&mut self, rank: usize, stream: usize, state: &RecvState) -> bool {
+        let peer = self.peers[rank].as_mut();
+        peer.is_none_or(|peer| peer.may_receive(&self.rules, stream, state))
     }
 
     /// Polls all completion queues; returns whether there were completions.
@@ -169,14 +179,11 @@ impl Engine {
             if self.ports[port].failure.is_some() {
                 continue;
             }
-            let mut batch = [Completion::default(); POLL_BATCH];
-            let came = match self.ports[port].receives.poll_up_to(self.batch, &mut batch) {
-                Ok(came) => came,
-                Err(error) => {
-                    self.lose_port(port, &error.into());
-                    continue;
-                }
-            };
+            let mut came = CompletionBatch::default();
+            if let Err(error) = self.ports[port].receives.poll_batch(self.batch, &mut came) {
+                self.lose_port(port, &error.into());
+                continue;
+            }
             self.polls.polled(came.len());
             self.ports[port].found(came.len());
             if came.is_empty() {
@@ -185,7 +192,8 @@ impl Engine {
                 continue;
             }
             self.in_a_row += came.len() as u64;
-            self.take_all(came);
+            self.take_all(&came);
+            self.has_free_slots = true;
             any = true;
             if self.polls.polls.is_multiple_of(SENDS_EVERY) {
                 self.take_sends(port);
@@ -194,23 +202,36 @@ impl Engine {
         // The check must not depend on idleness: a rank that sleeps between polls may find a completion every
         // time, if only of a peer's questions.
         self.polls_made = self.polls_made.wrapping_add(1);
+        if !any && self.has_free_slots {
+            self.refill_idle();
+        }
         if self.polls_made.is_multiple_of(CLOCK_EVERY) {
             self.tick();
         }
         any
     }
 
+    /// Posts some receives for slots that became free.
+    fn refill_idle(&mut self) {
+        self.has_free_slots = false;
+        for rank in 0..self.peers.len() {
+            let mut is_refilled = true;
+            self.drive(rank, |peer, env| {
+                is_refilled = peer.is_broken() || peer.refill_idle(env)?;
+                Ok(())
+            });
+            self.has_free_slots |= !is_refilled;
+        }
+    }
+
     #[inline]
     fn take_sends(&mut self, port: usize) -> bool {
-        let mut batch = [Completion::default(); POLL_BATCH];
-        let came = match self.ports[port].sends.poll_up_to(self.batch, &mut batch) {
-            Ok(came) => came,
-            Err(error) => {
-                self.lose_port(port, &error.into());
-                return false;
-            }
-        };
-        self.take_all(came);
+        let mut came = CompletionBatch::default();
+        if let Err(error) = self.ports[port].sends.poll_batch(self.batch, &mut came) {
+            self.lose_port(port, &error.into());
+            return false;
+        }
+        self.take_all(&came);
         !came.is_empty()
     }
 
@@ -224,21 +245,21 @@ impl Engine {
     }
 
     #[inline]
-    fn take_all(&mut self, came: &[Completion]) {
+    fn take_all(&mut self, came: &CompletionBatch) {
         self.arrivals += u64::from(!came.is_empty());
-        let mut touched = [false; 64];
-        for completion in came {
+        let mut completions = came.iter().peekable();
+        while let Some(completion) = completions.next() {
             let id = Id::unpack(completion.id);
             let rank = usize::from(id.peer);
-            if self.peers.get(rank).is_some_and(Option::is_some) {
-                self.drive(rank, |peer, env| peer.take_completion(env, id, completion));
-                touched[rank % 64] = true;
+            if rank >= self.peers.len() {
+                continue;
             }
-        }
-        for rank in (0..self.peers.len()).filter(|rank| touched[rank % 64]) {
-            if self.peers[rank].is_some() {
-                self.drive(rank, Peer::flush);
-            }
+            // A peer sends what is pending after the last of its completions in a row.
+            let is_last = completions.peek().is_none_or(|next| Id::unpack(next.id).peer != id.peer);
+            self.drive(rank, |peer, env| {
+                peer.take_completion(env, id, &completion)?;
+                if is_last { peer.flush(env) } else { Ok(()) }
+            });
         }
     }
 

@@ -5,13 +5,16 @@ use super::{
     port::Port,
     registration_cache::RegistrationCache,
     rules::Rules,
-    wire::{Header, message_checksum},
+    wire::{Checksum, Header, checksum, message_checksum},
 };
 use crate::memory::Span;
 
+/// Bytes that are copied and summed at a time: both copies fit into the cache of the first level.
+const BLOCK_BYTES: usize = 8 << 10;
+
 /// Resources that the methods of a peer work with.
 pub(super) struct Env<'a> {
-    pub(super) rules: Rules,
+    pub(super) rules: &'a Rules,
     pub(super) memory: &'a Memory,
     pub(super) registration_cache: &'a RegistrationCache,
     pub(super) ports: &'a mut [Port],
@@ -29,19 +32,48 @@ impl Env<'_> {
     /// Writes a message to a place in the slab, with its checksum; returns its bytes.
     #[inline]
     pub(super) fn write_message(&self, at: usize, header: &Header, payload: Span<'_>) -> usize {
-        self.memory.put(at + size_of::<Header>(), payload);
-        self.write_header(at, header, size_of::<Header>() + payload.len())
+        let bytes = size_of::<Header>() + payload.len();
+        self.memory.put_message(at, *header, payload);
+        self.write_checksum(at, bytes);
+        bytes
     }
 
     /// Writes the header of a message of that many bytes before its payload, with the checksum of both.
     #[inline]
-    pub(super) fn write_header(&self, at: usize, header: &Header, bytes: usize) -> usize {
-        self.memory.put(at, Span::from(bytemuck::bytes_of(header)));
+    pub(super) fn write_header(&self, at: usize, header: &Header, bytes: usize) {
+        self.memory.write(at, *header);
+        self.write_checksum(at, bytes);
+    }
+
+    /// Writes the checksum of a message of that many bytes into its header, if messages have one.
+    #[inline]
+    fn write_checksum(&self, at: usize, bytes: usize) {
         if self.rules.checksum {
             let crc = message_checksum(self.memory.bytes(at, bytes));
-            self.memory.put(at, Span::from(&crc.to_le_bytes()[..]));
+            self.memory.write(at, crc);
         }
-        bytes
+    }
+
+    /// Copies a piece to its staging place; returns its checksum, or 0 if pieces have none.
+    ///
+    /// Each block is summed while the copy has it in the cache of the first level.
+    pub(super) fn stage(&self, at: usize, piece: Span<'_>) -> u32 {
+        if !self.rules.checksum {
+            self.memory.put(at, piece);
+            return 0;
+        }
+        let mut sum = Checksum::new();
+        for from in (0..piece.len()).step_by(BLOCK_BYTES) {
+            let len = BLOCK_BYTES.min(piece.len() - from);
+            self.memory.put(at + from, piece.sub(from, len));
+            sum.add(self.memory.bytes(at + from, len));
+        }
+        sum.value()
+    }
+
+    /// Returns the checksum of a piece that stays where it is, or 0 if pieces have none.
+    pub(super) fn sum(&self, at: usize, len: usize) -> u32 {
+        if self.rules.checksum { checksum(self.memory.bytes(at, len)) } else { 0 }
     }
 
     /// DeviceKeys to memory on a device.

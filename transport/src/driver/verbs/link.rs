@@ -7,6 +7,7 @@ use super::{
     engine::{Engine, SharedEngine},
     env::Env,
     peer::Peer,
+    stream::BULK_BYTES,
     wire::SHORT_PAYLOAD,
 };
 use crate::{
@@ -14,7 +15,11 @@ use crate::{
     TransportError,
     memory::{Span, SpanMut},
 };
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
+
+/// Polls of the completion queues that a waiting message makes at a time. More than one, since going through
+/// the executor takes longer than a poll; few, since the message may not be the only one that is waited for.
+const POLLS: usize = 3;
 
 /// Ranks of a communicator as members of the network.
 #[derive(Debug)]
@@ -103,37 +108,40 @@ impl VerbsLink {
             piece_bytes,
             direct: false,
             pull: false,
-            announced: true,
+            announced_bytes: Some(BULK_BYTES + 1),
         };
         let (engine, members) = (Arc::clone(engine), Arc::clone(members));
         let peer = members.all[rank as usize] as usize;
         VerbsLink { engine, members, peer, stream, reports, capabilities }
     }
 
-    /// Makes a step of the peer. If the message then waits, drives the engine, and makes another step if
-    /// something has arrived.
-    #[inline]
-    fn poll<P>(
+    /// Makes a step of the peer.
+    #[inline(always)]
+    fn step<P>(
         &self,
-        mut step: impl FnMut(&mut Peer, &mut Env<'_>) -> Result<P, TransportError>,
-        is_waiting: impl Fn(&P) -> bool,
+        engine: &mut Engine,
+        step: impl FnOnce(&mut Peer, &mut Env<'_>) -> Result<P, TransportError>,
     ) -> Result<P, TransportError> {
-        let mut engine = self.engine.lock();
-        let mut once = |engine: &mut Engine| {
-            let (peer, mut env) = engine.peer(self.peer)?;
-            step(peer, &mut env).map_err(|error| self.failed(engine, error))
-        };
-        let progress = once(&mut engine)?;
-        if !is_waiting(&progress) {
-            return Ok(progress);
-        }
-        if engine.progress() {
-            return once(&mut engine);
+        let (peer, mut env) = engine.peer(self.peer)?;
+        step(peer, &mut env).map_err(|error| self.failed(engine, error))
+    }
+
+    /// Drives the engine for a message that waits, and unlocks it if nothing has arrived; returns it locked
+    /// otherwise.
+    #[inline]
+    fn drive<'e>(
+        &'e self,
+        mut engine: MutexGuard<'e, Engine>,
+    ) -> Result<Option<MutexGuard<'e, Engine>>, TransportError> {
+        for _ in 0..POLLS {
+            if engine.progress() {
+                return Ok(Some(engine));
+            }
         }
         self.members.check(&engine)?;
         drop(engine);
         self.engine.yield_to_waiting();
-        Ok(progress)
+        Ok(None)
     }
 
     /// Takes in the error of a call. One that does not say that ranks are in different operations ends the
@@ -179,11 +187,14 @@ impl Link for VerbsLink {
         src: Span<'_>,
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
-        let stream = self.stream;
-        self.poll(
-            |peer, env| peer.poll_send(env, stream, state, src, ready),
-            |progress| matches!(progress, SendProgress::Idle | SendProgress::Posted),
-        )
+        let mut engine = self.engine.lock();
+        let progress =
+            self.step(&mut engine, |peer, env| peer.poll_send(env, self.stream, state, src, ready))?;
+        if !matches!(progress, SendProgress::Idle | SendProgress::Posted) {
+            return Ok(progress);
+        }
+        let Some(mut engine) = self.drive(engine)? else { return Ok(progress) };
+        self.step(&mut engine, |peer, env| peer.poll_send(env, self.stream, state, src, ready))
     }
 
     #[inline]
@@ -192,11 +203,16 @@ impl Link for VerbsLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
-        let stream = self.stream;
-        self.poll(
-            |peer, env| peer.poll_recv(env, stream, state, sink),
-            |progress| *progress == RecvProgress::Idle,
-        )
+        let mut engine = self.engine.lock();
+        if engine.may_receive(self.peer, self.stream, state) {
+            let progress =
+                self.step(&mut engine, |peer, env| peer.poll_recv(env, self.stream, state, sink))?;
+            if progress != RecvProgress::Idle {
+                return Ok(progress);
+            }
+        }
+        let Some(mut engine) = self.drive(engine)? else { return Ok(RecvProgress::Idle) };
+        self.step(&mut engine, |peer, env| peer.poll_recv(env, self.stream, state, sink))
     }
 
     fn peek_digest(&self) -> Option<u64> {

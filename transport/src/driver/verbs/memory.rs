@@ -34,6 +34,8 @@ struct Segmentation {
     start: usize,
     len: usize,
     segment_bytes: usize,
+    /// Base-2 logarithm of `segment_bytes`.
+    segment_shift: u32,
     /// Maximum bytes of a run, by which adjacent segments overlap.
     overlap: usize,
 }
@@ -59,7 +61,16 @@ impl Memory {
     pub(super) fn new(slab: &Slab, segment_bytes: usize, overlap: usize) -> Memory {
         let (mapping, start, len) = slab.extent();
         let (mapping, start) = (Arc::clone(mapping), start as usize);
-        Memory(Arc::new(Segmentation { _mapping: mapping, start, len, segment_bytes, overlap }))
+        assert!(segment_bytes.is_power_of_two(), "segments of {segment_bytes} bytes");
+        let segment_shift = segment_bytes.trailing_zeros();
+        Memory(Arc::new(Segmentation {
+            _mapping: mapping,
+            start,
+            len,
+            segment_bytes,
+            segment_shift,
+            overlap,
+        }))
     }
 
     /// Returns the offset of memory that lies completely in the slab.
@@ -79,6 +90,7 @@ impl Memory {
         (self.0.start + offset) as *mut u8
     }
 
+    #[inline]
     fn check(&self, offset: usize, len: usize) {
         if offset & USER_MEMORY_BIT != 0 {
             return;
@@ -110,6 +122,19 @@ impl Memory {
         unsafe { Span::new(self.address(offset), len) }
     }
 
+    /// Writes a message to an offset in the slab: a header and its payload. The header ends at a multiple of
+    /// its size.
+    #[inline]
+    pub(super) fn put_message<T: bytemuck::Pod>(&self, offset: usize, header: T, payload: Span<'_>) {
+        self.check(offset, size_of::<T>() + payload.len());
+        let start = self.address(offset);
+        // SAFETY: as for `put`; the check covers both.
+        unsafe {
+            start.cast::<T>().write_unaligned(header);
+            std::ptr::copy(payload.as_ptr(), start.add(size_of::<T>()), payload.len());
+        }
+    }
+
     /// Copies bytes to an offset in the slab.
     #[inline]
     pub(super) fn put(&self, offset: usize, bytes: Span<'_>) {
@@ -120,13 +145,22 @@ impl Memory {
         unsafe { std::ptr::copy(bytes.as_ptr(), self.address(offset), bytes.len()) };
     }
 
+    /// Writes a value to an offset in the slab, which need not be aligned.
+    #[inline]
+    pub(super) fn write<T: bytemuck::Pod>(&self, offset: usize, value: T) {
+        self.check(offset, size_of::<T>());
+        // SAFETY: as for `put`.
+        unsafe { self.address(offset).cast::<T>().write_unaligned(value) };
+    }
+
     /// Returns the number of segments.
     pub(super) fn segments(&self) -> usize {
         self.0.len.div_ceil(self.0.segment_bytes)
     }
 
+    #[inline]
     fn segment_of(&self, offset: usize) -> usize {
-        offset / self.0.segment_bytes
+        offset >> self.0.segment_shift
     }
 
     /// Returns the offset of a segment, and its length with the overlap. A 4 GiB line ends the segment.

@@ -82,8 +82,8 @@ pub(super) struct Queue {
     completed: u32,
     /// Entries of the send queue: frames on devices that count in frames, requests on others.
     depth: u32,
-    /// Bytes of an entry, on devices that count in frames.
-    frame_bytes: Option<u32>,
+    /// Base-2 logarithm of the bytes of an entry, on devices that count in frames.
+    frame_shift: Option<u32>,
     /// Entries of all requests, and of those that have left the queue.
     entries: u64,
     entries_left: u64,
@@ -120,16 +120,20 @@ const SIGNAL_ENTRIES: u64 = 16;
 
 impl Queue {
     /// `id` identifies its completions, without `kind` and `value`. `depth` is that of its send queue, in
-    /// frames of `frame_bytes` if that is given.
+    /// frames of `frame_bytes`, a power of two, if that is given.
     pub(super) fn new(pair: QueuePair, id: Id, depth: u32, frame_bytes: Option<u32>) -> Queue {
         let inline_bytes = pair.granted().max_inline_data as usize;
+        let frame_shift = frame_bytes.map(|bytes| {
+            assert!(bytes.is_power_of_two(), "frames of {bytes} bytes");
+            bytes.trailing_zeros()
+        });
         Queue {
             pair,
             id,
             posted: 0,
             completed: 0,
             depth,
-            frame_bytes,
+            frame_shift,
             entries: 0,
             entries_left: 0,
             entries_signaled: 0,
@@ -202,7 +206,7 @@ impl Queue {
     /// Returns the entries that a message takes.
     #[inline]
     fn entries_of(&self, len: usize) -> u64 {
-        self.frame_bytes.map_or(1, |frame| (len as u64).div_ceil(frame.into()).max(1))
+        self.frame_shift.map_or(1, |shift| (len.saturating_sub(1) as u64 >> shift) + 1)
     }
 
     /// The number that the next request will have.
@@ -293,7 +297,7 @@ impl Queue {
         let requests = self.posted.wrapping_sub(self.signaled) + 1;
         let unsignaled = self.entries + entries - self.entries_signaled;
         let most = SIGNAL_ENTRIES.min(u64::from(self.depth) / 4);
-        requests >= SIGNAL_EVERY || self.frame_bytes.is_some() && unsignaled >= most
+        requests >= SIGNAL_EVERY || self.frame_shift.is_some() && unsignaled >= most
     }
 
     /// Lowers the depth after the device has refused a request for which there should be room, but never

@@ -15,7 +15,7 @@ use super::{
     pulse::Pulse,
     queue::{Queue, RequestKind},
     rules::Rules,
-    slots::{AUX_PLACES, Queues, REPOST_AT, SlotPool},
+    slots::{AUX_PLACES, Queues, REPOST_AT, REPOST_IDLE, SlotPool},
     wire::{FRAME_BYTES, Header, Kind, Selective},
 };
 use crate::{
@@ -117,7 +117,7 @@ impl Rail {
         let mut slot_queues = Vec::new();
         for (queue, slots) in pairs.into_iter().zip(queues.receives()) {
             slot_queues.push((queue, SlotPool::new(at, *slots)));
-            at += slots.count as usize * slots.bytes;
+            at += slots.span();
         }
         let aux_base = base + queues.receive_bytes().next_multiple_of(64);
         Rail {
@@ -347,7 +347,7 @@ impl Rail {
         })
     }
 
-    /// Posts receives for free slots; returns how many the device refused (0 or 1).
+    /// Posts receives for free slots if there are many; returns how many the device refused (0 or 1).
     #[inline]
     pub(super) fn refill(
         &mut self,
@@ -357,18 +357,43 @@ impl Rail {
         if self.slot_queues[queue].1.free() < REPOST_AT || !self.handshake.is_alive() {
             return Ok(Ok(0));
         }
-        self.post_slots(env, queue)
+        self.post_slots(env, queue, usize::MAX)
     }
 
-    /// Posts receives for all free slots of a queue pair; returns how many the device refused (0 or 1).
-    pub(super) fn post_slots(
+    /// Posts receives for some free slots of a queue pair, while the rank waits; returns how many the device
+    /// refused (0 or 1).
+    pub(super) fn refill_idle(
         &mut self,
         env: &mut Env<'_>,
         queue: usize,
     ) -> Result<Result<u64, PostError>, TransportError> {
+        if self.handshake.is_alive() { self.post_slots(env, queue, REPOST_IDLE) } else { Ok(Ok(0)) }
+    }
+
+    /// Whether no slot of a queue pair waits for a receive.
+    #[inline]
+    pub(super) fn is_refilled(&self, queue: usize) -> bool {
+        self.slot_queues[queue].1.free() == 0
+    }
+
+    /// Number of queue pairs that take messages with headers.
+    #[inline]
+    pub(super) fn slot_queue_count(&self) -> usize {
+        self.slot_queues.len()
+    }
+
+    /// Posts receives for at most `most` free slots of a queue pair; returns how many the device refused
+    /// (0 or 1).
+    pub(super) fn post_slots(
+        &mut self,
+        env: &mut Env<'_>,
+        queue: usize,
+        most: usize,
+    ) -> Result<Result<u64, PostError>, TransportError> {
         let keys = &mut env.ports[self.ends.port].keys;
         let (pair, pool) = &mut self.slot_queues[queue];
-        while let Some(slot) = pool.take() {
+        for _ in 0..most {
+            let Some(slot) = pool.take() else { break };
             let (at, bytes) = pool.place(slot);
             match pair.receive(RequestKind::Slot, slot, keys.run(at, bytes)?) {
                 Ok(()) => {}

@@ -89,6 +89,12 @@ impl<M> SendSequence<M> {
         None
     }
 
+    /// Whether a message may be unsent.
+    #[inline]
+    pub(super) fn may_have_unsent(&self) -> bool {
+        self.unsent_from != self.first.wrapping_add(self.len())
+    }
+
     /// Number of the message that was added last.
     #[inline]
     pub(super) fn last(&self) -> u32 {
@@ -114,6 +120,9 @@ impl<M> SendSequence<M> {
         if let Some(entry) = self.entries.get_mut(index) {
             self.transmissions += 1;
             entry.sent = Some((route, self.transmissions));
+            if number == self.unsent_from {
+                self.unsent_from = number.wrapping_add(1);
+            }
         }
     }
 
@@ -124,8 +133,10 @@ impl<M> SendSequence<M> {
         if count == 0 || count > self.len() {
             return false;
         }
-        for entry in self.entries.drain(..count as usize) {
-            free(entry.message);
+        for _ in 0..count {
+            if let Some(entry) = self.entries.pop_front() {
+                free(entry.message);
+            }
         }
         self.first = ack;
         if is_before(self.unsent_from, ack) {
@@ -228,6 +239,15 @@ impl<M> RecvSequence<M> {
     #[inline]
     pub(super) fn expected(&self) -> u32 {
         self.expected
+    }
+
+    /// Takes in the message of this number without keeping it, if it is the next one and none waits behind
+    /// it. It counts as handed out. Returns false if it must be kept.
+    #[inline]
+    pub(super) fn pass(&mut self, number: u32) -> bool {
+        let is_next = number == self.expected && self.messages.is_empty();
+        self.expected = self.expected.wrapping_add(is_next.into());
+        is_next
     }
 
     /// Takes in a message.

@@ -24,8 +24,11 @@ const LONG_SENDS: u32 = 32;
 const SHARED_SENDS: u32 = 64;
 /// Places of a rail for unsequenced messages, which are short.
 pub(super) const AUX_PLACES: u32 = 16;
-/// Free slots whose receives are posted together.
-pub(super) const REPOST_AT: usize = 8;
+/// Free slots whose receives are posted at once. Fewer are posted while the rank waits, when that takes no
+/// time from a call.
+pub(super) const REPOST_AT: usize = 16;
+/// Receives posted between two polls of a rank that waits. More would delay the next message.
+pub(super) const REPOST_IDLE: usize = 4;
 /// Places that only control messages use, so that data never delays them for long.
 const CONTROL_RESERVE: usize = 16;
 /// A padded long message: the fewest bytes with five frames.
@@ -98,7 +101,7 @@ impl Queues {
 
     /// Bytes of all receive slots of a rail.
     pub(super) fn receive_bytes(self) -> usize {
-        self.receives().iter().map(|slots| slots.count as usize * slots.bytes).sum()
+        self.receives().iter().map(SlotCounts::span).sum()
     }
 
     /// Send places of each class: their number, and the bytes of one.
@@ -112,8 +115,19 @@ impl Queues {
 
     /// Bytes of a [`SendStore`].
     pub(super) fn send_bytes(self) -> usize {
-        self.sends().iter().map(|(count, bytes)| *count as usize * bytes).sum()
+        self.sends().iter().map(|(count, bytes)| *count as usize * stride(*bytes)).sum()
     }
+}
+
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// Returns the bytes between the beginnings of places that have `bytes` bytes each: an odd number of cache
+/// lines. Otherwise the beginnings of all places, which are all that a short message touches, would share a
+/// few sets of the cache, and evict each other.
+const fn stride(bytes: usize) -> usize {
+    let lines = bytes.div_ceil(CACHE_LINE);
+    (lines | 1) * CACHE_LINE
 }
 
 /// Number and size of the receive slots of a queue pair.
@@ -131,6 +145,16 @@ impl SlotCounts {
     /// `under_way` messages may be under way.
     const fn new(count: u32, bytes: usize, under_way: u32) -> SlotCounts {
         SlotCounts { count, bytes, most_kept: count - under_way - REPOST_AT as u32 }
+    }
+
+    /// Bytes from the beginning of a slot to that of the next one.
+    const fn stride(&self) -> usize {
+        stride(self.bytes)
+    }
+
+    /// Bytes of all slots.
+    pub(super) const fn span(&self) -> usize {
+        self.count as usize * self.stride()
     }
 }
 
@@ -154,7 +178,7 @@ impl SlotPool {
     /// Offset of a slot in the slab, and its bytes.
     #[inline]
     pub(super) fn place(&self, slot: u32) -> (usize, usize) {
-        (self.base + slot as usize * self.counts.bytes, self.counts.bytes)
+        (self.base + slot as usize * self.counts.stride(), self.counts.bytes)
     }
 
     /// Number of slots.
@@ -231,9 +255,9 @@ impl SendStore {
     /// Places from the offset `base` on.
     pub(super) fn new(queues: Queues, base: usize) -> SendStore {
         let [(shorts, short_bytes), (longs, long_bytes)] = queues.sends();
-        let long_base = base + shorts as usize * short_bytes;
+        let long_base = base + shorts as usize * stride(short_bytes);
         let places = |base: usize, count: u32, bytes: usize| {
-            (0..count as usize).rev().map(|place| base + place * bytes).collect()
+            (0..count as usize).rev().map(|place| base + place * stride(bytes)).collect()
         };
         let free = [places(base, shorts, short_bytes), places(long_base, longs, long_bytes)];
         SendStore { queues, free }
@@ -309,7 +333,7 @@ mod tests {
         let counts = SlotCounts { count: 4, bytes: 100, most_kept: 2 };
         let mut pool = SlotPool::new(0, counts);
         assert_eq!((pool.take(), pool.take(), pool.free()), (Some(0), Some(1), 2));
-        assert_eq!(pool.place(1), (100, 100));
+        assert_eq!(pool.place(1), (192, 100), "an odd number of cache lines further on");
         pool.keep();
         assert!(!pool.is_crowded());
         pool.release(0);

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 /// Fragments and heads of a stream that the receiver need not have matched.
 pub(super) const CREDITS: u32 = 32;
 /// Bytes from which a message of a bulk operation travels in pieces.
-const BULK_BYTES: usize = 64 << 10;
+pub(super) const BULK_BYTES: usize = 64 << 10;
 /// Bytes from which a message of any other operation travels in pieces.
 const LARGE_BYTES: usize = 256 << 10;
 

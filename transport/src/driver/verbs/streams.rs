@@ -102,6 +102,12 @@ impl Streams {
         self.pending = self.numbers.iter().map(|entry| entry.1).collect();
     }
 
+    /// Whether any stream is pending.
+    #[inline]
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// The pending stream at a position.
     #[inline]
     pub(super) fn pending(&self, position: usize) -> Option<usize> {

@@ -88,7 +88,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    fn from_number(number: u8) -> Option<Kind> {
+    /// All kinds.
+    const ALL: [Kind; 21] = {
         use Kind::{
             Ack, Arrived, Eager, Ended, Goodbye, Grants, Head, Hello, Ping, Placed, PlacedDown, PlacedReady,
             Pong, Probe, RailDown, Relay, Reply, Revoke, Revoked, Sent, Trailer,
@@ -116,8 +117,21 @@ impl Kind {
             Trailer,
             Goodbye,
         ]
-        .into_iter()
-        .find(|kind| *kind as u8 == number)
+    };
+
+    /// Kinds by number.
+    const BY_NUMBER: [Option<Kind>; 32] = {
+        let (mut kinds, mut at) = ([None; 32], 0);
+        while at < Kind::ALL.len() {
+            kinds[Kind::ALL[at] as usize] = Some(Kind::ALL[at]);
+            at += 1;
+        }
+        kinds
+    };
+
+    #[inline]
+    fn from_number(number: u8) -> Option<Kind> {
+        *Kind::BY_NUMBER.get(usize::from(number))?
     }
 
     /// Whether messages of this kind are numbered and repeated until acknowledged.
@@ -213,6 +227,26 @@ pub(super) fn message_checksum(message: &[u8]) -> u32 {
 #[inline]
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
+}
+
+/// A [`checksum`] of bytes that come in parts.
+pub(super) struct Checksum(crc_fast::Digest);
+
+impl Checksum {
+    pub(super) fn new() -> Checksum {
+        Checksum(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+
+    /// Adds the next bytes.
+    #[inline]
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Returns the checksum of all bytes so far.
+    pub(super) fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
 }
 
 /// Permission to write a piece to a place of the granting rank's memory.
@@ -374,6 +408,17 @@ mod tests {
             wrong[at] ^= 1;
             assert_ne!(right, message_checksum(&wrong), "byte {at}");
         }
+    }
+
+    #[test]
+    fn a_checksum_of_parts_is_that_of_all_bytes() {
+        let bytes: Vec<u8> = (0..30_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
+        for part in [1, 63, 8192, 30_000] {
+            let mut sum = Checksum::new();
+            bytes.chunks(part).for_each(|part| sum.add(part));
+            assert_eq!(sum.value(), checksum(&bytes), "parts of {part} bytes");
+        }
+        assert_eq!(Checksum::new().value(), checksum(&[]));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::{
     driver::verbs::{
         attempts::Retry,
         env::Env,
+        placed::Placed,
         rail::Rail,
         stream::Stream,
         wire::{ASK, GRANTS_PER_MESSAGE, Header, Kind, MISSING, NO_STREAM, Selective},
@@ -155,9 +156,32 @@ impl Peer {
         self.streams.touch_all();
     }
 
+    /// Whether anything may have to be sent: messages, notices, grants, or counters that the peer needs.
+    #[inline]
+    fn has_pending(&self) -> bool {
+        let is_pending = |placed: &Placed| placed.send.has_unposted() || placed.recv.owes_done();
+        self.placed.as_ref().is_some_and(is_pending)
+            || self.sequence.may_have_unsent()
+            || self.has_repetitions
+            || !self.notices.is_empty()
+            || !self.grants.is_empty()
+            || self.streams.has_pending()
+            || self.owes_ack()
+    }
+
+    /// Whether the peer should be sent an acknowledgement.
+    #[inline]
+    fn owes_ack(&self) -> bool {
+        self.ack_now || self.received.expected().wrapping_sub(self.told_ack) >= UNACKNOWLEDGED
+    }
+
     /// Sends pending messages, notices and grants, and the counters that the peer needs.
     #[inline]
     pub(in crate::driver::verbs) fn flush(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        if self.has_pending() { self.flush_pending(env) } else { Ok(()) }
+    }
+
+    fn flush_pending(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         if self.broken.is_some() {
             return Ok(());
         }
@@ -174,8 +198,7 @@ impl Peer {
             self.flush_grants(env)?;
         }
         self.flush_counters(env)?;
-        let unacknowledged = self.received.expected().wrapping_sub(self.told_ack);
-        if self.ack_now || unacknowledged >= UNACKNOWLEDGED {
+        if self.owes_ack() {
             self.send_ack(env, None, 0)?;
         }
         Ok(())

@@ -93,16 +93,14 @@ impl Peer {
         if !has_room || send.has_repetitions() {
             return Ok(false);
         }
-        let (at, stage) = match env.locate(src.as_ptr(), src.len()) {
-            Some(at) => (at, None),
+        let (at, stage, crc) = match env.locate(src.as_ptr(), src.len()) {
+            Some(at) => (at, None, env.sum(at, src.len())),
             None => {
                 let Some((stage, at)) = send.take_stage() else { return Ok(false) };
-                env.memory.put(at, src);
                 self.streams[stream].counters.copied_bytes += src.len() as u64;
-                (at, Some(stage))
+                (at, Some(stage), env.stage(at, src))
             }
         };
-        let crc = if env.rules.checksum { checksum(env.memory.bytes(at, src.len())) } else { 0 };
         let piece = SendPiece {
             at,
             len: src.len(),

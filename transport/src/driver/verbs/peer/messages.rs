@@ -10,6 +10,7 @@ use crate::{
     driver::verbs::{
         env::Env,
         placed::is_relayed,
+        rules::Rules,
         staging::ArrivedPiece,
         stream::{Bytes, Stream, Way, is_bulk},
         wire::{CONFIRM, Header},
@@ -177,6 +178,21 @@ impl Peer {
         } else {
             self.announce_placed(env, stream, state, destination)
         }
+    }
+
+    /// Whether polling a receive may do anything. Where it may not, notes that a call waits for the message.
+    #[inline]
+    pub(in crate::driver::verbs) fn may_receive(
+        &mut self,
+        rules: &Rules,
+        stream: usize,
+        state: &RecvState,
+    ) -> bool {
+        let Stream { recv, difference, .. } = &self.streams[stream];
+        let is_here = recv.front().is_some() || difference.is_some() || self.broken.is_some();
+        let may = is_here || rules.has_pieces() && is_bulk(state.size, state.len);
+        self.is_awaited |= !may;
+        may
     }
 
     /// Starts or continues receiving the next message of a stream.

@@ -75,6 +75,8 @@ impl Peer {
                 break;
             }
             state.staged += len;
+            // The device sends it while the next one is copied.
+            self.post_pieces(env)?;
         }
         self.post_pieces(env)?;
         let Some(placed) = &self.placed else { return Ok(SendProgress::Idle) };
@@ -118,16 +120,14 @@ impl Peer {
         if send.len() >= env.rules.window || !send.is_open() {
             return Ok(false);
         }
-        let (at, stage) = match env.locate(src.as_ptr(), src.len()) {
-            Some(at) => (at, None),
+        let (at, stage, crc) = match env.locate(src.as_ptr(), src.len()) {
+            Some(at) => (at, None, env.sum(at, src.len())),
             None => {
                 let Some((stage, at)) = send.take_stage() else { return Ok(false) };
-                env.memory.put(at, src);
                 self.streams[stream].counters.copied_bytes += src.len() as u64;
-                (at, Some(stage))
+                (at, Some(stage), env.stage(at, src))
             }
         };
-        let crc = if env.rules.checksum { checksum(env.memory.bytes(at, src.len())) } else { 0 };
         let stream = self.streams[stream].number();
         send.push(SendPiece { at, len: src.len(), stage, stream, crc, digest });
         Ok(true)

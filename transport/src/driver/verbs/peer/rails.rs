@@ -36,7 +36,7 @@ impl Peer {
     fn post_slots(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         for queue in 0..self.rails[index].slot_queues.len() {
             let rail = &mut self.rails[index];
-            let refused = match rail.post_slots(env, queue)? {
+            let refused = match rail.post_slots(env, queue, usize::MAX)? {
                 Ok(refused) => refused,
                 Err(error) => return self.take_down(env, index, &error.to_string()),
             };

@@ -146,6 +146,11 @@ impl Peer {
     fn receive_sequenced(&mut self, env: &mut Env<'_>, inbound: Inbound) -> Result<(), TransportError> {
         let (rail, queue) = (usize::from(inbound.rail), usize::from(inbound.queue));
         let header = &inbound.header;
+        if self.received.pass(header.seq) {
+            self.rails[rail].slot_queues[queue].1.keep();
+            self.deliver(env, &inbound)?;
+            return self.refill(env, rail, queue);
+        }
         let previous = nearest(header.previous, header.seq);
         match self.received.accept(header.seq, inbound) {
             Acceptance::New => self.rails[rail].slot_queues[queue].1.keep(),
@@ -166,15 +171,15 @@ impl Peer {
             self.ack_now = true;
         }
         while let Some(inbound) = self.received.pop() {
-            self.deliver(env, inbound)?;
+            self.deliver(env, &inbound)?;
         }
         self.refill(env, rail, queue)
     }
 
     /// Delivers a sequenced message whose turn it is.
     #[inline]
-    fn deliver(&mut self, env: &mut Env<'_>, inbound: Inbound) -> Result<(), TransportError> {
-        let Inbound { header, rail, queue, slot, at, .. } = inbound;
+    fn deliver(&mut self, env: &mut Env<'_>, inbound: &Inbound) -> Result<(), TransportError> {
+        let &Inbound { ref header, rail, queue, slot, at, .. } = inbound;
         let stream = self.streams.find(header.stream).filter(|stream| !self.streams[*stream].is_ended);
         if let Some(stream) = stream
             && matches!(inbound.kind, Kind::Eager | Kind::Head)
@@ -187,16 +192,16 @@ impl Peer {
             } else {
                 Bytes::Slot { rail, queue, slot, at }
             };
-            let has_credit = self.streams[stream].recv.push(Fragment::new(&header, bytes));
+            let has_credit = self.streams[stream].recv.push(Fragment::new(header, bytes));
             return if has_credit { Ok(()) } else { Err(self.protocol("a message without credit")) };
         }
         let delivered = match inbound.kind {
             // The stream is closed here.
             Kind::Eager | Kind::Head => Ok(()),
             Kind::Placed | Kind::Relay | Kind::Revoke | Kind::Revoked | Kind::Ended => {
-                self.deliver_to_stream(env, inbound.kind, &header)
+                self.deliver_to_stream(env, inbound.kind, header)
             }
-            _ => self.deliver_control(env, &inbound),
+            _ => self.deliver_control(env, inbound),
         };
         self.rails[usize::from(rail)].slot_queues[usize::from(queue)].1.release(slot);
         delivered
@@ -304,6 +309,27 @@ impl Peer {
             }
             Err(error) => self.slots_failed(env, rail, error),
         }
+    }
+
+    /// Posts some receives for free slots, while the rank waits; returns whether none is left to be posted.
+    pub(in crate::driver::verbs) fn refill_idle(
+        &mut self,
+        env: &mut Env<'_>,
+    ) -> Result<bool, TransportError> {
+        for rail in 0..self.rails.len() {
+            for queue in 0..self.rails[rail].slot_queue_count() {
+                if self.rails[rail].is_refilled(queue) {
+                    continue;
+                }
+                match self.rails[rail].refill_idle(env, queue)? {
+                    Ok(0) => return Ok(false),
+                    // The device takes more once it has used some.
+                    Ok(refused) => self.counters.refused += refused,
+                    Err(error) => return self.slots_failed(env, rail, error).map(|()| true),
+                }
+            }
+        }
+        Ok(true)
     }
 
     #[cold]

@@ -44,10 +44,17 @@ impl Peer {
         }
         let Some(kept) = self.store.take(payload.len(), is_control) else { return Ok(false) };
         let kept = Kept { pinned, ..kept };
-        env.memory.put(kept.at + size_of::<Header>(), payload);
         let header = Header { len: payload.len() as u16, ..header };
-        self.sequence.push(Outbound { kept, header });
-        self.post_unsent(env)?;
+        let is_first = !self.sequence.may_have_unsent();
+        let number = self.sequence.push(Outbound { kept, header });
+        if is_first && let Some(route) = self.route_with_room(&kept, env.rules.queues) {
+            let header = self.completed(header, number, route);
+            env.write_message(kept.at, &header, payload);
+            self.post(env, number, &kept, header.stream, route)?;
+        } else {
+            env.memory.put(kept.at + size_of::<Header>(), payload);
+            self.post_unsent(env)?;
+        }
         Ok(true)
     }
 
@@ -75,43 +82,71 @@ impl Peer {
         bandwidth::select_rail(used.map(candidate), bytes as u64, self.turns)
     }
 
+    /// The same, if the queue pair has room for the message.
+    #[inline]
+    fn route_with_room(&self, kept: &Kept, queues: Queues) -> Option<Route> {
+        let route = self.route(kept, queues)?;
+        let wire_bytes = queues.wire_bytes(kept.class, kept.bytes);
+        let has_room = self.rails[usize::from(route.rail)].has_room(usize::from(route.queue), wire_bytes);
+        has_room.then_some(route)
+    }
+
+    /// Returns the header of a message as it is sent now: with its number, lives and the latest counters.
+    #[inline]
+    fn completed(&mut self, mut header: Header, number: u32, route: Route) -> Header {
+        let rail = &self.rails[usize::from(route.rail)];
+        header.seq = number;
+        header.previous = rail.last_sequenced(usize::from(route.queue)).unwrap_or(number) as u16;
+        rail.stamp(&mut header);
+        self.count(&mut header);
+        header
+    }
+
     /// Posts unsent messages in order, as far as queue pairs have room.
     #[inline]
     pub(super) fn post_unsent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         while let Some((number, outbound)) = self.sequence.unsent() {
-            let (kept, mut header) = (outbound.kept, outbound.header);
-            let Some(route) = self.route(&kept, env.rules.queues) else { break };
-            let (index, queue) = (usize::from(route.rail), usize::from(route.queue));
-            let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
-            let rail = &mut self.rails[index];
-            if !rail.has_room(queue, wire_bytes) {
-                break;
-            }
-            header.seq = number;
-            header.previous = rail.last_sequenced(queue).unwrap_or(number) as u16;
-            rail.stamp(&mut header);
-            self.count(&mut header);
+            let (kept, header) = (outbound.kept, outbound.header);
+            let Some(route) = self.route_with_room(&kept, env.rules.queues) else { break };
+            let header = self.completed(header, number, route);
             env.write_header(kept.at, &header, kept.bytes);
-            let rail = &mut self.rails[index];
-            let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
-            // The bandwidth of rails follows from completions. It counts only where there is a choice.
-            let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
-            let rail = &mut self.rails[index];
-            match rail.slot_queues[queue].0.send(run, is_measured) {
-                Ok(true) => {
-                    rail.sent_sequenced(queue, number);
-                    self.sequence.sent(number, route);
-                    self.counted(header.stream);
-                    if is_measured {
-                        self.turns += 1;
-                        self.rails[index].bandwidth.posted(wire_bytes as u64, Instant::now());
-                    }
-                }
-                Ok(false) => break,
-                Err(error) => return self.take_down(env, index, &error.to_string()),
+            if !self.post(env, number, &kept, header.stream, route)? {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Posts a message whose header is complete; returns whether the queue pair has taken it.
+    #[inline]
+    fn post(
+        &mut self,
+        env: &mut Env<'_>,
+        number: u32,
+        kept: &Kept,
+        stream: u32,
+        route: Route,
+    ) -> Result<bool, TransportError> {
+        let (index, queue) = (usize::from(route.rail), usize::from(route.queue));
+        let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
+        // The bandwidth of rails follows from completions. It counts only where there is a choice.
+        let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
+        let rail = &mut self.rails[index];
+        let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
+        match rail.slot_queues[queue].0.send(run, is_measured) {
+            Ok(true) => {
+                rail.sent_sequenced(queue, number);
+                self.sequence.sent(number, route);
+                self.counted(stream);
+                if is_measured {
+                    self.turns += 1;
+                    self.rails[index].bandwidth.posted(wire_bytes as u64, Instant::now());
+                }
+                Ok(true)
+            }
+            Ok(false) => Ok(false),
+            Err(error) => self.take_down(env, index, &error.to_string()).map(|()| false),
+        }
     }
 
     /// Takes in an acknowledgement.

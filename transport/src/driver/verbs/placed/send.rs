@@ -106,10 +106,16 @@ impl PlacedSend {
         self.pieces.push_back(piece);
     }
 
+    /// Whether a piece is to be posted.
+    #[inline]
+    pub(in crate::driver::verbs) fn has_unposted(&self) -> bool {
+        is_before(self.next, self.end())
+    }
+
     /// The next piece to be posted, and its number.
     #[inline]
     pub(in crate::driver::verbs) fn unposted(&self) -> Option<(u32, SendPiece)> {
-        if !is_before(self.next, self.end()) {
+        if !self.has_unposted() {
             return None;
         }
         Some((self.next, self.pieces[self.next.wrapping_sub(self.first) as usize]))
