@@ -9,7 +9,7 @@ use crate::{
         attempts::Retry,
         bandwidth,
         env::Env,
-        rail::Rail,
+        rail::{Rail, Request},
         sequence::{Route, WINDOW},
         slots::{Kept, Queues},
         wire::Header,
@@ -24,8 +24,12 @@ const MEASURED_BYTES: usize = 4096;
 /// A sequenced message that is not acknowledged.
 #[derive(Debug)]
 pub(super) struct Outbound {
-    kept: Kept,
+    pub(super) kept: Kept,
     header: Header,
+    /// Latest request that sends it from its place, once there is one.
+    pub(super) request: Option<Request>,
+    /// Whether it has been sent before that request.
+    pub(super) is_repeated: bool,
 }
 
 impl Peer {
@@ -42,11 +46,14 @@ impl Peer {
         if self.sequence.len() == WINDOW {
             return Ok(false);
         }
+        if !self.lingering.is_empty() {
+            self.free_lingering();
+        }
         let Some(kept) = self.store.take(payload.len(), is_control) else { return Ok(false) };
         let kept = Kept { pinned, ..kept };
         env.memory.put(kept.at + size_of::<Header>(), payload);
         let header = Header { len: payload.len() as u16, ..header };
-        self.sequence.push(Outbound { kept, header });
+        self.sequence.push(Outbound { kept, header, request: None, is_repeated: false });
         self.post_unsent(env)?;
         Ok(true)
     }
@@ -79,7 +86,8 @@ impl Peer {
     #[inline]
     pub(super) fn post_unsent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         while let Some((number, outbound)) = self.sequence.unsent() {
-            let (kept, mut header) = (outbound.kept, outbound.header);
+            let (mut kept, mut header, earlier) = (outbound.kept, outbound.header, outbound.request);
+            let is_repeat = outbound.is_repeated || earlier.is_some();
             let Some(route) = self.route(&kept, env.rules.queues) else { break };
             let (index, queue) = (usize::from(route.rail), usize::from(route.queue));
             let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
@@ -87,6 +95,13 @@ impl Peer {
             if !rail.has_room(queue, wire_bytes) {
                 break;
             }
+            if let Some(request) = earlier {
+                match self.place_of_repeat(env, number, &kept, &request) {
+                    Some(place) => kept = place,
+                    None => break,
+                }
+            }
+            let rail = &mut self.rails[index];
             header.seq = number;
             header.previous = rail.last_sequenced(queue).unwrap_or(number) as u16;
             rail.stamp(&mut header);
@@ -97,10 +112,14 @@ impl Peer {
             // The bandwidth of rails follows from completions. It counts only where there is a choice.
             let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
             let rail = &mut self.rails[index];
-            match rail.slot_queues[queue].0.send(run, is_measured) {
+            let request = rail.next_request(route.rail, queue);
+            // The place of a repeated message is free again only once its completion is known.
+            match rail.slot_queues[queue].0.send(run, is_measured || is_repeat) {
                 Ok(true) => {
                     rail.sent_sequenced(queue, number);
-                    self.sequence.sent(number, route);
+                    if let Some(outbound) = self.sequence.sent(number, route) {
+                        outbound.request = Some(request);
+                    }
                     self.counted(header.stream);
                     if is_measured {
                         self.turns += 1;
@@ -117,8 +136,13 @@ impl Peer {
     /// Takes in an acknowledgement.
     #[inline]
     pub(super) fn acknowledge(&mut self, ack: u32) {
-        let store = &mut self.store;
-        if self.sequence.acknowledge(ack, |outbound| store.give_back(&outbound.kept)) {
+        let (store, lingering) = (&mut self.store, &mut self.lingering);
+        let free = |outbound: Outbound| match outbound.request {
+            // An earlier request may be the one that has arrived.
+            Some(request) if outbound.is_repeated => lingering.push((outbound.kept, request)),
+            _ => store.give_back(&outbound.kept),
+        };
+        if self.sequence.acknowledge(ack, free) {
             self.acknowledgement = Retry::NEW;
         }
     }
