@@ -36,6 +36,7 @@ use super::{
     placed::Placed,
     queue::Queue,
     rail::{Rail, Request},
+    round_trip::RoundTrip,
     sequence::{RecvSequence, SendSequence},
     slots::{Kept, SendStore},
     streams::Streams,
@@ -83,6 +84,8 @@ pub(super) struct Peer {
     /// Whether messages are missing.
     is_missing: bool,
     acknowledgement: Retry,
+    /// Time in which messages are acknowledged.
+    round_trip: RoundTrip,
     /// Questions for counters of the peer that a send waits for.
     word: Retry,
     /// Whether pieces were granted again and are not sent again yet.
@@ -132,6 +135,7 @@ impl Peer {
             ack_now: false,
             is_missing: false,
             acknowledgement: Retry::NEW,
+            round_trip: RoundTrip::default(),
             word: Retry::NEW,
             has_repetitions: false,
             report_next: 0,
