@@ -26,6 +26,21 @@ use verbs_sys::{
 struct Posted {
     receives: VecDeque<u64>,
     sends: VecDeque<u64>,
+    /// All sends and writes of bytes that a test may look at, oldest first.
+    #[cfg(test)]
+    requests: VecDeque<PostedRequest>,
+}
+
+/// A send or a write that is posted to a queue pair.
+#[cfg(test)]
+#[derive(Clone, Debug)]
+pub(crate) struct PostedRequest {
+    pub(crate) id: u64,
+    pub(crate) is_write: bool,
+    pub(crate) is_signaled: bool,
+    /// Address and bytes of the message when it was posted.
+    pub(crate) address: usize,
+    pub(crate) bytes: Vec<u8>,
 }
 
 thread_local! {
@@ -57,6 +72,47 @@ pub(crate) fn take_receive(queue_pair: u32) -> Option<u64> {
 #[cfg_attr(not(feature = "fuzzing"), allow(dead_code, reason = "tests of forks complete nothing"))]
 pub(crate) fn take_send(queue_pair: u32) -> Option<u64> {
     POSTED.with_borrow_mut(|posted| posted.get_mut(&queue_pair)?.sends.pop_front())
+}
+
+/// Returns the sends and writes that are posted to a queue pair, oldest first.
+#[cfg(test)]
+pub(crate) fn requests(queue_pair: u32) -> Vec<PostedRequest> {
+    POSTED
+        .with_borrow(|posted| posted.get(&queue_pair).map(|posted| posted.requests.iter().cloned().collect()))
+        .unwrap_or_default()
+}
+
+/// Takes out the oldest send or write of a queue pair, as a device that executes it.
+#[cfg(test)]
+pub(crate) fn execute(queue_pair: u32) -> Option<PostedRequest> {
+    POSTED.with_borrow_mut(|posted| {
+        let posted = posted.get_mut(&queue_pair)?;
+        let request = posted.requests.pop_front()?;
+        if request.is_signaled {
+            posted.sends.retain(|id| *id != request.id);
+        }
+        Some(request)
+    })
+}
+
+/// Notes a request, with the bytes that the device would read now.
+#[cfg(test)]
+fn note(number: u32, request: &SendWr) {
+    let flags = SendFlags(request.send_flags);
+    // SAFETY: requests of this crate have one element, which names memory that stays while it is posted.
+    let (address, bytes) = unsafe {
+        let element = &*request.sg_list;
+        let start = element.addr as *const u8;
+        (element.addr as usize, std::slice::from_raw_parts(start, element.length as usize).to_vec())
+    };
+    let request = PostedRequest {
+        id: request.wr_id,
+        is_write: request.opcode != verbs_sys::WrOpcode::SEND,
+        is_signaled: flags.contains(SendFlags::SIGNALED),
+        address,
+        bytes,
+    };
+    POSTED.with_borrow_mut(|posted| posted.entry(number).or_default().requests.push_back(request));
 }
 
 fn made<T>() -> *mut T {
@@ -91,6 +147,9 @@ unsafe extern "C" fn post_send(queue_pair: *mut Qp, request: *mut SendWr, _: *mu
     // SAFETY: both live until the call returns.
     let (number, id, flags) =
         unsafe { ((*queue_pair).qp_num, (*request).wr_id, SendFlags((*request).send_flags)) };
+    #[cfg(test)]
+    // SAFETY: as above.
+    note(number, unsafe { &*request });
     if flags.contains(SendFlags::SIGNALED) {
         POSTED.with_borrow_mut(|posted| posted.entry(number).or_default().sends.push_back(id));
     }

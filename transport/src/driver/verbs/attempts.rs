@@ -4,9 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-/// First and longest wait for an acknowledgement.
-const FIRST_TIMEOUT: Duration = Duration::from_millis(2);
-const LAST_TIMEOUT: Duration = Duration::from_millis(100);
+/// Shortest and longest wait for an acknowledgement.
+pub(super) const FIRST_TIMEOUT: Duration = Duration::from_millis(2);
+pub(super) const LAST_TIMEOUT: Duration = Duration::from_millis(100);
 /// First and longest time between attempts to open a rail.
 const FIRST_ATTEMPT: Duration = Duration::from_millis(2);
 const LAST_ATTEMPT: Duration = Duration::from_millis(200);
@@ -16,26 +16,31 @@ const HELLOS: u32 = 20;
 /// A wait for an acknowledgement or a counter, which is repeated with growing timeouts.
 #[derive(Debug)]
 pub(super) struct Retry {
-    since: Option<Instant>,
-    timeout: Duration,
+    /// Begin of the wait, and its timeout.
+    present: Option<(Instant, Duration)>,
     /// Timeouts so far.
     timeouts: u32,
 }
 
 impl Retry {
     /// A wait that has not begun.
-    pub(super) const NEW: Retry = Retry { since: None, timeout: FIRST_TIMEOUT, timeouts: 0 };
+    pub(super) const NEW: Retry = Retry { present: None, timeouts: 0 };
 
-    /// Returns whether the wait has timed out, and begins the next one if so.
-    pub(super) fn is_due(&mut self, now: Instant) -> bool {
-        let since = *self.since.get_or_insert(now);
-        let is_due = now.saturating_duration_since(since) >= self.timeout;
+    /// Returns whether the wait has timed out, and begins the next one if so. `first` is the timeout of the
+    /// first one.
+    pub(super) fn is_due(&mut self, now: Instant, first: Duration) -> bool {
+        let (since, timeout) = self.present.get_or_insert((now, first));
+        let is_due = now.saturating_duration_since(*since) >= *timeout;
         if is_due {
-            self.since = Some(now);
-            self.timeout = (self.timeout * 2).min(LAST_TIMEOUT);
+            (*since, *timeout) = (now, (*timeout * 2).min(LAST_TIMEOUT));
             self.timeouts += 1;
         }
         is_due
+    }
+
+    /// The present timeout; zero before the wait has begun.
+    pub(super) fn timeout(&self) -> Duration {
+        self.present.map_or(Duration::ZERO, |(_, timeout)| timeout)
     }
 
     /// Number of timeouts so far.
@@ -97,13 +102,14 @@ mod tests {
     #[test]
     fn an_acknowledgement_is_waited_for_longer_each_time() {
         let (mut retry, mut now) = (Retry::NEW, Instant::now());
-        assert!(!retry.is_due(now), "the wait begins");
+        let mut is_due = |now| retry.is_due(now, FIRST_TIMEOUT);
+        assert!(!is_due(now), "the wait begins");
         for millis in [2, 4, 8, 16, 32, 64, 100, 100] {
-            assert!(!retry.is_due(now + Duration::from_millis(millis - 1)), "{millis} ms");
+            assert!(!is_due(now + Duration::from_millis(millis - 1)), "{millis} ms");
             now += Duration::from_millis(millis);
-            assert!(retry.is_due(now), "{millis} ms");
+            assert!(is_due(now), "{millis} ms");
         }
-        assert_eq!(retry.timeouts(), 8);
+        assert_eq!((retry.timeouts(), retry.timeout()), (8, LAST_TIMEOUT));
     }
 
     #[test]

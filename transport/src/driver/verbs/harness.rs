@@ -133,6 +133,9 @@ struct Rig {
     now: Instant,
     receive: Option<(usize, RecvState, Destination)>,
     send: Option<(usize, SendState, usize, Vec<u8>)>,
+    /// Messages that the peer has acknowledged, in tests.
+    #[cfg(test)]
+    acknowledged: u32,
 }
 
 /// The rules that the lowest bits of a number select.
@@ -165,7 +168,17 @@ impl Rig {
         let port = Port::new((context, domain, keys, capabilities), (sends, receives, None), 0);
         let engine = Engine::new(vec![None, None], vec![port], memory, rules, &config);
         let (now, places, pairs) = (Instant::now(), Vec::new(), Vec::new());
-        let mut rig = Rig { engine, places, pairs, next: 0, now, receive: None, send: None };
+        let mut rig = Rig {
+            engine,
+            places,
+            pairs,
+            next: 0,
+            now,
+            receive: None,
+            send: None,
+            #[cfg(test)]
+            acknowledged: 0,
+        };
         rig.connect(&slab, &rules);
         rig
     }
@@ -473,6 +486,9 @@ pub fn feed(script: &[u8]) {
     // As when the rank closes: queue pairs go before devices.
     rig.engine.end();
 }
+
+#[cfg(test)]
+mod queued;
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@
 //! | `stream`, `streams` | order of the messages of a lane; the streams of all communicators |
 //! | `placed`, `granted`, `staging` | bulk messages in pieces, without and with remote writes |
 //! | `rail`, `handshake`, `pulse`, `attempts` | cables: queue pairs, failure, silence and return |
+//! | `round_trip` | timeouts of messages |
 //! | `bandwidth`, `preference` | choice between cables, by bandwidth and by the user |
 //! | `queue`, `port`, `memory` | a queue pair, a device, and registered memory |
 //! | `registration_cache`, `registration_guard` | registration of user memory |
@@ -65,6 +66,7 @@ mod queue;
 mod rail;
 mod registration_cache;
 mod registration_guard;
+mod round_trip;
 mod rules;
 mod sequence;
 mod setup;

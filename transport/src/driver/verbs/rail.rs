@@ -62,6 +62,16 @@ pub(super) enum Posted {
     Both,
 }
 
+/// A request that was posted to a queue pair of messages with headers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) rail: u8,
+    queue: u8,
+    /// Life of the queue pair.
+    life: u8,
+    number: u32,
+}
+
 /// One cable.
 #[derive(Debug)]
 pub(super) struct Rail {
@@ -217,6 +227,20 @@ impl Rail {
     #[inline]
     pub(super) fn last_sequenced(&self, queue: usize) -> Option<u32> {
         self.last_sequenced[queue]
+    }
+
+    /// The next request of a queue pair; `rail` is the index of this rail.
+    #[inline]
+    pub(super) fn next_request(&self, rail: u8, queue: usize) -> Request {
+        let number = self.slot_queues[queue].0.next();
+        Request { rail, queue: queue as u8, life: self.handshake.life(), number }
+    }
+
+    /// Whether the device may still execute a request: the queue pair is alive, and the request is not known
+    /// to have left it.
+    pub(super) fn may_hold(&self, request: &Request) -> bool {
+        let is_present = self.handshake.is_alive() && self.handshake.life() == request.life;
+        is_present && !self.slot_queues[usize::from(request.queue)].0.has_left(request.number)
     }
 
     /// Notes that a queue pair has sent a sequenced message.

@@ -113,17 +113,23 @@ impl<M> SendSequence<M> {
         is_before(number, self.first) || entry.is_none_or(|entry| entry.sent.is_some() || entry.is_received)
     }
 
-    /// Notes that a message has been sent.
+    /// Returns a message that is not acknowledged.
+    pub(super) fn message_mut(&mut self, number: u32) -> Option<&mut M> {
+        let entry = self.entries.get_mut(number.wrapping_sub(self.first) as usize)?;
+        Some(&mut entry.message)
+    }
+
+    /// Notes that a message has been sent; returns the message.
     #[inline]
-    pub(super) fn sent(&mut self, number: u32, route: Route) {
+    pub(super) fn sent(&mut self, number: u32, route: Route) -> Option<&mut M> {
         let index = number.wrapping_sub(self.first) as usize;
-        if let Some(entry) = self.entries.get_mut(index) {
-            self.transmissions += 1;
-            entry.sent = Some((route, self.transmissions));
-            if number == self.unsent_from {
-                self.unsent_from = number.wrapping_add(1);
-            }
+        let entry = self.entries.get_mut(index)?;
+        self.transmissions += 1;
+        entry.sent = Some((route, self.transmissions));
+        if number == self.unsent_from {
+            self.unsent_from = number.wrapping_add(1);
         }
+        Some(&mut entry.message)
     }
 
     /// Frees the messages before `ack`; returns whether there were any. Ignores an `ack` of no message.

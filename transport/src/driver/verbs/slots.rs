@@ -31,6 +31,8 @@ pub(super) const REPOST_AT: usize = 16;
 pub(super) const REPOST_IDLE: usize = 4;
 /// Places that only control messages use, so that data never delays them for long.
 const CONTROL_RESERVE: usize = 16;
+/// Places that only repeated messages use, so that a repeat never waits for one for long.
+const REPEAT_RESERVE: u32 = 4;
 /// A padded long message: the fewest bytes with five frames.
 const LEAST_LONG_BYTES: usize = 4 * SHORT_BYTES + 1;
 /// Fewer bytes than this travel in short messages, since a long one would be mostly padding.
@@ -107,9 +109,11 @@ impl Queues {
     /// Send places of each class: their number, and the bytes of one.
     fn sends(self) -> [(u32, usize); 2] {
         match self {
-            Queues::Shared => [(0, 0), (SHARED_SENDS, LONG_BYTES)],
-            Queues::Short => [(SHORT_SENDS, SHORT_BYTES), (0, 0)],
-            Queues::Both => [(SHORT_SENDS, SHORT_BYTES), (LONG_SENDS, LONG_BYTES)],
+            Queues::Shared => [(0, 0), (SHARED_SENDS + REPEAT_RESERVE, LONG_BYTES)],
+            Queues::Short => [(SHORT_SENDS + REPEAT_RESERVE, SHORT_BYTES), (0, 0)],
+            Queues::Both => {
+                [(SHORT_SENDS + REPEAT_RESERVE, SHORT_BYTES), (LONG_SENDS + REPEAT_RESERVE, LONG_BYTES)]
+            }
         }
     }
 
@@ -272,14 +276,20 @@ impl SendStore {
             (true, ..) | (_, Class::Long, Queues::Both) => 0,
             _ => CONTROL_RESERVE,
         };
-        if free.len() <= reserve {
+        if free.len() <= reserve + REPEAT_RESERVE as usize {
             return None;
         }
         let at = free.pop()?;
         Some(Kept { at, bytes: size_of::<Header>() + payload, class, pinned: None })
     }
 
-    /// Returns the place of a message that has been acknowledged.
+    /// Takes a second place for a message that is repeated; `None` when there is no room.
+    pub(super) fn take_again(&mut self, kept: &Kept) -> Option<Kept> {
+        let at = self.free[kept.class as usize].pop()?;
+        Some(Kept { at, ..*kept })
+    }
+
+    /// Returns the place of a message that has been acknowledged. No request may still send it.
     #[inline]
     pub(super) fn give_back(&mut self, kept: &Kept) {
         self.free[kept.class as usize].push(kept.at);
@@ -318,13 +328,18 @@ mod tests {
             }
             let control = std::iter::from_fn(|| store.take(16, true)).count();
             assert_eq!(control, CONTROL_RESERVE, "{queues:?}");
+            let (first, last) = (taken[0], *taken.last().expect("taken"));
+            let again = [first, last].map(|kept| std::iter::from_fn(|| store.take_again(&kept)).collect());
+            taken.extend(again.into_iter().flat_map(|places: Vec<Kept>| places));
+            assert!(taken.len() > 2 * REPEAT_RESERVE as usize && store.take_again(&first).is_none());
             let end =
                 |kept: &Kept| kept.at + if kept.class == Class::Long { LONG_BYTES } else { SHORT_BYTES };
             taken.sort_by_key(|kept| kept.at);
             assert!(taken.windows(2).all(|pair| end(&pair[0]) <= pair[1].at), "{queues:?}");
             assert!(taken.iter().all(|kept| end(kept) <= 100 + queues.send_bytes()), "{queues:?}");
-            store.give_back(&taken[0]);
-            assert!(store.take(16, true).is_some());
+            let many = taken.iter().filter(|kept| kept.class == queues.class(16)).take(5);
+            many.for_each(|kept| store.give_back(kept));
+            assert!(store.take(16, true).is_some() && store.take(16, true).is_none());
         }
     }
 

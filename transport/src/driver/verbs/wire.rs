@@ -250,7 +250,7 @@ impl Checksum {
 }
 
 /// Permission to write a piece to a place of the granting rank's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Grant {
     /// Address in the granting rank's memory.
@@ -282,7 +282,7 @@ pub(super) struct Grant {
 const _: () = assert!(size_of::<Grant>() == 56);
 
 /// Name of a piece, with its checksum where that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Mark {
     pub(super) piece: u32,

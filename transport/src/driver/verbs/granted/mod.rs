@@ -16,6 +16,8 @@
 //! Invariant: a place is granted again, or handed over, only when nothing can write to it on account of an
 //! earlier grant: the piece is known to have arrived or to be lost, or its queue pair is dead.
 
+#[cfg(test)]
+mod model;
 mod receive;
 mod send;
 

@@ -19,7 +19,7 @@ const ANNOUNCED: usize = 64;
 const PIECES: usize = 128;
 
 /// A message that is expected.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(in crate::driver::verbs) struct Message {
     pub(in crate::driver::verbs) digest: u64,
     pub(in crate::driver::verbs) total: usize,
@@ -30,7 +30,7 @@ pub(in crate::driver::verbs) struct Message {
 }
 
 /// A piece that has been granted and was not handed over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(in crate::driver::verbs) struct RecvPiece {
     /// Number of its message among the bulk messages of the stream.
     message: u32,
@@ -54,7 +54,7 @@ pub(in crate::driver::verbs) struct RecvPiece {
 }
 
 /// The incoming direction of a stream.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct GrantedRecv {
     /// Expected messages in order, and the number of the first.
     messages: VecDeque<Message>,

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 const PIECES: usize = 256;
 
 /// A piece that has been sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::driver::verbs) struct SendPiece {
     pub(in crate::driver::verbs) at: usize,
     pub(in crate::driver::verbs) len: usize,
@@ -38,7 +38,7 @@ pub(in crate::driver::verbs) struct SendPiece {
 }
 
 /// The outgoing direction of a stream.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(in crate::driver::verbs) struct GrantedSend {
     /// Grants of pieces that were not sent yet, in order.
     grants: VecDeque<Grant>,

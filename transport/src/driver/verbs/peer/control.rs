@@ -246,19 +246,42 @@ impl Peer {
         if self.is_gone || self.active().is_none() {
             return Ok(());
         }
+        let latest = self.sequence.last();
+        self.round_trip.look(now, latest, latest.wrapping_add(1).wrapping_sub(self.sequence.len()));
+        let first = self.round_trip.timeout();
         if self.sequence.is_empty() {
             self.acknowledgement = Retry::NEW;
-        } else if !env.rules.reliable && self.acknowledgement.is_due(now) {
+        } else if !env.rules.reliable && self.acknowledgement.is_due(now, first) {
             // A peer that does not run has lost nothing: a question costs less than messages.
-            let repeated = match self.acknowledgement.timeouts() {
-                1 => return self.send_ack(env, None, ASK).and_then(|()| self.ask(env, now)),
-                2 => self.sequence.forget_last(),
-                _ => self.sequence.forget_all(),
-            };
-            self.counters.retransmissions += repeated as u64;
-            self.post_unsent(env)?;
+            if self.acknowledgement.timeouts() == 1 {
+                self.round_trip.asked(now);
+                self.send_ack(env, None, ASK)?;
+            } else {
+                self.round_trip.repeated(self.acknowledgement.timeout());
+                self.repeat(env)?;
+            }
         }
         self.ask(env, now)
+    }
+
+    /// Repeats messages that were not acknowledged in time.
+    fn repeat(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
+        let repeated = match self.acknowledgement.timeouts() {
+            2 => self.sequence.forget_last(),
+            _ => self.sequence.forget_all(),
+        };
+        self.counters.retransmissions += repeated as u64;
+        self.post_unsent(env)?;
+        if self.sequence.unsent().is_none() {
+            return Ok(());
+        }
+        // The completion of a ping tells which requests have left, and so which places are free.
+        for rail in 0..self.rails.len() {
+            if self.rails[rail].is_up() {
+                self.send_word(env, rail, Kind::Ping, &[])?;
+            }
+        }
+        Ok(())
     }
 
     /// Asks for the counters that sends wait for, after some time.
@@ -270,7 +293,7 @@ impl Peer {
             self.word = Retry::NEW;
             return Ok(());
         }
-        let is_due = self.word.is_due(now);
+        let is_due = self.word.is_due(now, self.round_trip.timeout());
         let mut has_asked = false;
         for index in self.streams.indices() {
             if let Some(stream) = self.streams.get_mut(index) {

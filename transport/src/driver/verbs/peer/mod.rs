@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `messages` | messages of the runtime, sent and received |
 //! | `sending`, `receiving` | sequenced messages to the peer; all messages from the peer |
+//! | `repeats` | places of messages that are sent again |
 //! | `control` | counters, acknowledgements, notices and grants to the peer |
 //! | `completions` | completions of this peer's requests |
 //! | `placed`, `granted`, `grants` | bulk messages in pieces |
@@ -26,6 +27,7 @@ mod messages;
 mod placed;
 mod rails;
 mod receiving;
+mod repeats;
 mod sending;
 
 use super::{
@@ -33,9 +35,10 @@ use super::{
     notice::Notice,
     placed::Placed,
     queue::Queue,
-    rail::Rail,
+    rail::{Rail, Request},
+    round_trip::RoundTrip,
     sequence::{RecvSequence, SendSequence},
-    slots::SendStore,
+    slots::{Kept, SendStore},
     streams::Streams,
     wire::Grant,
 };
@@ -67,6 +70,8 @@ pub(super) struct Peer {
     streams: Streams,
     sequence: SendSequence<Outbound>,
     store: SendStore,
+    /// Places of messages that are acknowledged or have another place, which a request may still send.
+    lingering: Vec<(Kept, Request)>,
     received: RecvSequence<Inbound>,
     /// State of bulk messages of all streams, where pieces meet receives.
     placed: Option<Placed>,
@@ -79,6 +84,8 @@ pub(super) struct Peer {
     /// Whether messages are missing.
     is_missing: bool,
     acknowledgement: Retry,
+    /// Time in which messages are acknowledged.
+    round_trip: RoundTrip,
     /// Questions for counters of the peer that a send waits for.
     word: Retry,
     /// Whether pieces were granted again and are not sent again yet.
@@ -120,6 +127,7 @@ impl Peer {
             streams: Streams::new(),
             sequence: SendSequence::new(),
             store,
+            lingering: Vec::new(),
             received: RecvSequence::new(),
             placed,
             counters: Counters::default(),
@@ -127,6 +135,7 @@ impl Peer {
             ack_now: false,
             is_missing: false,
             acknowledgement: Retry::NEW,
+            round_trip: RoundTrip::default(),
             word: Retry::NEW,
             has_repetitions: false,
             report_next: 0,

@@ -9,7 +9,7 @@ use crate::{
         attempts::Retry,
         bandwidth,
         env::Env,
-        rail::Rail,
+        rail::{Rail, Request},
         sequence::{Route, WINDOW},
         slots::{Kept, Queues},
         wire::Header,
@@ -24,8 +24,12 @@ const MEASURED_BYTES: usize = 4096;
 /// A sequenced message that is not acknowledged.
 #[derive(Debug)]
 pub(super) struct Outbound {
-    kept: Kept,
+    pub(super) kept: Kept,
     header: Header,
+    /// Latest request that sends it from its place, once there is one.
+    pub(super) request: Option<Request>,
+    /// Whether it has been sent before that request.
+    pub(super) is_repeated: bool,
 }
 
 impl Peer {
@@ -42,15 +46,18 @@ impl Peer {
         if self.sequence.len() == WINDOW {
             return Ok(false);
         }
+        if !self.lingering.is_empty() {
+            self.free_lingering();
+        }
         let Some(kept) = self.store.take(payload.len(), is_control) else { return Ok(false) };
         let kept = Kept { pinned, ..kept };
         let header = Header { len: payload.len() as u16, ..header };
         let is_first = !self.sequence.may_have_unsent();
-        let number = self.sequence.push(Outbound { kept, header });
+        let number = self.sequence.push(Outbound { kept, header, request: None, is_repeated: false });
         if is_first && let Some(route) = self.route_with_room(&kept, env.rules.queues) {
             let header = self.completed(header, number, route);
             env.write_message(kept.at, &header, payload);
-            self.post(env, number, &kept, header.stream, route)?;
+            self.post(env, number, &kept, header.stream, route, false)?;
         } else {
             env.memory.put(kept.at + size_of::<Header>(), payload);
             self.post_unsent(env)?;
@@ -106,11 +113,18 @@ impl Peer {
     #[inline]
     pub(super) fn post_unsent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         while let Some((number, outbound)) = self.sequence.unsent() {
-            let (kept, header) = (outbound.kept, outbound.header);
+            let (mut kept, header, earlier) = (outbound.kept, outbound.header, outbound.request);
+            let is_repeat = outbound.is_repeated || earlier.is_some();
             let Some(route) = self.route_with_room(&kept, env.rules.queues) else { break };
+            if let Some(request) = earlier {
+                match self.place_of_repeat(env, number, &kept, &request) {
+                    Some(place) => kept = place,
+                    None => break,
+                }
+            }
             let header = self.completed(header, number, route);
             env.write_header(kept.at, &header, kept.bytes);
-            if !self.post(env, number, &kept, header.stream, route)? {
+            if !self.post(env, number, &kept, header.stream, route, is_repeat)? {
                 break;
             }
         }
@@ -126,6 +140,7 @@ impl Peer {
         kept: &Kept,
         stream: u32,
         route: Route,
+        is_repeat: bool,
     ) -> Result<bool, TransportError> {
         let (index, queue) = (usize::from(route.rail), usize::from(route.queue));
         let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
@@ -133,10 +148,14 @@ impl Peer {
         let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
         let rail = &mut self.rails[index];
         let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
-        match rail.slot_queues[queue].0.send(run, is_measured) {
+        let request = rail.next_request(route.rail, queue);
+        // The place of a repeated message is free again only once its completion is known.
+        match rail.slot_queues[queue].0.send(run, is_measured || is_repeat) {
             Ok(true) => {
                 rail.sent_sequenced(queue, number);
-                self.sequence.sent(number, route);
+                if let Some(outbound) = self.sequence.sent(number, route) {
+                    outbound.request = Some(request);
+                }
                 self.counted(stream);
                 if is_measured {
                     self.turns += 1;
@@ -152,8 +171,13 @@ impl Peer {
     /// Takes in an acknowledgement.
     #[inline]
     pub(super) fn acknowledge(&mut self, ack: u32) {
-        let store = &mut self.store;
-        if self.sequence.acknowledge(ack, |outbound| store.give_back(&outbound.kept)) {
+        let (store, lingering) = (&mut self.store, &mut self.lingering);
+        let free = |outbound: Outbound| match outbound.request {
+            // An earlier request may be the one that has arrived.
+            Some(request) if outbound.is_repeated => lingering.push((outbound.kept, request)),
+            _ => store.give_back(&outbound.kept),
+        };
+        if self.sequence.acknowledge(ack, free) {
             self.acknowledgement = Retry::NEW;
         }
     }
