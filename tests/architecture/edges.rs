@@ -54,6 +54,7 @@ const UNSAFE: &[&str] = &[
     "benches/benches/c_calls.rs",
     "benches/benches/calls.rs",
     "benches/benches/messages.rs",
+    "benches/benches/rdma_messages.rs",
     "benches/benches/reduce.rs",
     "ffi/mpi/src/",
     "ffi/src/",

@@ -50,7 +50,7 @@ impl Placed {
             epoch: Epoch::new(rails),
             send: PlacedSend::new(send),
             send_owner: SendOwner::default(),
-            recv: PlacedRecv::new(recv),
+            recv: PlacedRecv::new(recv, rules.window),
             recv_owner: RecvOwner::default(),
         }
     }

@@ -81,6 +81,8 @@ pub(in crate::driver::verbs) struct PlacedRecv {
     /// All pieces before this one have arrived.
     done: u32,
     told_done: u32,
+    /// Pieces that have arrived of which the peer need not be told at once.
+    untold: u32,
     /// Number of the next piece whose receives are to be posted in this epoch, and its receives that are
     /// posted.
     next: u32,
@@ -93,7 +95,8 @@ pub(in crate::driver::verbs) struct PlacedRecv {
 }
 
 impl PlacedRecv {
-    pub(super) fn new(stages: RecvStages) -> PlacedRecv {
+    /// The sender has at most `window` pieces in flight. So it must be told of half of them at the latest.
+    pub(super) fn new(stages: RecvStages, window: usize) -> PlacedRecv {
         PlacedRecv {
             messages: VecDeque::with_capacity(ANNOUNCED),
             first_message: 0,
@@ -101,6 +104,7 @@ impl PlacedRecv {
             first_piece: 0,
             done: 0,
             told_done: 0,
+            untold: (window as u32 / 2).clamp(1, 4),
             next: 0,
             posted: Posted::None,
             stages,
@@ -119,7 +123,7 @@ impl PlacedRecv {
     #[inline]
     pub(in crate::driver::verbs) fn owes_done(&self) -> bool {
         let untold = self.done.wrapping_sub(self.told_done);
-        untold >= 4 || untold > 0 && self.done == self.end()
+        untold >= self.untold || untold > 0 && self.done == self.end()
     }
 
     /// Whether the peer does not know of all pieces that have arrived.
@@ -369,7 +373,7 @@ mod tests {
     }
 
     fn expecting(total: usize, destination: Option<usize>) -> PlacedRecv {
-        let mut recv = PlacedRecv::new(staging(0, PIECE).1);
+        let mut recv = PlacedRecv::new(staging(0, PIECE).1, 8);
         recv.announce(0, 0, total, destination);
         recv
     }
@@ -395,6 +399,22 @@ mod tests {
         );
         recv.end_message();
         assert!(recv.is_idle());
+    }
+
+    /// With a window of less than four, each pair of pieces took milliseconds, until the sender asked.
+    #[test]
+    fn a_sender_is_told_of_arrivals_before_its_window_is_full() {
+        for window in 1..=16 {
+            let mut recv = PlacedRecv::new(staging(0, PIECE).1, window);
+            recv.announce(0, 0, 40 * PIECE, Some(0));
+            let first = post_all(&mut recv, window);
+            assert_eq!(first.len(), window);
+            let arrived = first.iter().position(|piece| {
+                recv.complete(piece.number);
+                recv.owes_done()
+            });
+            assert!(arrived.is_some_and(|last| last < window.div_ceil(2)), "a window of {window}");
+        }
     }
 
     #[test]
