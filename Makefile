@@ -12,7 +12,7 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri fuzz endurance
-.PHONY: check-deep lint build wheel install tools test-tools
+.PHONY: faults check-deep lint build wheel install tools test-tools
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -63,6 +63,11 @@ fuzz: ## Feed parsers of outside bytes with inputs that reach new code
 
 endurance: ## Run the tests that `make test` ignores because they take minutes
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast -- --ignored --nocapture
+
+# To override: make faults RUNS=100
+RUNS ?= 10
+faults: ## Inject each fault into running jobs, and print the longest gaps in traffic
+	FAULT_RUNS=$(RUNS) $(CARGO) test --test verbs -- --ignored --nocapture --test-threads 1 fault_gaps
 
 # Runs each part even if one before it failed, as `test` does.
 check-deep: ## Run the checks that take too long for `make test`

@@ -41,6 +41,21 @@ fn ten_thousand_operations_on_bad_cables_of_macs_are_right() {
     unreliable(UNRELIABLE[2]);
 }
 
+/// The round trip is ten times the first timeout of a message. Some messages are repeated until it is measured,
+/// and where ranks wait for a core. Each was repeated when the timeout did not follow the round trip.
+#[test]
+fn few_messages_are_repeated_on_a_cable_that_is_longer_than_the_first_timeout() {
+    for profile in UNRELIABLE {
+        let env = [("TBCCL_RDMA_SERVICE", "uc"), ("SOFTRDMA_REMAP", "1")];
+        let done = FabricJob::run(&Wiring::pair(profile, 1), "latency_us = 10000.0", "operations 150", &env);
+        done.assert_success("done", 2);
+        for message in done.all("repeated") {
+            let repeated: u64 = message.rest.parse().expect("a number");
+            assert!(repeated < 60, "{profile}: rank {} has repeated {repeated}", message.rank);
+        }
+    }
+}
+
 /// A job whose ranks work until `stop` is called.
 pub(crate) struct BusyJob {
     pub(crate) job: FabricJob,

@@ -6,6 +6,8 @@
 #[cfg(target_os = "linux")]
 mod collectives;
 #[cfg(target_os = "linux")]
+mod fault_gaps;
+#[cfg(target_os = "linux")]
 mod faults;
 #[cfg(target_os = "linux")]
 mod groups;

@@ -37,6 +37,7 @@ fn play() {
         "disagree" => disagree(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "until" => until(&mut comm, Path::new(rest)),
+        "note_pauses" => crate::fault_gaps::note_pauses(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
         "own_memory" => own_memory(&mut comm, rest),
         "leaked_memory" => leaked_memory(&mut comm),
@@ -269,6 +270,7 @@ fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
             }
         }
     }
+    say(comm, "repeated", &comm.counters().retransmissions.to_string());
     say(comm, "took", &started.elapsed().as_millis().to_string());
     Ok(())
 }

@@ -12,6 +12,8 @@ const FIRST_ATTEMPT: Duration = Duration::from_millis(2);
 const LAST_ATTEMPT: Duration = Duration::from_millis(200);
 /// Attempts to open a rail in one life. Its queue pairs are reset once more after them.
 const HELLOS: u32 = 20;
+/// Time after which a silence of a rail does not count any more.
+const SILENCE_COUNTS_FOR: Duration = Duration::from_secs(30);
 
 /// A wait for an acknowledgement or a counter, which is repeated with growing timeouts.
 #[derive(Debug)]
@@ -54,8 +56,9 @@ impl Retry {
 pub(super) struct Attempts {
     next: Option<Instant>,
     made: u32,
-    /// Number of times that the rail was silent since it last answered a ping.
+    /// Number of times that the rail was silent since it last answered a ping, and the last of these times.
     silences: u32,
+    silent_at: Option<Instant>,
 }
 
 impl Attempts {
@@ -76,12 +79,13 @@ impl Attempts {
 
     /// Begins anew after the rail was up. The number of silences stays.
     pub(super) fn restart(&mut self) {
-        *self = Attempts { silences: self.silences, ..Attempts::default() };
+        *self = Attempts { next: None, made: 0, ..*self };
     }
 
     /// Notes that the rail was silent.
-    pub(super) fn note_silence(&mut self) {
-        self.silences += 1;
+    pub(super) fn note_silence(&mut self, now: Instant) {
+        self.silences = self.silences(now) + 1;
+        self.silent_at = Some(now);
     }
 
     /// Notes that the rail has answered a ping.
@@ -89,9 +93,11 @@ impl Attempts {
         self.silences = 0;
     }
 
-    /// Number of times that the rail was silent since it last answered a ping.
-    pub(super) fn silences(&self) -> u32 {
-        self.silences
+    /// Number of times that the rail was silent since it last answered a ping; 0 a while after the last one: a
+    /// rail in use is never pinged.
+    pub(super) fn silences(&self, now: Instant) -> u32 {
+        let counts = |at: Instant| now.saturating_duration_since(at) < SILENCE_COUNTS_FOR;
+        if self.silent_at.is_some_and(counts) { self.silences } else { 0 }
     }
 }
 
@@ -115,7 +121,7 @@ mod tests {
     #[test]
     fn a_rail_is_tried_at_once_and_then_less_and_less_often() {
         let (mut attempts, mut now) = (Attempts::default(), Instant::now());
-        attempts.note_silence();
+        attempts.note_silence(now);
         assert!(attempts.is_due(now) && !attempts.is_due(now));
         for millis in [2, 4, 8, 16, 32, 64, 128, 200, 200] {
             assert!(!attempts.is_due(now + Duration::from_millis(millis - 1)), "{millis} ms");
@@ -124,8 +130,20 @@ mod tests {
         }
         attempts.restart();
         assert!(attempts.is_due(now), "the rail was up");
-        assert_eq!(attempts.silences(), 1);
+        assert_eq!(attempts.silences(now), 1);
         attempts.note_answer();
-        assert_eq!(attempts.silences(), 0);
+        assert_eq!(attempts.silences(now), 0);
+    }
+
+    /// A busy rail is not pinged, so it answers no ping between two silences that are hours apart.
+    #[test]
+    fn a_rail_that_was_silent_long_ago_is_not_waited_for_longer() {
+        let (mut attempts, now) = (Attempts::default(), Instant::now());
+        attempts.note_silence(now);
+        attempts.note_silence(now + Duration::from_secs(2));
+        assert_eq!(attempts.silences(now + Duration::from_secs(10)), 2);
+        assert_eq!(attempts.silences(now + Duration::from_secs(40)), 0);
+        attempts.note_silence(now + Duration::from_secs(40));
+        assert_eq!(attempts.silences(now + Duration::from_secs(41)), 1);
     }
 }

@@ -527,6 +527,18 @@ mod tests {
         }
     }
 
+    /// Memory that a device writes after its message was received may belong to somebody else.
+    #[test]
+    fn a_piece_that_is_written_twice_is_an_error() {
+        let mut rig = Rig::new(5);
+        rig.start_receive(0, 300_000, 1);
+        for is_error in [false, true] {
+            rig.complete((0, 0), &[], Some(0), WcStatus::SUCCESS);
+            assert_eq!(rig.engine.check(1).is_err(), is_error);
+        }
+        rig.engine.end();
+    }
+
     #[test]
     fn inputs_that_fuzzing_has_found_are_replayed() {
         support::replay("verbs_messages", feed);

@@ -418,9 +418,8 @@ impl World {
     /// As in `Peer::written`.
     fn written(&mut self, number: u32, rail: usize) {
         assert!(self.recv.piece(number).is_some(), "piece {number} was not granted");
-        if self.recv.written(number, rail).is_some() {
-            self.settle_piece(number);
-        }
+        assert!(self.recv.written(number, rail).is_some(), "piece {number} has arrived twice");
+        self.settle_piece(number);
     }
 
     fn hear(&mut self, end: usize, control: Control, rail: usize) {
@@ -664,7 +663,7 @@ fn pieces_arrive_once_and_whole_whichever_rail_falls() {
 
 /// The checksum of a piece then arrives before the piece, which is granted again and written twice.
 #[test]
-#[should_panic(expected = "is written after it has arrived")]
+#[should_panic(expected = "has arrived twice")]
 fn a_place_that_is_used_again_too_early_writes_a_piece_twice() {
     explore(1, World { reuses_places: true, repeats: 1, turns: 0, ..World::new(2, false, true) });
 }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::SendProgress;
 
-/// Rules of unreliable connections with checksums, with and without remote writes.
-const UNRELIABLE: [u8; 2] = [3, 2];
+/// Rules of unreliable connections, with and without remote writes and checksums.
+const UNRELIABLE: [u8; 4] = [3, 2, 1, 0];
 
 impl Rig {
     /// Begins or continues to send a message.

@@ -261,7 +261,10 @@ impl Peer {
             let is_ended = self.streams[stream].is_ended;
             return if is_ended { Ok(()) } else { Err(self.protocol("a piece that was not granted")) };
         }
-        let Some(len) = recv.written(number, rail) else { return Ok(()) };
+        let Some(len) = recv.written(number, rail) else {
+            // Nothing can write for an earlier grant any more, unless a device does not keep its order.
+            return Err(self.protocol("a piece again that had arrived"));
+        };
         self.rails[rail].forget_incoming(len as u64);
         self.settle(env, stream, number)
     }

@@ -278,8 +278,8 @@ impl Peer {
             let others =
                 self.rails.iter().enumerate().filter(|(other, rail)| *other != index && rail.is_up());
             let others: Vec<Pulse> = others.map(|(_, rail)| rail.pulse).collect();
-            if rail.pulse.is_silent(now, others.iter(), rail.attempts.silences()) {
-                self.rails[index].attempts.note_silence();
+            if rail.pulse.is_silent(now, others.iter(), rail.attempts.silences(now)) {
+                self.rails[index].attempts.note_silence(now);
                 self.take_down(env, index, "it does not answer")?;
             } else if rail.pulse.has_answered() {
                 self.rails[index].attempts.note_answer();
