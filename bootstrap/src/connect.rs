@@ -8,6 +8,7 @@ use super::{
     address::{Address, resolve},
     frame_stream::{FrameStream, ReadProgress},
     record_layer::RecordLayer,
+    server::{OwnServer, Server},
     socket::Socket,
     unix::{connect_to_name, is_elsewhere, parse_name},
 };
@@ -78,6 +79,8 @@ impl RendezvousHost {
 pub struct ConnectSpec {
     /// Addresses of the rendezvous.
     pub(super) addresses: Vec<Address>,
+    /// The rendezvous itself, if it runs in this process.
+    pub(super) own: Option<OwnServer>,
     /// Secret of the job. Required for TCP addresses.
     pub(super) secret: Option<Secret>,
     /// How long to try to connect: zero if the server must be running already, long if another rank starts
@@ -95,6 +98,12 @@ impl ConnectSpec {
     #[must_use]
     pub fn secret(&self) -> Option<&Secret> {
         self.secret.as_ref()
+    }
+
+    /// Returns the spec for a rank whose process runs the rendezvous.
+    #[must_use]
+    pub fn of_own(self, server: &Server) -> ConnectSpec {
+        ConnectSpec { own: Some(server.own()), ..self }
     }
 
     /// Whether ranks of other hosts can reach the rendezvous.
@@ -130,6 +139,9 @@ impl ConnectSpec {
 /// A line that gives, for each address, the reason why it could not be reached.
 pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, String> {
     let began = Instant::now();
+    if let Some(frames) = rendezvous.own.as_ref().and_then(|own| own.connect().ok()) {
+        return Ok(frames);
+    }
     let mut pause = RETRY_PAUSES[0];
     loop {
         let mut failures = Vec::new();
@@ -316,16 +328,17 @@ pub(super) fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: time.as_secs() as _, tv_nsec: time.subsec_nanos().into() }
 }
 
-/// Performs the handshake in which both ends prove possession of the secret.
+/// Performs the handshake in which both ends prove possession of the secret. Its last message travels with
+/// the next one that the caller sends.
 fn handshake(socket: Socket, secret: &Secret, within: Duration) -> io::Result<FrameStream> {
     let mut frames = FrameStream::new(socket, RecordLayer::initiator(secret)?);
     let deadline = Instant::now() + within;
     let closed = || io::Error::new(ErrorKind::PermissionDenied, SecureError::Closed);
     loop {
-        let is_flushed = frames.flush().map_err(|_| closed())?;
-        if frames.is_trusted() && is_flushed {
+        if frames.is_trusted() {
             return Ok(frames);
         }
+        let is_flushed = frames.flush().map_err(|_| closed())?;
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::Error::new(ErrorKind::PermissionDenied, SecureError::Late));
@@ -363,6 +376,7 @@ mod tests {
         let rendezvous = ConnectSpec {
             addresses: addresses.expect("addresses"),
             secret: Some(Secret::from_bytes([1; 32])),
+            own: None,
             timeout: Duration::ZERO,
             rendezvous_host: None,
         };

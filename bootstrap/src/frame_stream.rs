@@ -74,6 +74,8 @@ pub(super) struct FrameStream {
     written: usize,
     /// Descriptors to send with the sealed byte at their offset, in the order of the offsets.
     sealed_descriptors: VecDeque<(usize, Arc<OwnedFd>)>,
+    /// Whether the write side is shut down.
+    is_finished: bool,
 }
 
 impl FrameStream {
@@ -91,6 +93,7 @@ impl FrameStream {
             sealed_out: Vec::new(),
             written: 0,
             sealed_descriptors: VecDeque::new(),
+            is_finished: false,
         }
     }
 
@@ -101,6 +104,13 @@ impl FrameStream {
     /// Whether the peer is known to belong to the job.
     pub(super) fn is_trusted(&self) -> bool {
         self.record_layer.is_trusted()
+    }
+
+    /// Shuts down the write side, once: a repetition would be an event for whoever waits for the socket.
+    pub(super) fn finish(&mut self) {
+        if !std::mem::replace(&mut self.is_finished, true) {
+            self.socket.finish();
+        }
     }
 
     /// Whether no bytes wait to be written.

@@ -4,7 +4,7 @@
 //! ```text
 //! rank -> server   Hello (rank, options) [+ descriptor of its arena]
 //! server -> rank   Welcome (all members) [+ all descriptors]     | Refused (why) | Busy (with another job)
-//! rank -> server   Probed (whether it can read the others' memory)
+//! rank -> server   Probed (whether it can read the others' memory; with the hello if they share none)
 //! server -> rank   Go (the first obstacle to reading memory, if any)
 //! rank -> server   Exchange + bytes | Abort (why)                any number of times
 //! server -> rank   Exchanged + the bytes of all ranks            | Refused (why)
@@ -80,7 +80,7 @@ pub use identity::feed_store_client;
 pub use identity::{Identity, LaunchInfo, Resolved, WorldRanks, launcher_of_env, ranks_of_env};
 pub use inquiry::FoundRendezvous;
 pub use reconnect::ReconnectListener;
-pub use server::{JobStatus, RejectionCounts, Server, ServerSpec};
+pub use server::{JobStatus, OwnServer, RejectionCounts, Server, ServerSpec};
 pub use snapshot::{JobMembers, Presence, ProcessState, Snapshot};
 pub use transport::secure::Secret;
 pub use unique_id::UniqueId;

@@ -80,6 +80,7 @@ impl ReconnectListener {
         let addresses = Address::parse_list(addresses)?;
         Ok(ConnectSpec {
             addresses,
+            own: None,
             secret: secret.cloned(),
             timeout,
             rendezvous_host: Some(rendezvous_host),

@@ -201,7 +201,13 @@ impl UniqueId {
             };
             addresses.push(Address::Tcp(ip.to_string(), port));
         }
-        Some(ConnectSpec { addresses, secret: Some(self.secret()), timeout, rendezvous_host: None })
+        Some(ConnectSpec {
+            addresses,
+            own: None,
+            secret: Some(self.secret()),
+            timeout,
+            rendezvous_host: None,
+        })
     }
 
     /// Returns the connect spec, and the server if it runs in this process and is not taken yet.

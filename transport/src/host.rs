@@ -5,11 +5,13 @@
 
 use rustix::fd::AsFd;
 
-/// Returns the boot ID of the running system.
+/// Returns the boot ID of the running system, which is read once.
 #[cfg(target_os = "linux")]
 #[must_use]
 pub fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    static BOOT_ID: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    let read = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    BOOT_ID.get_or_init(|| read().trim().to_owned()).clone()
 }
 
 /// Returns a substitute for Linux's boot ID: the host name and the time at which `/dev` was created.

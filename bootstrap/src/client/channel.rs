@@ -140,6 +140,11 @@ fn contribution(data: &[u8]) -> Result<Vec<u8>> {
     Ok(message)
 }
 
+/// Encodes a report that the rank can start, and its contribution to the first exchange.
+pub(super) fn start_and_contribution(obstacle: Option<String>, data: &[u8]) -> Result<Vec<u8>> {
+    Ok([encode(&FromRank::Probed { obstacle }), contribution(data)?].concat())
+}
+
 pub(super) fn unexpected(other: &FromServer) -> Error {
     Error::Rendezvous(format!("unexpected answer of the rendezvous: {other:?}"))
 }
@@ -323,15 +328,8 @@ impl Channel {
         self.wait_for_start()
     }
 
-    /// See [`Connection::start_and_exchange`](super::Connection::start_and_exchange).
-    pub(super) fn start_and_exchange(
-        &mut self,
-        obstacle: Option<String>,
-        data: &[u8],
-    ) -> Result<Vec<Vec<u8>>> {
-        let contribution = contribution(data)?;
-        self.frames.send(encode(&FromRank::Probed { obstacle }));
-        self.frames.send(contribution);
+    /// Waits for the start and the first exchange of a rank that has joined with [`start_and_contribution`].
+    pub(super) fn wait_for_start_and_exchange(&mut self) -> Result<Vec<Vec<u8>>> {
         self.wait_for_start()?;
         self.wait_for_exchange()
     }
@@ -489,16 +487,12 @@ impl Channel {
         self.post(message);
         let until = Instant::now() + FLUSH_TIMEOUT;
         let is_tcp = self.frames.socket().is_tcp();
-        let mut has_finished = false;
         while !self.ended && Instant::now() < until {
             if self.frames.is_flushed() {
                 if !is_tcp {
                     return;
                 }
-                if !has_finished {
-                    self.frames.socket().finish();
-                    has_finished = true;
-                }
+                self.frames.finish();
             }
             if self.poll_socket(until.saturating_duration_since(Instant::now())).is_err() {
                 return;

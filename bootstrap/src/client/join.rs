@@ -5,7 +5,7 @@
 
 use super::{
     Connection,
-    channel::{Channel, broken, unexpected},
+    channel::{Channel, broken, start_and_contribution, unexpected},
 };
 use crate::{
     address::Address,
@@ -85,10 +85,38 @@ impl Connection {
     /// [`Error::Absent`] instead where the rendezvous is another rank's, naming missing ranks;
     /// [`Error::System`] if a system call fails.
     pub fn join(rendezvous: &ConnectSpec, hello: &Hello, arena: Option<&OwnedFd>) -> Result<Joined> {
+        Connection::join_with(rendezvous, hello, arena, &[])
+    }
+
+    /// Joins as [`Connection::join`], starts as [`Connection::start`] with an obstacle, and makes the first
+    /// [`Connection::exchange`], all in one round trip. For ranks that share no memory; all ranks may join in
+    /// either way.
+    ///
+    /// # Errors
+    /// As for the three.
+    pub fn join_and_exchange(
+        rendezvous: &ConnectSpec,
+        hello: &Hello,
+        obstacle: String,
+        data: &[u8],
+    ) -> Result<(Joined, Vec<Vec<u8>>)> {
+        let ahead = start_and_contribution(Some(obstacle), data)?;
+        let mut joined = Connection::join_with(rendezvous, hello, None, &ahead)?;
+        let parts = joined.connection.finish_start()?;
+        Ok((joined, parts))
+    }
+
+    /// Joins. `ahead` are messages that follow the hello at once.
+    fn join_with(
+        rendezvous: &ConnectSpec,
+        hello: &Hello,
+        arena: Option<&OwnedFd>,
+        ahead: &[u8],
+    ) -> Result<Joined> {
         let began = Instant::now();
         let timeout = Duration::from_millis(hello.timeout_ms);
         loop {
-            match Channel::try_to_join(rendezvous, hello, arena, began)? {
+            match Channel::try_to_join(rendezvous, (hello, ahead), arena, began)? {
                 Ok((channel, members, arenas)) => {
                     let id = communicator_id(&hello.job, &members);
                     return Ok(Joined { connection: Connection::new(channel), members, arenas, id });
@@ -109,11 +137,14 @@ impl Channel {
     /// Tries once to join, of attempts since `began`; an inner error asks for another attempt.
     fn try_to_join(
         rendezvous: &ConnectSpec,
-        hello: &Hello,
+        (hello, ahead): (&Hello, &[u8]),
         arena: Option<&OwnedFd>,
         began: Instant,
     ) -> Result<Result<JoinedChannel, Retry>> {
         let mut channel = Channel::open(rendezvous, hello, began)?;
+        if !ahead.is_empty() {
+            channel.frames.send(ahead.to_vec());
+        }
         let members = match channel.wait_for_welcome(rendezvous, hello, arena, began) {
             Ok(Ok(members)) => members,
             Ok(Err(job)) => return Ok(Err(Retry::Busy(job))),

@@ -93,13 +93,10 @@ impl Connection {
         Ok(first)
     }
 
-    /// Starts as [`Connection::start`] and makes the first [`Connection::exchange`] in the same step, which
-    /// saves a round trip. All ranks may start in either way.
-    ///
-    /// # Errors
-    /// As for the two.
-    pub fn start_and_exchange(&mut self, obstacle: Option<String>, data: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let parts = self.channel().start_and_exchange(obstacle, data)?;
+    /// Waits until all ranks have started, and for the first exchange, of a rank that has sent both with its
+    /// hello.
+    fn finish_start(&mut self) -> Result<Vec<Vec<u8>>> {
+        let parts = self.channel().wait_for_start_and_exchange()?;
         self.registration = status_thread::register(&self.channel);
         Ok(parts)
     }

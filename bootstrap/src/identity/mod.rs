@@ -229,6 +229,7 @@ fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, Strin
         let addresses = Address::parse_list(text).map_err(|why| format!("TBCCL_BOOTSTRAP: {why}"))?;
         return Ok(Discovery::Known(ConnectSpec {
             addresses,
+            own: None,
             secret,
             timeout: RETRY,
             rendezvous_host: None,

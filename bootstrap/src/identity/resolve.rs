@@ -59,7 +59,13 @@ impl LaunchInfo {
             }
             Discovery::LocalPort { port, .. } => {
                 let addresses = vec![Address::Awaited(socket_name(*port))];
-                Ok(spec_only(ConnectSpec { addresses, secret: None, timeout, rendezvous_host: None }))
+                Ok(spec_only(ConnectSpec {
+                    addresses,
+                    own: None,
+                    secret: None,
+                    timeout,
+                    rendezvous_host: None,
+                }))
             }
             Discovery::Root { host, port, secret } if self.rank == 0 => {
                 let listen = listen_addresses(host, *port);
@@ -70,6 +76,7 @@ impl LaunchInfo {
                 let addresses = vec![Address::Tcp(host.clone(), *port)];
                 Ok(spec_only(ConnectSpec {
                     addresses,
+                    own: None,
                     secret: Some(secret.clone()),
                     timeout,
                     rendezvous_host: None,
@@ -142,7 +149,10 @@ fn server_and_spec(
 ) -> (ConnectSpec, Option<Server>) {
     let mut addresses = Address::parse_list(server.address()).unwrap_or_default();
     addresses.extend(remote_addresses);
-    (ConnectSpec { addresses, secret, timeout: Duration::ZERO, rendezvous_host: None }, Some(server))
+    (
+        ConnectSpec { addresses, own: None, secret, timeout: Duration::ZERO, rendezvous_host: None },
+        Some(server),
+    )
 }
 
 /// Opens a rendezvous. A host without IPv6 listens on IPv4 alone.
@@ -228,5 +238,5 @@ fn decode_entry(value: &[u8], secret: Option<&Secret>, timeout: Duration) -> Res
             ));
         }
     };
-    Ok(ConnectSpec { addresses, secret, timeout, rendezvous_host: None })
+    Ok(ConnectSpec { addresses, own: None, secret, timeout, rendezvous_host: None })
 }

@@ -9,6 +9,7 @@ use super::super::{
         FromRank, Hello, MAGIC, MAX_EXCHANGE_BYTES, MAX_FROM_RANK_BYTES, MAX_HELLO_BYTES, PROTOCOL, Question,
     },
 };
+use mio::{Interest, Registry, Token};
 use rustix::fd::OwnedFd;
 use std::{
     io::{self, ErrorKind},
@@ -59,6 +60,8 @@ pub(super) struct InboundConnection {
     pub(super) since: Instant,
     /// When the connection closes unless it reaches the next stage.
     pub(super) deadline: Option<Instant>,
+    /// Whether the system tells when the socket has room again.
+    awaits_room: bool,
 }
 
 fn invalid(why: &str) -> io::Error {
@@ -66,6 +69,34 @@ fn invalid(why: &str) -> io::Error {
 }
 
 impl InboundConnection {
+    /// Creates a connection that is accepted now and registered for input.
+    pub(super) fn new(
+        frames: FrameStream,
+        stage: Stage,
+        since: Instant,
+        deadline: Option<Instant>,
+    ) -> InboundConnection {
+        InboundConnection { frames, stage, since, deadline, awaits_room: false }
+    }
+
+    /// Writes queued output, and ends the output of a closing connection. Room in the socket is an event only
+    /// while output is left: every answer that a rank reads makes room.
+    ///
+    /// # Errors
+    /// If the connection is broken.
+    pub(super) fn flush(&mut self, token: Token, registry: &Registry) -> io::Result<()> {
+        let awaits_room = !self.frames.flush()?;
+        if awaits_room != std::mem::replace(&mut self.awaits_room, awaits_room) {
+            let room = awaits_room.then_some(Interest::WRITABLE);
+            let interest = room.map_or(Interest::READABLE, |room| Interest::READABLE | room);
+            registry.reregister(self.frames.socket(), token, interest)?;
+        }
+        if !awaits_room && matches!(self.stage, Stage::Closing) {
+            self.frames.finish();
+        }
+        Ok(())
+    }
+
     /// Returns the rank of the connection, if it is admitted and not closing.
     pub(super) fn rank(&self) -> Option<u32> {
         match self.stage {

@@ -22,8 +22,7 @@ impl InMemoryServer {
 
     /// Adds a connection that counts as authenticated.
     pub(crate) fn add_connection(&mut self, frames: FrameStream) {
-        let connection =
-            InboundConnection { frames, stage: Stage::AwaitingHello, since: self.start, deadline: None };
+        let connection = InboundConnection::new(frames, Stage::AwaitingHello, self.start, None);
         self.connections.push(Some(connection));
     }
 

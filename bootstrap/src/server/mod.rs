@@ -26,7 +26,10 @@ pub(super) use in_memory::InMemoryServer;
 pub(super) use listen::Sockets;
 
 use super::{
+    frame_stream::FrameStream,
     interfaces::our_addresses,
+    record_layer::RecordLayer,
+    socket::Socket,
     unix::{Folder, listen_for_inquiries, local_address},
 };
 use crate::error::{Error, Result};
@@ -35,7 +38,9 @@ use job::Job;
 use mio::Waker;
 use rejections::RejectionCounters;
 use std::{
+    io,
     net::SocketAddr,
+    os::unix::net::UnixStream,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::Ordering::Relaxed,
@@ -127,7 +132,7 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     secret: Option<Secret>,
     commands: Sender<Command>,
-    waker: Waker,
+    waker: Arc<Waker>,
     counts: Arc<RejectionCounters>,
     status_cell: Arc<StatusCell>,
     thread: Option<JoinHandle<()>>,
@@ -138,6 +143,24 @@ pub struct Server {
     _folder: Option<Arc<Folder>>,
     /// Folder of the file of the socket for questions, if it has one.
     _inquiry_folder: Option<Folder>,
+}
+
+/// The way to a server from its own process: connections that need no listener and no handshake, since
+/// nothing leaves the process.
+#[derive(Clone, Debug)]
+pub struct OwnServer {
+    commands: Sender<Command>,
+    waker: Arc<Waker>,
+}
+
+impl OwnServer {
+    /// Connects to the server.
+    pub(super) fn connect(&self) -> io::Result<FrameStream> {
+        let (ours, theirs) = UnixStream::pair()?;
+        self.commands.send(Command::Adopt(theirs)).map_err(io::Error::other)?;
+        self.waker.wake()?;
+        Ok(FrameStream::new(Socket::unix(ours)?, RecordLayer::Open))
+    }
 }
 
 /// Cell in which the event loop publishes the job's progress.
@@ -216,7 +239,7 @@ impl Server {
             addresses,
             secret,
             commands,
-            waker,
+            waker: Arc::new(waker),
             counts,
             status_cell,
             thread,
@@ -231,6 +254,12 @@ impl Server {
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Returns the way to this server for a rank of this process.
+    #[must_use]
+    pub fn own(&self) -> OwnServer {
+        OwnServer { commands: self.commands.clone(), waker: Arc::clone(&self.waker) }
     }
 
     /// Returns the secret that ranks must have, if the job has one.

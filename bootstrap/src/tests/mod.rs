@@ -6,6 +6,7 @@ mod hostile;
 mod intruders;
 mod size;
 mod snapshots;
+mod start;
 mod strangers;
 
 use super::{
@@ -42,7 +43,13 @@ fn rendezvous(server: &Server, secret: &Secret, way: Way) -> ConnectSpec {
         Way::Tcp => format!("tcp://{}", server.addresses()[0]),
     };
     let addresses = Address::parse_list(&text).expect("addresses");
-    ConnectSpec { addresses, secret: Some(secret.clone()), timeout: Duration::ZERO, rendezvous_host: None }
+    ConnectSpec {
+        addresses,
+        own: None,
+        secret: Some(secret.clone()),
+        timeout: Duration::ZERO,
+        rendezvous_host: None,
+    }
 }
 
 pub(crate) fn hello(rank: u32, size: u32, timeout_ms: u64) -> Hello {
@@ -68,21 +75,6 @@ pub(crate) fn join(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection
 
 /// Runs `role` on three ranks that have started and returns the results.
 fn run_three<T: Send>(way: Way, timeout_ms: u64, role: impl Fn(u32, Connection) -> T + Sync) -> Vec<T> {
-    run_joined(way, timeout_ms, join, role)
-}
-
-/// Joins without starting.
-fn join_only(rendezvous: &ConnectSpec, hello: &Hello) -> Result<Connection> {
-    Ok(Connection::join(rendezvous, hello, None)?.connection)
-}
-
-/// Runs `role` on three ranks, which join with `join`, and returns the results.
-fn run_joined<T: Send>(
-    way: Way,
-    timeout_ms: u64,
-    join: fn(&ConnectSpec, &Hello) -> Result<Connection>,
-    role: impl Fn(u32, Connection) -> T + Sync,
-) -> Vec<T> {
     let (server, secret) = open(3);
     let rendezvous = rendezvous(&server, &secret, way);
     // A role that ends the job at once must not meet a rank that is still joining.
@@ -136,54 +128,6 @@ fn everyone_gets_what_everyone_gave_any_number_of_times() {
             for (round, parts) in rounds.iter().enumerate() {
                 assert!(*parts == [0, 1, 2].map(|rank| contribution(rank, round)), "round {round}");
             }
-        }
-    }
-}
-
-#[test]
-fn who_has_started_may_give_before_the_others_have() {
-    for way in WAYS {
-        let got = run_joined(way, 10_000, join_only, |rank, mut connection| {
-            let given = [rank as u8; 3];
-            let first = match rank {
-                0 => connection.start_and_exchange(None, &given),
-                1 => connection.start(None).and_then(|_| connection.exchange(&given)),
-                _ => {
-                    thread::sleep(SECOND / 10);
-                    connection.start_and_exchange(Some("no memory".into()), &given)
-                }
-            };
-            let second = connection.exchange(b"again").expect("all give");
-            connection.goodbye(Vec::new());
-            (first.expect("all give"), second)
-        });
-        for (first, second) in got {
-            assert_eq!(first, [[0; 3], [1; 3], [2; 3]]);
-            assert_eq!(second, [b"again"; 3]);
-        }
-    }
-}
-
-#[test]
-fn who_does_not_start_is_named_by_those_who_have_given_already() {
-    for way in WAYS {
-        for dies in [false, true] {
-            let began = Instant::now();
-            let got = run_joined(way, if dies { 10_000 } else { 500 }, join_only, |rank, mut connection| {
-                match (rank, dies) {
-                    (1, true) => None,
-                    (1, false) => {
-                        thread::sleep(SECOND);
-                        None
-                    }
-                    _ => Some(error_text(&connection.start_and_exchange(None, b"here"))),
-                }
-            });
-            for why in got.into_iter().flatten() {
-                let expected = if dies { "rank 1" } else { "not sent their addresses in time: 1;" };
-                assert!(why.contains(expected), "{why}");
-            }
-            assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
         }
     }
 }

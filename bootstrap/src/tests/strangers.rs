@@ -31,7 +31,13 @@ fn hear(listener: &UnixListener) -> Option<Vec<u8>> {
 /// Returns a spec with one address, the Unix socket of this name.
 fn at(name: u128, secret: Option<&Secret>) -> ConnectSpec {
     let addresses = Address::parse_list(&local_address(name)).expect("an address");
-    ConnectSpec { addresses, secret: secret.cloned(), timeout: Duration::ZERO, rendezvous_host: None }
+    ConnectSpec {
+        addresses,
+        own: None,
+        secret: secret.cloned(),
+        timeout: Duration::ZERO,
+        rendezvous_host: None,
+    }
 }
 
 #[test]

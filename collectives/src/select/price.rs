@@ -177,7 +177,7 @@ impl Model {
     /// Parses the file of a cluster, as [`Cluster::from_toml`] does, with an optional `costs` key.
     ///
     /// `costs` is a name or a table; the default is `"rdma-held"` for a fabric of Apple's devices, and
-    /// `"rdma"` for any other file.
+    /// `"rdma"` for any other file. The devices of a fabric are software, which costs its ranks time.
     ///
     /// # Errors
     /// A message that says what is wrong in the cluster or its costs.
@@ -186,7 +186,8 @@ impl Model {
         let mut table: toml::Table =
             text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
         let costs = match table.remove("costs") {
-            None if is_apple(&table) => Costs::rdma_held(),
+            None if is_apple(&table) => Costs::rdma_held().on_software_devices(),
+            None if table.contains_key("node") => Costs::rdma().on_software_devices(),
             None => Costs::rdma(),
             Some(toml::Value::String(name)) => {
                 name.parse().map_err(|error: crate::UnknownName| error.to_string())?

@@ -140,10 +140,21 @@ impl Costs {
     /// Returns the costs of the same transport where devices hold sends until their receives are posted, as
     /// Apple's do.
     ///
-    /// Pieces meet receives in their final places, so no message waits for a grant.
+    /// Pieces meet receives in their final places, so no message waits for a grant. Connections are
+    /// unreliable, so both ends compute a checksum of every byte.
     #[must_use]
     pub fn rdma_held() -> Costs {
-        Costs { granted: false, grant_us: 0.0, ..Costs::rdma() }
+        Costs { granted: false, grant_us: 0.0, send_gbs: 40.0, recv_gbs: 40.0, ..Costs::rdma() }
+    }
+
+    /// Rate at which a software device copies a message to its receiver.
+    const SOFTWARE_DEVICE_GBS: f64 = 90.0;
+
+    /// Returns these costs where the devices are software: the sender's processor also carries each byte.
+    #[must_use]
+    pub fn on_software_devices(self) -> Costs {
+        let send_gbs = 1.0 / (1.0 / self.send_gbs + 1.0 / Costs::SOFTWARE_DEVICE_GBS);
+        Costs { send_gbs, ..self }
     }
 
     /// Returns the costs of the same machine under MLX's JACCL: two buffers of up to 512 KiB per connection

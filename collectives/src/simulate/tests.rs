@@ -242,7 +242,9 @@ fn grants_cost_one_hop_of_a_call_and_messages_in_slots_none() {
     let times = |algorithm, bytes| {
         let schedule = planned(Collective::AllReduce, algorithm, 4, 1);
         let of = |costs: &Costs| seconds(&schedule, bytes, &cluster, costs);
-        (of(&Costs::rdma()), of(&Costs::rdma_held()))
+        // Without the checksums that only the latter have.
+        let held = Costs { send_gbs: f64::INFINITY, recv_gbs: f64::INFINITY, ..Costs::rdma_held() };
+        (of(&Costs::rdma()), of(&held))
     };
     for algorithm in ["mesh", "rsag_mesh", "recursive_doubling", "ring"] {
         let (granted, held) = times(algorithm, 64 << 10);
@@ -251,6 +253,20 @@ fn grants_cost_one_hop_of_a_call_and_messages_in_slots_none() {
         let grant = 5e-6 + 1e-6;
         assert!(granted > held && granted < held + 1.5 * grant, "{algorithm} {granted} {held}");
     }
+}
+
+#[test]
+fn a_software_device_and_checksums_cost_the_processor_time_per_byte() {
+    let cluster = Cluster::mesh(2, Speed::new(5.0, 75.0));
+    let schedule = messages(2, &[(0, 1, 0)]);
+    let time = |costs: &Costs| seconds(&schedule, 128 << 10, &cluster, costs);
+    let bytes = f64::from(128 << 10);
+    let plain = Costs { send_gbs: f64::INFINITY, recv_gbs: f64::INFINITY, ..Costs::rdma_held() };
+    let software = time(&plain.clone().on_software_devices());
+    assert_close(software, time(&plain) + bytes / 90e9);
+    // The confirmation of the send covers what the receiver does meanwhile.
+    assert_close(time(&Costs::rdma_held()), time(&plain) + bytes / 40e9);
+    assert_close(time(&Costs::rdma_held().on_software_devices()), software + bytes / 40e9);
 }
 
 #[test]

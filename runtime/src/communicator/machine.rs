@@ -73,6 +73,13 @@ impl fmt::Display for Processors {
     }
 }
 
+/// Returns the number of cores that this process may use: its affinity and the limits of its container, which
+/// are queried once. The latter are read from files, which takes as long as a message to another host.
+pub(super) fn usable_cores() -> u32 {
+    static CORES: OnceLock<u32> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32)
+}
+
 /// Returns the number of ranks on this rank's host.
 pub(super) fn ranks_on_host_of(rank: Rank, names: &[PeerName]) -> u32 {
     Placement::from_hosts(names.iter().map(|name| name.host.as_str()))

@@ -66,7 +66,7 @@ use collectives::{
 };
 use control::{ControlParts, stats_of};
 use join::Rejoin;
-use machine::{Processors, fingerprint, placement_of, ranks_on_host_of, tuning_of};
+use machine::{Processors, fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
 use plans::{PlanKey, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Rank, Reach};
@@ -170,7 +170,7 @@ impl Communicator {
     fn assemble(parts: Parts, config: &Config) -> Communicator {
         let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport, .. } = parts;
         let size = names.len() as u32;
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32;
+        let cores = usable_cores();
         let on_this_host = ranks_on_host_of(rank, &names);
         let mut wait = WaitPolicy::for_host(on_this_host, cores);
         if let Some(polls) = config.polling.spin_polls {

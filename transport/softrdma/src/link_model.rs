@@ -28,6 +28,8 @@ pub struct LinkModel {
     pub latency_ns: u64,
     /// Picoseconds per byte; 0 for unlimited bandwidth.
     pub ps_per_byte: u64,
+    /// Bytes of the frames that a message takes whole; 0 if it takes its own bytes only.
+    pub frame_bytes: u64,
     /// Maximum random addition to the latency, in nanoseconds.
     pub jitter_ns: u64,
     /// Probability that a message is lost.
@@ -122,9 +124,18 @@ impl LinkModel {
     /// Returns the time for which a message of `bytes` bytes occupies the lane.
     #[must_use]
     pub const fn serialization(&self, bytes: u64) -> Duration {
-        Duration::from_nanos(
-            bytes.saturating_add(LinkModel::OVERHEAD_BYTES).saturating_mul(self.ps_per_byte) / 1000,
-        )
+        let bytes = self.carried(bytes).saturating_add(LinkModel::OVERHEAD_BYTES);
+        Duration::from_nanos(bytes.saturating_mul(self.ps_per_byte) / 1000)
+    }
+
+    /// Returns the bytes that a message takes on the cable, without its header: those of its frames if these
+    /// travel whole, and then one frame for an empty message.
+    const fn carried(&self, bytes: u64) -> u64 {
+        match self.frame_bytes {
+            0 => bytes,
+            frame if bytes == 0 => frame,
+            frame => bytes.div_ceil(frame).saturating_mul(frame),
+        }
     }
 
     /// Sends a message of `bytes` bytes at `now`, in nanoseconds of the monotonic clock, and counts it.
@@ -233,6 +244,16 @@ mod tests {
         let sent: Vec<u64> = [0, 0, 10_000].map(|now| model.transmit(&lane, 0, bytes, now).departs).to_vec();
         assert_eq!(sent, [1000, 2000, 11_000]);
         assert_eq!(model.transmit(&lane, 0, bytes, 10_000).arrives, 12_000 + 5000);
+    }
+
+    #[test]
+    fn a_short_message_takes_the_time_of_a_frame_where_frames_travel_whole() {
+        let model = LinkModel { ps_per_byte: 1000, frame_bytes: 4096, ..LinkModel::default() };
+        let carried = |bytes| model.serialization(bytes).as_nanos() as u64 - LinkModel::OVERHEAD_BYTES;
+        assert_eq!([0, 1, 4096, 4097, 16_384].map(carried), [4096, 4096, 4096, 8192, 16_384]);
+        assert_eq!(model.serialization(u64::MAX).as_nanos(), u128::from(u64::MAX / 1000), "no overflow");
+        let without = LinkModel { frame_bytes: 0, ..model };
+        assert_eq!(without.serialization(1).as_nanos() as u64, 1 + LinkModel::OVERHEAD_BYTES);
     }
 
     #[test]

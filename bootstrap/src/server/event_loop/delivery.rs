@@ -3,7 +3,6 @@
 use super::{
     super::{
         super::{frame_stream::Payload, snapshot::ProcessState},
-        connection::Stage,
         job::Outgoing,
     },
     EventLoop,
@@ -62,14 +61,10 @@ impl EventLoop {
     fn flush_all(&mut self, now: Instant) {
         for token in std::mem::take(&mut self.unflushed) {
             let Some(connection) = self.connections.get_mut(&token) else { continue };
-            match connection.frames.flush() {
-                Ok(true) if matches!(connection.stage, Stage::Closing) => connection.frames.socket().finish(),
-                Ok(_) => {}
-                Err(why) => {
-                    if let Some(connection) = self.connections.remove(&token) {
-                        self.close(token, connection, Some(&why), now);
-                    }
-                }
+            if let Err(why) = connection.flush(token, self.poll.registry())
+                && let Some(connection) = self.connections.remove(&token)
+            {
+                self.close(token, connection, Some(&why), now);
             }
         }
     }

@@ -27,7 +27,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     io::{self, ErrorKind},
     net::TcpListener,
-    os::unix::net::UnixListener,
+    os::unix::net::{UnixListener, UnixStream},
     sync::{Arc, PoisonError, mpsc::Receiver},
     time::{Duration, Instant},
 };
@@ -56,6 +56,8 @@ pub(super) enum Command {
         rank: u32,
         pid: u32,
     },
+    /// Takes in a connection of this process.
+    Adopt(UnixStream),
     /// Ends the job, for a reason that ranks are told.
     Close {
         why: Option<String>,
@@ -235,6 +237,7 @@ impl EventLoop {
                     self.job.report_exit(rank, pid, &how);
                 }
                 Command::Succeeded { rank, pid } => self.job.report_success(rank, pid),
+                Command::Adopt(stream) => self.adopt(stream, now),
                 Command::Close { why } => {
                     // A rank whose failure ends the rendezvous may have sent the reason.
                     for rank in self.job.present() {
@@ -281,12 +284,10 @@ impl EventLoop {
             (_, Err(why)) => return self.close(token, connection, Some(&why), now),
             (_, Ok(ReadProgress::Closed)) => return self.close(token, connection, None, now),
         }
-        match connection.frames.flush() {
-            Ok(true) if matches!(connection.stage, Stage::Closing) => connection.frames.socket().finish(),
-            Ok(_) => {}
-            Err(why) => return self.close(token, connection, Some(&why), now),
+        match connection.flush(token, self.poll.registry()) {
+            Ok(()) => drop(self.connections.insert(token, connection)),
+            Err(why) => self.close(token, connection, Some(&why), now),
         }
-        self.connections.insert(token, connection);
     }
 
     fn handle_messages(

@@ -26,7 +26,8 @@ impl Job {
             return Err(format!("rank {rank} contributed to an exchange out of turn"));
         }
         state.contribution = Some(bytes.into());
-        state.deadline = Some(now + state.timeout);
+        // Before the start the rank has a deadline already, for the other ranks to join.
+        state.deadline.get_or_insert(now + state.timeout);
         self.contributed += 1;
         if self.contributed == self.ranks {
             self.complete_exchange();

@@ -338,7 +338,8 @@ impl Job {
                 self.leave(rank);
                 Ok(())
             }
-            // A rank that has reported need not wait for the others with its first contribution.
+            // A rank that shares no memory need not wait for the others with its report, and one that has
+            // reported need not wait with its first contribution.
             FromRank::Exchange { .. } if self.rank_states[rank as usize].probed.is_some() => {
                 self.contribute(rank, bytes, now)
             }
@@ -376,9 +377,8 @@ impl Job {
     }
 
     fn probed(&mut self, rank: u32, obstacle: Option<String>) -> Result<(), ProtocolError> {
-        let is_complete = self.is_complete();
         let state = &mut self.rank_states[rank as usize];
-        if !is_complete || state.probed.is_some() {
+        if state.probed.is_some() {
             return Err(format!("rank {rank} reported out of turn"));
         }
         state.probed = Some(obstacle.map(|text| sanitize(&text)));
@@ -539,7 +539,7 @@ impl Job {
             // The timeout of one rank fails the whole job: a rank that joined later would wait for this one
             // in vain.
             let (absent, reason) =
-                if self.contributed > 0 { self.missing_contributors() } else { self.late_ranks() };
+                if self.has_started() { self.missing_contributors() } else { self.late_ranks() };
             self.absent = absent;
             self.refuse(&reason);
         }

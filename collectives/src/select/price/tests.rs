@@ -183,12 +183,12 @@ fn a_model_is_a_cluster_with_costs() {
 fn fabrics_of_apples_devices_hold_sends() {
     let costs = |fabric: &str| Model::from_toml(fabric).expect("a model").costs;
     let apple = include_str!("../../../../configs/fabrics/apple-tb5-mesh4.toml");
-    assert_eq!(costs(apple), Costs::rdma_held());
+    assert_eq!(costs(apple), Costs::rdma_held().on_software_devices());
     for other in [
         include_str!("../../../../configs/fabrics/ib-mesh4.toml"),
         include_str!("../../../../configs/fabrics/usb4-mesh4.toml"),
     ] {
-        assert_eq!(costs(other), Costs::rdma());
+        assert_eq!(costs(other), Costs::rdma().on_software_devices());
     }
 }
 

@@ -44,21 +44,21 @@ pub(super) fn join(
 ) -> Result<Communicator> {
     let (rank, size, rendezvous) = (identity.rank(), identity.size(), identity.rendezvous());
     let hello = greeting(identity, config, None, &0, reconnect_listener.as_ref());
-    let Joined { mut connection, members, id, .. } = Connection::join(rendezvous, &hello, None)?;
-    let mut no_memory = Some(NO_MEMORY.to_owned());
-    let mut received = Vec::new();
+    let first = match endpoint.exchange(&[]) {
+        Ok(message) => message.unwrap_or_default(),
+        Err(error) => {
+            let error = not_started(rank, error);
+            report_failure(&error, identity, config);
+            return Err(error);
+        }
+    };
+    let (Joined { mut connection, members, id, .. }, mut received) =
+        Connection::join_and_exchange(rendezvous, &hello, NO_MEMORY.to_owned(), &first)?;
     loop {
-        let next = endpoint.exchange(&received);
-        received = match next {
-            Ok(Some(message)) if no_memory.is_some() => {
-                connection.start_and_exchange(no_memory.take(), &message)?
-            }
+        received = match endpoint.exchange(&received) {
             Ok(Some(message)) => connection.exchange(&message)?,
             Ok(None) => break,
             Err(error) => {
-                if no_memory.is_some() {
-                    connection.start(no_memory)?;
-                }
                 // The rendezvous adds the rank to the reason.
                 let reason = match &error {
                     TransportError::Wiring { rank: of, what } if *of == rank => what.clone(),
@@ -68,9 +68,6 @@ pub(super) fn join(
                 return Err(not_started(rank, error));
             }
         };
-    }
-    if no_memory.is_some() {
-        connection.start(no_memory)?;
     }
     let reach = Reach::new(size, |a, b| endpoint.connects(a.0, b.0));
     let parts = Parts {

@@ -87,7 +87,10 @@ impl Processes {
         let rendezvous =
             ReconnectListener::connect_spec(there, self.secret.as_ref(), rendezvous_rank, config.timeout);
         let rank = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
-        let rendezvous = rendezvous.map_err(Error::Bootstrap)?;
+        let mut rendezvous = rendezvous.map_err(Error::Bootstrap)?;
+        if let Some(server) = &server {
+            rendezvous = rendezvous.of_own(server);
+        }
         let identity = Identity::new(rank, members.len() as u32, rendezvous, server.is_some())
             .with_parent(job.to_owned(), self.world_ranks.of_members(members));
         // A model of machines and cables describes the ranks of the whole job.

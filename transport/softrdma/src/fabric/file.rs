@@ -61,6 +61,7 @@ struct CableTable {
     ends: Spanned<Vec<Spanned<String>>>,
     latency_us: Option<Spanned<f64>>,
     bandwidth_gbps: Option<Spanned<f64>>,
+    whole_frames: Option<Spanned<bool>>,
     jitter_us: Option<Spanned<f64>>,
     loss: Option<Spanned<f64>>,
     corruption: Option<Spanned<f64>>,
@@ -72,6 +73,7 @@ struct CableTable {
 struct Link {
     latency_us: Option<Spanned<f64>>,
     bandwidth_gbps: Option<Spanned<f64>>,
+    whole_frames: Option<Spanned<bool>>,
     jitter_us: Option<Spanned<f64>>,
     loss: Option<Spanned<f64>>,
     corruption: Option<Spanned<f64>>,
@@ -96,7 +98,7 @@ pub(super) fn read(text: &str) -> Result<Fabric, SpannedError> {
     }
     check_addresses(&fabric, &file)?;
     // Checks the defaults even if no cable uses them.
-    link_model(&file.link, &Link::default(), 0)?;
+    link_model(&file.link, &Link::default(), 0, None)?;
     for cable in &file.cable {
         add_cable(&mut fabric, cable, &file.link)?;
     }
@@ -282,12 +284,18 @@ fn add_cable(fabric: &mut Fabric, cable: &Spanned<CableTable>, defaults: &Link) 
     let own = Link {
         latency_us: table.latency_us.clone(),
         bandwidth_gbps: table.bandwidth_gbps.clone(),
+        whole_frames: table.whole_frames.clone(),
         jitter_us: table.jitter_us.clone(),
         loss: table.loss.clone(),
         corruption: table.corruption.clone(),
         seed: table.seed,
     };
-    let model = link_model(&own, defaults, number)?;
+    let frame_bytes = ports.iter().filter_map(|port| fabric.devices[*port].profile.frame_bytes).max();
+    if let (Some(whole), None) = (own.whole_frames.as_ref().filter(|whole| *whole.get_ref()), frame_bytes) {
+        let what = "whole_frames needs a device that counts in frames, as profile = \"apple-tb5\" does";
+        return Err(SpannedError::new(whole.span(), what));
+    }
+    let model = link_model(&own, defaults, number, frame_bytes)?;
     fabric.cables.push(Cable { name, ports, model });
     Ok(())
 }
@@ -319,14 +327,23 @@ fn plug(fabric: &mut Fabric, name: &Spanned<String>, end: CableEnd) -> Result<us
     Ok(port)
 }
 
-/// Merges a cable's own settings with the defaults.
-fn link_model(own: &Link, defaults: &Link, number: usize) -> Result<LinkModel, SpannedError> {
+/// Merges a cable's own settings with the defaults. `frame_bytes` are those of the devices at its ends, if
+/// these count in frames.
+fn link_model(
+    own: &Link,
+    defaults: &Link,
+    number: usize,
+    frame_bytes: Option<u32>,
+) -> Result<LinkModel, SpannedError> {
+    let whole_frames = own.whole_frames.as_ref().or(defaults.whole_frames.as_ref());
+    let travels_whole = whole_frames.is_some_and(|whole| *whole.get_ref());
     let latency = own.latency_us.as_ref().or(defaults.latency_us.as_ref());
     let bandwidth = own.bandwidth_gbps.as_ref().or(defaults.bandwidth_gbps.as_ref());
     let jitter = own.jitter_us.as_ref().or(defaults.jitter_us.as_ref());
     Ok(LinkModel {
         latency_ns: nanoseconds("latency_us", latency)?,
         ps_per_byte: picoseconds_per_byte(bandwidth)?,
+        frame_bytes: frame_bytes.filter(|_| travels_whole).map_or(0, u64::from),
         jitter_ns: nanoseconds("jitter_us", jitter)?,
         loss: probability("loss", own.loss.as_ref().or(defaults.loss.as_ref()))?,
         corruption: probability("corruption", own.corruption.as_ref().or(defaults.corruption.as_ref()))?,

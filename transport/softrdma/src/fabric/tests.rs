@@ -124,6 +124,24 @@ fn a_cable_joins_two_ports_and_has_settings() {
 }
 
 #[test]
+fn frames_travel_whole_on_cables_that_say_so_between_devices_that_count_in_frames() {
+    let frames = |profile: &str, link: &str, cable: &str| {
+        let nodes = PAIR.replace("apple-tb5", profile);
+        let ends = "ends = [\"a/rdma_en2\", \"b/rdma_en2\"]";
+        let text = format!("{nodes}[link]\n{link}\n[[cable]]\n{ends}\n{cable}\n");
+        read(&text).map(|fabric| fabric.cables[0].model.frame_bytes)
+    };
+    let (yes, no) = ("whole_frames = true", "whole_frames = false");
+    assert_eq!(frames("apple-tb5", "", "").expect("valid"), 0);
+    assert_eq!(frames("apple-tb5", "", yes).expect("valid"), 4096);
+    assert_eq!(frames("apple-tb5", yes, "").expect("valid"), 4096);
+    assert_eq!(frames("apple-tb5", yes, no).expect("valid"), 0);
+    assert_eq!(frames("ib", yes, "").expect("a default that does not concern it"), 0);
+    let error = frames("ib", "", yes).expect_err("it has no frames").to_string();
+    assert!(error.contains("whole_frames needs a device that counts in frames"), "{error}");
+}
+
+#[test]
 fn digests_tell_files_apart() {
     assert_eq!(read(PAIR).map(|f| f.digest), read(PAIR).map(|f| f.digest));
     assert_ne!(read(PAIR).map(|f| f.digest), read(&format!("{PAIR}\n# x")).map(|f| f.digest));
@@ -136,7 +154,7 @@ fn errors_name_the_place_and_what_is_valid() {
         (
             "[link]\nlatncy_us = 1\n",
             "f.toml:2:1: unknown key `latncy_us`, did you mean `latency_us`?; known: latency_us, \
-             bandwidth_gbps, jitter_us, loss, corruption, seed",
+             bandwidth_gbps, whole_frames, jitter_us, loss, corruption, seed",
         ),
         ("", "f.toml:1:1: a fabric needs a [[node]]"),
         ("[[node]]\n", "f.toml:1:1: missing field `name`"),
@@ -191,7 +209,7 @@ fn wrong_wiring_is_refused() {
         (
             "[[cable]]\nends = [\"a/rdma_en2\", \"b/rdma_en2\"]\nlost = 1\n",
             "f.toml:11:1: unknown key `lost`, did you mean `loss`?; known: name, ends, latency_us, \
-             bandwidth_gbps, jitter_us, loss, corruption, seed",
+             bandwidth_gbps, whole_frames, jitter_us, loss, corruption, seed",
         ),
         (
             "[[cable]]\nends = [\"a/rdma_en2\", \"b/rdma_en2\"]\nloss = 1.5\n",

@@ -7,7 +7,10 @@ use crate::{
     verbs::{Queues, Work, is_readable},
 };
 use softrdma::profile::Profile;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use verbs_sys::{AccessFlags, PortState, QpState, QpType, SendFlags, WcStatus, WrOpcode};
 
 const FRAME: usize = 4096;
@@ -112,6 +115,33 @@ pub(crate) fn depths_count_frames(rig: &Rig) {
     assert_eq!(c.qp.post(&Work::send(&[c.sge(0, 15 * FRAME)])), 0);
     assert_eq!(c.qp.post(&Work::send(&[c.sge(0, 1)])), libc::ENOMEM);
     drop(a);
+}
+
+/// Not known of the hardware: an option of the fabric file.
+pub(crate) fn short_messages_take_whole_frames_where_the_fabric_says_so(rig: &Rig) {
+    // A frame takes 33 ms.
+    let slow = "bandwidth_gbps = 0.001";
+    let took = |link: &str, bytes: usize| {
+        let rig = rig.another("", link);
+        let (a, b) = rig.pair(QpType::UC);
+        // The least of several: the machine may be busy.
+        let times = (0..4).map(|round| {
+            b.receive(round, 0, bytes);
+            let began = Instant::now();
+            a.send(round, 0, bytes);
+            assert_eq!(b.received(), (round, WcStatus::SUCCESS));
+            assert_eq!(a.sent(), (round, WcStatus::SUCCESS));
+            began.elapsed().as_millis()
+        });
+        times.min().expect("four rounds")
+    };
+    let whole = &format!("{slow}\nwhole_frames = true");
+    let frames = |bytes: usize, link: &str| took(link, bytes) / 33;
+    assert_eq!(frames(8, whole), 1);
+    assert_eq!(frames(FRAME, whole), 1);
+    assert_eq!(frames(FRAME + 1, whole), 2);
+    assert_eq!(frames(8, slow), 0);
+    assert_eq!(frames(FRAME, slow), 1);
 }
 
 /// TN.

@@ -206,6 +206,7 @@ mod as_on_a_mac {
         apple::domains_are_few,
         apple::registrations_have_their_own_addresses,
         apple::depths_count_frames,
+        apple::short_messages_take_whole_frames_where_the_fabric_says_so,
         apple::both_ends_need_as_many_frames,
         apple::later_registrations_are_unknown_to_a_queue_pair,
         apple::one_piece_and_nothing_inline,
