@@ -144,7 +144,15 @@ impl Costs {
     /// unreliable, so both ends compute a checksum of every byte.
     #[must_use]
     pub fn rdma_held() -> Costs {
-        Costs { granted: false, grant_us: 0.0, send_gbs: 40.0, recv_gbs: 40.0, ..Costs::rdma() }
+        Costs {
+            send_us: 0.4,
+            recv_us: 0.4,
+            granted: false,
+            grant_us: 0.0,
+            send_gbs: 40.0,
+            recv_gbs: 40.0,
+            ..Costs::rdma()
+        }
     }
 
     /// Rate at which a software device copies a message to its receiver.

@@ -242,8 +242,7 @@ fn grants_cost_one_hop_of_a_call_and_messages_in_slots_none() {
     let times = |algorithm, bytes| {
         let schedule = planned(Collective::AllReduce, algorithm, 4, 1);
         let of = |costs: &Costs| seconds(&schedule, bytes, &cluster, costs);
-        // Without the checksums that only the latter have.
-        let held = Costs { send_gbs: f64::INFINITY, recv_gbs: f64::INFINITY, ..Costs::rdma_held() };
+        let held = Costs { granted: false, grant_us: 0.0, ..Costs::rdma() };
         (of(&Costs::rdma()), of(&held))
     };
     for algorithm in ["mesh", "rsag_mesh", "recursive_doubling", "ring"] {
