@@ -144,17 +144,27 @@ impl Costs {
     /// unreliable, so both ends compute a checksum of every byte.
     #[must_use]
     pub fn rdma_held() -> Costs {
-        Costs { granted: false, grant_us: 0.0, send_gbs: 40.0, recv_gbs: 40.0, ..Costs::rdma() }
+        Costs {
+            send_us: 0.4,
+            recv_us: 0.4,
+            granted: false,
+            grant_us: 0.0,
+            send_gbs: 100.0,
+            recv_gbs: 100.0,
+            ..Costs::rdma()
+        }
     }
 
-    /// Rate at which a software device copies a message to its receiver.
-    const SOFTWARE_DEVICE_GBS: f64 = 90.0;
+    /// Rates at which the processor of a sender carries bytes for a software device, and at which the
+    /// receiver's fetches them from the caches of the sender's.
+    const SOFTWARE_DEVICE_GBS: [f64; 2] = [40.0, 80.0];
 
-    /// Returns these costs where the devices are software: the sender's processor also carries each byte.
+    /// Returns these costs where the devices are software, which takes processors time for each byte.
     #[must_use]
     pub fn on_software_devices(self) -> Costs {
-        let send_gbs = 1.0 / (1.0 / self.send_gbs + 1.0 / Costs::SOFTWARE_DEVICE_GBS);
-        Costs { send_gbs, ..self }
+        let both = |a: f64, b: f64| 1.0 / (1.0 / a + 1.0 / b);
+        let [send, recv] = Costs::SOFTWARE_DEVICE_GBS;
+        Costs { send_gbs: both(self.send_gbs, send), recv_gbs: both(self.recv_gbs, recv), ..self }
     }
 
     /// Returns the costs of the same machine under MLX's JACCL: two buffers of up to 512 KiB per connection
