@@ -5,6 +5,8 @@
 //! for a core meanwhile. A job lives through several faults of a kind, one at a time; one whose device is lost
 //! for good has one.
 
+#![allow(clippy::print_stdout, reason = "a table is what this prints")]
+
 use crate::roles::say;
 use std::{
     fs::File,
