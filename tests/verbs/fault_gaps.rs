@@ -2,8 +2,8 @@
 //! left, or whose only cable comes back.
 //!
 //! Ranks make checked calls, and note each call that takes long, with the time for which their thread waited
-//! for a core meanwhile. A job lives through several faults of a kind, one at a time; one whose device is lost
-//! for good has one.
+//! for a core meanwhile. A job lives through several faults of a kind, one at a time. A job whose device is
+//! lost for good has one.
 
 use crate::roles::say;
 use std::{
@@ -247,19 +247,19 @@ fn measure_all(profile: &'static str, service: &str) {
 }
 
 #[test]
-#[ignore = "takes minutes; `make faults` runs it, and the tests of each fault do the same once"]
+#[ignore = "takes minutes; `make faults` and `make endurance` run it, and `faults` has one of each"]
 fn no_fault_of_macs_ends_a_job_that_has_a_cable_and_the_longest_gap_is_stated() {
     measure_all("apple-tb5", "uc");
 }
 
 #[test]
-#[ignore = "takes minutes; `make faults` runs it, and the tests of each fault do the same once"]
+#[ignore = "takes minutes; `make faults` and `make endurance` run it, and `faults` has one of each"]
 fn no_fault_of_infiniband_ends_a_job_that_has_a_cable_and_the_longest_gap_is_stated() {
     measure_all("ib", "rc");
 }
 
 #[test]
-#[ignore = "takes minutes; `make faults` runs it, and the tests of each fault do the same once"]
+#[ignore = "takes minutes; `make faults` and `make endurance` run it, and `faults` has one of each"]
 fn no_fault_of_usb4_ends_a_job_that_has_a_cable_and_the_longest_gap_is_stated() {
     measure_all("usb4", "uc");
 }
