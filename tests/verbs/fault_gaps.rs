@@ -2,12 +2,10 @@
 //! left, or whose only cable comes back.
 //!
 //! Ranks make checked calls, and note each call that takes long, with the time for which their thread waited
-//! for a core meanwhile. A job lives through several faults of a kind, one at a time; one whose device is lost
-//! for good has one.
+//! for a core meanwhile. A job lives through several faults of a kind, one at a time. A job whose device is
+//! lost for good has one.
 
-#![allow(clippy::print_stdout, reason = "a table is what this prints")]
-
-use crate::roles::say;
+use crate::roles::{print, say};
 use std::{
     fs::File,
     os::unix::fs::FileExt,
@@ -225,22 +223,22 @@ fn measure(wiring: &Wiring, service: &str, fault: &Fault, runs: usize) {
         let [middle, last] = [all.len() / 2, all.len() - 1].map(|at| all[at]);
         format!("{}.{} | {}.{}", middle / 1000, middle / 100 % 10, last / 1000, last / 100 % 10)
     };
-    println!(
-        "| {} {service} | {} | `{}` | {runs} in {jobs} | {} | {} |",
+    print(&format!(
+        "| {} {service} | {} | `{}` | {runs} in {jobs} | {} | {} |\n",
         wiring.profile,
         wiring.cables,
         if fault.inject.is_empty() { "none".to_owned() } else { fault.inject.join(" ") },
         row(|gap| gap.net),
         row(|gap| gap.whole),
-    );
+    ));
 }
 
 fn measure_all(profile: &'static str, service: &str) {
     let runs = std::env::var("FAULT_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(RUNS);
-    println!(
-        "| devices | cables | fault | runs in jobs | median ms, net | longest, net | median | longest |"
+    print(
+        "\n| devices | cables | fault | runs in jobs | median ms, net | longest, net | median | longest |\n",
     );
-    println!("|---|---:|---|---:|---:|---:|---:|---:|");
+    print("|---|---:|---|---:|---:|---:|---:|---:|\n");
     for cables in [2, 1] {
         for fault in FAULTS.iter().filter(|fault| cables > 1 || !fault.is_final) {
             measure(&Wiring::pair(profile, cables), service, fault, runs);
@@ -249,19 +247,19 @@ fn measure_all(profile: &'static str, service: &str) {
 }
 
 #[test]
-#[ignore = "takes minutes; `make faults` runs it, and the tests of each fault do the same once"]
+#[ignore = "takes minutes; `make faults` and `make endurance` run it, and `faults` has one of each"]
 fn no_fault_of_macs_ends_a_job_that_has_a_cable_and_the_longest_gap_is_stated() {
     measure_all("apple-tb5", "uc");
 }
 
 #[test]
-#[ignore = "takes minutes; `make faults` runs it, and the tests of each fault do the same once"]
+#[ignore = "takes minutes; `make faults` and `make endurance` run it, and `faults` has one of each"]
 fn no_fault_of_infiniband_ends_a_job_that_has_a_cable_and_the_longest_gap_is_stated() {
     measure_all("ib", "rc");
 }
 
 #[test]
-#[ignore = "takes minutes; `make faults` runs it, and the tests of each fault do the same once"]
+#[ignore = "takes minutes; `make faults` and `make endurance` run it, and `faults` has one of each"]
 fn no_fault_of_usb4_ends_a_job_that_has_a_cable_and_the_longest_gap_is_stated() {
     measure_all("usb4", "uc");
 }

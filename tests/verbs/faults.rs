@@ -41,8 +41,9 @@ fn ten_thousand_operations_on_bad_cables_of_macs_are_right() {
     unreliable(UNRELIABLE[2]);
 }
 
-/// The round trip is ten times the first timeout of a message. Some messages are repeated until it is measured,
-/// and where ranks wait for a core. Each was repeated when the timeout did not follow the round trip.
+/// The round trip is ten times the first timeout of a message. Some messages are repeated until it is
+/// measured, and where ranks wait for a core. Each was repeated when the timeout did not follow the round
+/// trip.
 #[test]
 fn few_messages_are_repeated_on_a_cable_that_is_longer_than_the_first_timeout() {
     for profile in UNRELIABLE {

@@ -59,7 +59,7 @@ fn play() {
 }
 
 /// Prints in one write, so that lines of ranks do not mix.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
     let _ = std::io::stdout().flush();
 }

@@ -93,8 +93,8 @@ impl Attempts {
         self.silences = 0;
     }
 
-    /// Number of times that the rail was silent since it last answered a ping; 0 a while after the last one: a
-    /// rail in use is never pinged.
+    /// Number of times that the rail was silent since it last answered a ping. 0 a while after the last one,
+    /// since a rail in use is never pinged.
     pub(super) fn silences(&self, now: Instant) -> u32 {
         let counts = |at: Instant| now.saturating_duration_since(at) < SILENCE_COUNTS_FOR;
         if self.silent_at.is_some_and(counts) { self.silences } else { 0 }

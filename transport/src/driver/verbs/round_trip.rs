@@ -2,10 +2,10 @@
 //!
 //! Nothing is measured on the path of a message. At each look the latest message and the latest
 //! acknowledgement are compared with those of the look before: a message that is acknowledged has taken no
-//! longer than the time since the look before it was sent. A message that was repeated is not measured (Karn's
-//! algorithm), and timeouts that have grown stay so until one is. A question makes the peer acknowledge at
-//! once, so what it is asked for is measured from the question: a peer that has no reason to acknowledge does
-//! not make the timeout grow.
+//! longer than the time since the look before it was sent. A message that was repeated is not measured
+//! (Karn's algorithm), and timeouts that have grown stay so until one is. A question makes the peer
+//! acknowledge at once, so the message is measured from the question: a peer that has no reason to
+//! acknowledge does not make the timeout grow.
 //!
 //! This module is pure: time is passed in.
 

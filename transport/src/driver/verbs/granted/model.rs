@@ -381,7 +381,7 @@ impl World {
         }
     }
 
-    /// Executes the first item of a rail: from now on its bytes are in memory. An end that is down takes none.
+    /// Executes the first item of a rail: its bytes are in memory then. An end that is down takes none.
     fn arrive(&mut self, to: usize, rail: usize) {
         let Some(item) = self.ways[to][rail].pop_front() else { return };
         if !self.is_up[to][rail] {

@@ -47,7 +47,7 @@ impl Rig {
         self.hear(Header { ack, stream: 0, limit: ack + 32, ..Header::new(Kind::Ack) }, &[]);
     }
 
-    /// Lets so many milliseconds pass without an acknowledgement.
+    /// Lets milliseconds pass without an acknowledgement.
     fn wait(&mut self, millis: u64) {
         for _ in 0..millis {
             self.now += Duration::from_millis(1);
