@@ -61,8 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     if comm.rank() == Rank(0) {
         let at = |part: usize| times[(times.len() * part / 100).min(times.len() - 1)];
         println!(
-            "{} of {ranks} ranks, {}: median {:.0} us, p90 {:.0} us, least {:.0} us, most {:.0} us ({} groups)",
-            size,
+            "{size} of {ranks} ranks, {}: median {:.0} us, p90 {:.0} us, least {:.0} us, most {:.0} us \
+             ({} groups)",
             comm.transport(),
             at(50),
             at(90),

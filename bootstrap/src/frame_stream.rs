@@ -106,7 +106,7 @@ impl FrameStream {
         self.record_layer.is_trusted()
     }
 
-    /// Shuts down the write side, once: a repetition would be an event for whoever waits for the socket.
+    /// Shuts down the write side, once: each repetition would be an event of the socket.
     pub(super) fn finish(&mut self) {
         if !std::mem::replace(&mut self.is_finished, true) {
             self.socket.finish();

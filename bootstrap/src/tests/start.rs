@@ -1,5 +1,5 @@
-//! Starting in few steps: reports and contributions that travel with the hello, and connections of the process
-//! that has the rendezvous.
+//! Starting in few steps: reports and contributions that travel with the hello, and connections of the
+//! process that has the rendezvous.
 
 use super::*;
 use crate::{frame_stream::FrameStream, record_layer::RecordLayer, socket::Socket};
