@@ -147,8 +147,8 @@ fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
     assert_eq!(again, error);
 }
 
-/// Rank 0 sends short messages until rank 1, which reads none, is killed. Then it closes its p2p, and prints the
-/// milliseconds that this takes.
+/// Rank 0 sends short messages until rank 1, which reads none, is killed. Then it closes its p2p, and prints
+/// the milliseconds that this takes.
 fn close_after_kill(comm: &mut Communicator, p2p: tbccl::P2p) {
     comm.barrier().expect("all are here");
     if p2p.rank().0 == 1 {

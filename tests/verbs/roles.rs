@@ -310,8 +310,8 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     }
 }
 
-/// Rank 0 sends to rank 1, which was killed, closes the communicator of both, and prints the milliseconds that
-/// this takes.
+/// Rank 0 sends to rank 1, which was killed, closes the communicator of both, and prints the milliseconds
+/// that this takes.
 fn close_after_kill(comm: &mut Communicator) -> Result<()> {
     let config = tbccl::Config::from_env().expect("valid");
     let mut group = comm.split(Some(0), 0, &config)?.expect("a color");

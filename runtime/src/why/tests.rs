@@ -296,8 +296,8 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
     // It may be the one that was about to send.
     other(Job::new(3).absent(2, Presence::Silent(ProcessState::Stopped))).assert(
         KnotKind::Silent,
-        "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); rank 0 waits for \
-         it in recv number 1 from any rank, and 1 more rank waits",
+        "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); rank 0 waits \
+         for it in recv number 1 from any rank, and 1 more rank waits",
     );
 }
 
@@ -307,7 +307,8 @@ fn ranks_that_wait_for_each_other_in_a_call_that_another_one_never_made_wait_for
     let job = Job::new(3).call(0, collective("all_reduce", 17, 1, 9.0));
     job.call(1, collective("all_reduce", 17, 0, 8.0)).assert(
         KnotKind::NeverCalled,
-        "rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier number 16",
+        "rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier \
+         number 16",
     );
 }
 

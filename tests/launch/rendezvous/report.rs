@@ -1,8 +1,8 @@
 //! The report of a hang, where a rank does not answer although its process runs.
 //!
 //! The connection of that rank to the rendezvous leads through a relay of the test, which withholds all bytes
-//! from some time on. The rendezvous waits a second for the rank's answer, and the rank that reports waits for
-//! the rendezvous.
+//! from some time on. The rendezvous waits a second for the rank's answer, and the rank that reports waits
+//! for the rendezvous.
 
 use super::job::{self, secret};
 use std::{
@@ -81,8 +81,8 @@ fn rank(number: u32, bootstrap: &str, secret: &str, case: &str, file: &str) -> P
     job::rank(&role, &[&env[..], &[limit]].concat())
 }
 
-/// Asserts that rank 0, which reports a hang while rank 2 is silent, returns another error as soon as there is
-/// one, and writes no report.
+/// Asserts that rank 0, which reports a hang while rank 2 is silent, returns another error as soon as there
+/// is one, and writes no report.
 fn ends(case: &str, expected: &str) {
     let (folder, secret) = (tempfile::tempdir().expect("a folder"), secret());
     let file = folder.path().join("end");

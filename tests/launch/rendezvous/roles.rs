@@ -103,8 +103,8 @@ fn wait_until_over() {
     }
 }
 
-/// Rank 0 makes a call in which it is alone, and prints its error. When it is over, rank 1 aborts, or a thread
-/// of rank 0, or rank 0 is interrupted.
+/// Rank 0 makes a call in which it is alone, and prints its error. When it is over, rank 1 aborts, or a
+/// thread of rank 0, or rank 0 is interrupted.
 fn end_report(mut comm: Communicator, role: &str) {
     comm.barrier().expect("all take part");
     let (rank, case) = (comm.rank().0, role.rsplit_once(' ').map_or("", |(_, case)| case));

@@ -16,12 +16,13 @@ pub(super) fn reset(pid: u32, choice: u64) -> bool {
     reset_socket(process, *descriptor).is_ok()
 }
 
-/// Bytes of a small receive buffer: two segments of the loopback interface. With less, a connection whose window
-/// was larger carries a few kilobytes per second: TCP waits for a timer before it sends less than a segment.
+/// Bytes of a small receive buffer: two segments of the loopback interface. With less, a connection whose
+/// window was larger carries a few kilobytes per second: TCP waits for a timer before it sends less than a
+/// segment.
 const RECEIVE_BYTES: usize = 128 << 10;
 
-/// Makes the buffers of all connections of a process small: those for sending as small as the system permits. A
-/// message that is longer fills them, and waits for the reader.
+/// Makes the buffers of all connections of a process small: those for sending as small as the system permits.
+/// A message that is longer fills them, and waits for the reader.
 pub(super) fn squeeze(pid: u32) {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
     for descriptor in connections(pid) {

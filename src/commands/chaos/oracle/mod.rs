@@ -26,6 +26,9 @@ use std::{collections::BTreeSet, time::Duration};
 /// Time beyond the time limit of calls within which an error must come.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The error of ranks whose launcher, or rendezvous, has ended.
+const LAUNCHER_GONE: &str = "the launcher that started this job is gone";
+
 /// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Violation {
@@ -212,7 +215,9 @@ impl Observation<'_> {
         // Ranks that a launcher takes along may tell of its end before theirs.
         let has_lost_launcher =
             self.has_effect(Effect::EndsAll) || group == 0 && self.has_effect(Effect::Orphans);
-        if failed.kind == "LauncherGone" && has_lost_launcher {
+        // Another rank may have told first.
+        let is_repeated = failed.kind == "Remote" && failed.text.contains(LAUNCHER_GONE);
+        if (failed.kind == "LauncherGone" || is_repeated) && has_lost_launcher {
             return true;
         }
         let members = self.naming_members(failed);
@@ -226,8 +231,8 @@ impl Observation<'_> {
         culprits.iter().any(is_named)
     }
 
-    /// Whether an error says that the wiring of a group lacks a cable which was out when the group was made. A
-    /// group that has connections of its own has none over a port that is down then.
+    /// Whether an error says that the wiring of a group lacks a cable which was out when the group was made.
+    /// A group that has connections of its own has none over a port that is down then.
     fn lacks_cable(&self, fault: &Fault, failed: &Failed) -> bool {
         let is_out = matches!(fault.kind, Kind::Unplug | Kind::Port);
         is_out && failed.kind == "Plan" && self.round.groups[self.group_of(failed)].made_by.is_some()
@@ -295,8 +300,8 @@ impl Observation<'_> {
         })
     }
 
-    /// Whether a process was waiting for its own error on another group when it should have come: when the group
-    /// failed here, or on the rank whose error this one repeats.
+    /// Whether a process was waiting for its own error on another group when it should have come: when the
+    /// group failed here, or on the rank whose error this one repeats.
     fn is_held_up(&self, member: u32, group: usize, failed: &Failed) -> bool {
         let begin = |failed: &Failed| failed.at.saturating_sub(failed.took);
         let of_group = |other: &&Failed| self.group_of(other) == group && other.at <= failed.at;

@@ -115,7 +115,8 @@ fn the_next_communicator_may_fail_only_by_a_fault_after_the_last_step() {
     }
 }
 
-/// The software device was told of the fault before the first process had finished, and had taken it in after.
+/// The software device was told of the fault before the first process had finished, and had taken it in
+/// after.
 #[test]
 fn the_next_communicator_may_fail_by_a_fault_that_took_until_after_the_last_step() {
     let round = round_with(Kind::Stop, 1);
@@ -137,8 +138,10 @@ fn ranks_that_end_with_their_launcher_may_tell_of_its_end() {
         round.faults[0].kind = kind;
         let mut accounts = accounts(&round);
         let step = round.steps.iter().position(|step| step.group == 0);
-        let error = failed(step, 2 * SECOND, SECOND, "the launcher that started this job is gone");
+        let error = failed(step, 2 * SECOND, SECOND, LAUNCHER_GONE);
         accounts[0].failures.push(Failed { kind: "LauncherGone".to_owned(), ..error });
+        let repeated = failed(step, 3 * SECOND, SECOND, &format!("rank 0 failed: {LAUNCHER_GONE}"));
+        accounts[2].failures.push(Failed { kind: "Remote".to_owned(), ..repeated });
         let verdict = judged(&round, &accounts, &[Some(SECOND)]);
         assert_eq!(verdict.violations.is_empty(), is_excused, "{kind:?}: {verdict:?}");
     }

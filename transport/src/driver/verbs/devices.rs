@@ -23,8 +23,8 @@ pub(super) struct OpenDevice {
     pub(super) gid_index: u8,
 }
 
-/// Opens the devices of this rank: those that the matrix names for it, or all, without those whose port is down.
-/// Returns the names of these, too.
+/// Opens the devices of this rank: those that the matrix names for it, or all, without those whose port is
+/// down. Returns the names of these, too.
 pub(super) fn open_devices(
     library: &Library,
     config: &VerbsConfig,

@@ -483,8 +483,8 @@ impl Engine {
     }
 }
 
-/// The error of a call on an engine whose devices were given back. `causes` has the failures of connections, by
-/// rank. Without one of its own, a rank has lost its connection because of another rank's.
+/// The error of a call on an engine whose devices were given back. `causes` has the failures of connections,
+/// by rank. Without one of its own, a rank has lost its connection because of another rank's.
 #[cold]
 fn retired(rank: usize, causes: &[String]) -> TransportError {
     const RETIRED: &str = "this communicator had failed, and its devices serve another one by now";
