@@ -4,8 +4,6 @@
 #[cfg(target_os = "linux")]
 mod cut;
 mod job;
-#[cfg(target_os = "linux")]
-mod report;
 mod roles;
 #[path = "../../failure/members/scenarios.rs"]
 #[allow(dead_code, reason = "not all that ranks can do is needed here")]

@@ -4,7 +4,7 @@ use std::{
     io::Write,
     time::{Duration, Instant, SystemTime},
 };
-use tbccl::{Communicator, Config, ReduceOp, Result, SharedCommunicator, UniqueId};
+use tbccl::{Communicator, Config, ReduceOp, Result, UniqueId};
 
 /// Plays the role of this process, if it has one; not a test.
 #[test]
@@ -26,7 +26,6 @@ fn play() {
         "grow" => super::scenarios::grow(comm),
         "barrier" => until_it_fails(&mut comm),
         "compute" => compute(&mut comm),
-        role if role.starts_with("end_report ") => end_report(comm, role),
         _ => sum(&mut comm),
     }
 }
@@ -90,47 +89,4 @@ fn compute(comm: &mut Communicator) {
     comm.barrier().expect("all take part");
     print("\n@going\n");
     std::thread::sleep(Duration::from_secs(60));
-}
-
-/// Whether the file exists that ends a report.
-fn is_over() -> bool {
-    std::env::var_os("END_FILE").is_some_and(|file| std::path::Path::new(&file).exists())
-}
-
-fn wait_until_over() {
-    while !is_over() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Rank 0 makes a call in which it is alone, and prints its error. When it is over, rank 1 aborts, or a
-/// thread of rank 0, or rank 0 is interrupted.
-fn end_report(mut comm: Communicator, role: &str) {
-    comm.barrier().expect("all take part");
-    let (rank, case) = (comm.rank().0, role.rsplit_once(' ').map_or("", |(_, case)| case));
-    let comm = SharedCommunicator::new(comm);
-    print("\n@ready \n");
-    match (rank, case) {
-        (0, "abort") => {
-            let control = comm.clone();
-            std::thread::spawn(move || {
-                wait_until_over();
-                control.abort();
-            });
-        }
-        (0, "interrupt") => comm.set_interrupt_check(is_over),
-        (1, "failure") => {
-            wait_until_over();
-            comm.abort();
-            // The communicator tells the others of the abort in its next call.
-            let _ = comm.with(|comm| comm.barrier());
-        }
-        _ => {}
-    }
-    if rank > 0 {
-        return std::thread::sleep(Duration::from_secs(60));
-    }
-    let error =
-        comm.with(|comm| comm.barrier()).and_then(|result| result).expect_err("the others are outside");
-    print(&format!("\n@error {error}\n"));
 }
