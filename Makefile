@@ -11,7 +11,7 @@ RANKS ?= 2 4
 # The software RDMA device builds only on Linux.
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
-.PHONY: help bench simulation agreement test test-rust test-python model model-deep miri fuzz endurance
+.PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
 .PHONY: faults check-deep lint build wheel install tools test-tools
 
 help: ## List the targets
@@ -53,9 +53,12 @@ model: ## Check the software device's queues and locks under all interleavings
 model-deep: ## Check rings, boards, locks and handles under all interleavings, and count them
 	$(MODEL) -p tbccl-transport -p tbccl -p tbccl-ffi loom_ -- --nocapture --test-threads 1
 
-# Miri and the fuzz targets need a nightly toolchain, and name what is missing.
+# Miri, ThreadSanitizer and the fuzz targets need a nightly toolchain, and name what is missing.
 miri: ## Look for undefined behavior in unsafe code (Miri)
 	tools/miri $(MIRI)
+
+tsan: ## Look for data races in the multi-thread tests (ThreadSanitizer)
+	tools/tsan $(TSAN)
 
 # To override: make fuzz FUZZ="--seconds 300 verbs_messages"
 fuzz: ## Feed parsers of outside bytes with inputs that reach new code
@@ -71,7 +74,7 @@ faults: ## Inject each fault into running jobs, and print the longest gaps in tr
 
 # Runs each part even if one before it failed, as `test` does.
 check-deep: ## Run the checks that take too long for `make test`
-	@failed=; for part in model-deep miri fuzz endurance; do \
+	@failed=; for part in model-deep miri tsan fuzz endurance; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "make check-deep: failed:$$failed" >&2; exit 1; fi

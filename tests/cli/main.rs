@@ -10,6 +10,7 @@
 //! | `over_tcp` | collectives over TCP |
 //! | `ping` | `tbccl ping` |
 //! | `plan` | `tbccl plan` |
+//! | `tools` | scripts under `tools/` |
 //! | `tune` | `tbccl tune` |
 //! | `verbs_errors` | error messages of the verbs transport |
 //! | `vocabulary` | names and tables in documents |
@@ -26,6 +27,7 @@ mod fabric;
 mod over_tcp;
 mod ping;
 mod plan;
+mod tools;
 mod tune;
 #[cfg(target_os = "linux")]
 mod verbs_errors;

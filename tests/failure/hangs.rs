@@ -35,6 +35,9 @@ pub(crate) fn hang(mut comm: Communicator, case: &str) {
         }
         groups
     });
+    // The rendezvous of this one is in rank 1.
+    let mut hosted = (case == "hosted")
+        .then(|| comm.split(Some(1), -(rank as i32), &config).expect("all split").expect("a color"));
     crate::roles::say(&comm, "ready", &std::process::id().to_string());
     let started = Instant::now();
     let result = match (case, rank) {
@@ -47,6 +50,14 @@ pub(crate) fn hang(mut comm: Communicator, case: &str) {
         ("different", 0) => comm.recv(&mut [0u8], Rank(1)),
         ("different", 1) => comm.recv(&mut [0u8], Rank(2)),
         ("different", _) => comm.broadcast(&mut [0u8], Rank(1)),
+        ("hosted", 1) => {
+            kill_process(rustix::process::getpid(), Signal::STOP).expect("this process");
+            sleep(Duration::from_secs(100));
+            Ok(())
+        }
+        ("hosted", _) => {
+            hosted.as_mut().expect("made").all_reduce_in_place(&mut vec![1.0f32; 1000], ReduceOp::Sum)
+        }
         ("groups", _) => in_opposite_orders(groups.as_mut().expect("made"), rank),
         (other, _) => panic!("no case {other}"),
     };
@@ -173,6 +184,22 @@ fn ranks_in_different_calls_are_the_knot() {
 fn calls_on_two_communicators_in_opposite_orders_are_the_knot() {
     let expected = |_: &[String]| "rank 0 and rank ".to_owned();
     assert_sentence("groups", &["shm", "tcp"], expected, |_| ());
+}
+
+/// The report waits for the rendezvous for as long as there is time. Nothing may wait for it once more.
+#[test]
+fn a_stopped_rank_that_has_the_rendezvous_delays_the_error_by_no_more_than_the_report() {
+    for transport in ["shm", "rehearsal", "tcp"] {
+        let job = job::start(2, "hang hosted", &[SHORT, ("TBCCL_TRANSPORT", transport)]);
+        let pids = pids_of(&job, 2);
+        let error = job.next_message();
+        let mut parts = error.rest.splitn(3, ' ');
+        let took: u32 = parts.nth(1).and_then(|ms| ms.parse().ok()).expect("a time");
+        let text = parts.next().expect("the error");
+        end(job, &pids);
+        assert!((1500..3500).contains(&took), "{transport}: after {took} ms: {text}");
+        assert!(text.contains("no progress within the time limit"), "{transport}: {text}");
+    }
 }
 
 #[test]

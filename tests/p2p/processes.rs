@@ -8,8 +8,18 @@ const TRANSPORTS: [&str; 4] = ["shm", "rehearsal", "tcp", "shm+tcp"];
 
 /// Starts `ranks` ranks in a role with environment variables.
 fn start(ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
+    start_with(&[], ranks, role, env)
+}
+
+/// Starts ranks as [`start`] does, with options of `tbccl run`.
+fn start_with(options: &[&str], ranks: u32, role: &str, env: &[(&str, &str)]) -> Process {
     let mut command = tbccl();
-    command.args(["run", "-n", &ranks.to_string(), "--"]).args(host_wrapper(env)).args(rank_arguments());
+    command
+        .arg("run")
+        .args(options)
+        .args(["-n", &ranks.to_string(), "--"])
+        .args(host_wrapper(env))
+        .args(rank_arguments());
     command.env("ROLE", role).envs(env.iter().copied());
     Process::start(command)
 }
@@ -86,5 +96,17 @@ fn a_rank_that_is_killed_is_named_to_all_who_wait() {
             assert!(took.parse::<u32>().is_ok_and(|took| took < 3000), "{}", about());
             assert!(text.contains("rank 1 (process") && text.contains("message with"), "{}", about());
         }
+    }
+}
+
+/// Messages that are complete for their sender wait for a reader that will never come.
+#[test]
+fn who_closes_does_not_wait_for_a_rank_that_has_died() {
+    for transport in ["shm", "tcp"] {
+        let env = [("TBCCL_TRANSPORT", transport), ("TBCCL_TCP_BUFFER_BYTES", "256K")];
+        let done = start_with(&["--keep-going"], 2, "close_after_kill", &env).finish();
+        let about = || format!("{transport}: {:?}\n{}", done.messages, done.stderr);
+        let took = done.all("closed").first().and_then(|said| said.rest.parse::<u32>().ok());
+        assert!(took.is_some_and(|took| took < 5000), "{}", about());
     }
 }

@@ -31,6 +31,7 @@ fn play() {
         "last_words" => close_after_sending(&mut comm, p2p),
         "slow_neighbour" => slow_neighbour(&mut comm, p2p),
         "killed" => killed(&mut comm, &p2p),
+        "close_after_kill" => close_after_kill(&mut comm, p2p),
         other => panic!("no role {other}"),
     }
     print(&format!("\n@done {} \n", comm.rank()));
@@ -144,4 +145,20 @@ fn killed(comm: &mut Communicator, p2p: &tbccl::P2p) {
     print(&format!("\n@error {me} {took} {error}\n"));
     let again = parcel::send(p2p, 0, 0, 0, Vec::new()).expect_err("it has failed").to_string();
     assert_eq!(again, error);
+}
+
+/// Rank 0 sends short messages until rank 1, which reads none, is killed. Then it closes its p2p, and prints
+/// the milliseconds that this takes.
+fn close_after_kill(comm: &mut Communicator, p2p: tbccl::P2p) {
+    comm.barrier().expect("all are here");
+    if p2p.rank().0 == 1 {
+        std::thread::sleep(Duration::from_millis(300));
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+    let sent: Vec<_> = (0..5000).map(|_| parcel::send(&p2p, 1, 0, 1, vec![1; 8]).expect("taken")).collect();
+    std::thread::sleep(Duration::from_millis(900));
+    drop(sent);
+    let began = Instant::now();
+    drop(p2p);
+    print(&format!("\n@closed {} {}\n", comm.rank(), began.elapsed().as_millis()));
 }

@@ -36,6 +36,8 @@ fn play() {
         "gaps" => gaps(&mut comm),
         "disagree" => disagree(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
+        "hosted" => hosted(&mut comm),
+        "close_after_kill" => close_after_kill(&mut comm),
         "until" => until(&mut comm, Path::new(rest)),
         "note_pauses" => crate::fault_gaps::note_pauses(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
@@ -284,20 +286,12 @@ fn survive(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Runs operations until rank 0 finds the file. Rank 1 stops itself between two rounds if it finds the file
-/// `stop_rank_1` beside it: a process that is stopped by another one may hold a lock of the software device.
+/// Runs operations until rank 0 finds the file.
 fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
-    let stop_rank_1 = file.with_file_name("stop_rank_1");
     let mut data = comm.alloc::<i32>(200_000)?;
     let mut rounds = 0u64;
     loop {
-        if me == 1 && stop_rank_1.exists() {
-            kill_process(getpid(), Signal::STOP).expect("this process");
-            // Another thread may take the signal, a moment later. The launcher continues it to end it.
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            std::process::exit(1);
-        }
         for (at, place) in data.iter_mut().enumerate() {
             *place = (at % 1000) as i32 + me as i32;
         }
@@ -316,6 +310,41 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Rank 0 sends to rank 1, which was killed, closes the communicator of both, and prints the milliseconds
+/// that this takes.
+fn close_after_kill(comm: &mut Communicator) -> Result<()> {
+    let config = tbccl::Config::from_env().expect("valid");
+    let mut group = comm.split(Some(0), 0, &config)?.expect("a color");
+    group.barrier()?;
+    if comm.rank() == Rank(1) {
+        kill_process(getpid(), Signal::KILL).expect("this process");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    group.send(&[1u8; 100], Rank(1))?;
+    let began = Instant::now();
+    drop(group);
+    say(comm, "closed", &began.elapsed().as_millis().to_string());
+    std::process::exit(0);
+}
+
+/// Rank 1 stops itself before a call on a communicator whose rendezvous it has. Rank 0 prints the
+/// milliseconds until its error.
+fn hosted(comm: &mut Communicator) -> Result<()> {
+    let config = tbccl::Config::from_env().expect("valid");
+    let mut group = comm.split(Some(0), -(comm.rank().0 as i32), &config)?.expect("a color");
+    group.barrier()?;
+    if comm.rank() == Rank(1) {
+        say(comm, "stops", &std::process::id().to_string());
+        kill_process(getpid(), Signal::STOP).expect("this process");
+        std::thread::sleep(std::time::Duration::from_secs(60));
+        return Ok(());
+    }
+    let began = Instant::now();
+    let error = group.barrier().expect_err("rank 1 is stopped");
+    say(comm, "failed", &format!("{} {error}", began.elapsed().as_millis()));
+    std::process::exit(1);
 }
 
 /// Repeats an all_reduce until rank 1 aborts, from another thread.

@@ -2,7 +2,6 @@
 
 use crate::faults::BusyJob;
 use rustix::process::{Pid, Signal, kill_process};
-use std::{thread::sleep, time::Duration};
 use support::{FabricJob, Finished, KINDS, Shape, Wiring, milliseconds};
 
 const PER_NODE: u32 = 2;
@@ -34,6 +33,13 @@ fn start(
     FabricJob::start_several((wiring, PER_NODE), "", role, &env, |home| {
         std::fs::write(home.join("matrix.json"), matrix).expect("our folder");
     })
+}
+
+/// Starts one rank on each node.
+fn start_on_nodes(wiring: &Wiring, service: &str, role: &str, variables: &[(&str, &str)]) -> FabricJob {
+    let mut env = vec![("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
+    env.extend(variables);
+    FabricJob::start(wiring, "", role, &env)
 }
 
 fn run(wiring: &Wiring, service: &str, role: &str, transport: &str) -> Finished {
@@ -100,17 +106,38 @@ fn a_killed_rank_is_named_on_its_own_node_and_on_others_in_time() {
 fn a_stopped_rank_is_a_timeout_on_its_own_node_and_on_others() {
     for (profile, service) in EACH {
         let busy = start_busy_job(&mesh(profile, 2), service, &[("TBCCL_TIMEOUT", "1")]);
-        std::fs::write(busy.job.home.path().join("stop_rank_1"), "").expect("our folder");
-        let stat = format!("/proc/{}/stat", busy.pids[1]);
-        let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
-        let stops = (0..1000).any(|_| {
-            sleep(Duration::from_millis(10));
-            is_stopped()
-        });
-        assert!(stops, "{profile} {service}: rank 1 stops itself");
+        // A process that is stopped at any time may hold a lock for which its peers wait.
+        busy.job.fault(&["freeze", &busy.pids[1]]);
         for text in busy.expect_errors(milliseconds(), Some(1)) {
             assert!(text.contains("no progress within the time limit"), "{profile} {service}: {text}");
         }
+    }
+}
+
+#[test]
+fn a_communicator_is_closed_without_a_wait_for_a_rank_that_has_died() {
+    for (profile, service) in EACH {
+        let done = start_on_nodes(&mesh(profile, 2), service, "close_after_kill", &[]).finish();
+        let took = done.all("closed").first().and_then(|said| said.rest.parse::<u32>().ok());
+        assert!(
+            took.is_some_and(|took| took < 1500),
+            "{profile} {service}: {:?}\n{}",
+            done.messages,
+            done.stderr
+        );
+    }
+}
+
+/// The cables to the stopped rank are given up while the report of the hang waits for its rendezvous.
+#[test]
+fn cables_that_fall_after_the_time_limit_do_not_delay_the_error() {
+    for (profile, service) in EACH {
+        let variables = [("TBCCL_TIMEOUT", "1.5"), ("TBCCL_CABLE_WAIT", "0.5")];
+        let done = start_on_nodes(&mesh(profile, 2), service, "hosted", &variables).finish();
+        let (took, text) = done.all("failed")[0].rest.split_once(' ').expect("the time first");
+        let took: u32 = took.parse().expect("milliseconds");
+        assert!((1500..3500).contains(&took), "{profile} {service}: after {took} ms: {text}");
+        assert!(text.contains("no progress within the time limit"), "{profile} {service}: {text}");
     }
 }
 

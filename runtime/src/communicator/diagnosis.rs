@@ -49,6 +49,9 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         Stop::Watch(error) => return error,
         Stop::Link { step, peer, error } => (step, error.peer().map_or(peer, Rank), error),
     };
+    if let Some(error) = watch.peers.timed_out.take() {
+        return error;
+    }
     let cause = match error {
         TransportError::Mismatch { found, expected } => match watch.find(peer, found) {
             Some(theirs) => Some(watch.mismatch(peer, expected, theirs)),
@@ -65,7 +68,8 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
         | TransportError::Protocol { .. } => failure_soon(watch, peer, &step, NEWS_TIMEOUT),
         // The peer has ended or left, or its call has failed, and news of that will come.
         TransportError::Closed { .. } | TransportError::Revoked { .. } => {
-            failure_soon(watch, peer, &step, REPORT_TIMEOUT)
+            // No longer than a wait for a peer that is silent: a connection may have been reset at both ends.
+            failure_soon(watch, peer, &step, REPORT_TIMEOUT.min(watch.timeout.max(NEWS_TIMEOUT)))
         }
         _ => None,
     };
@@ -83,7 +87,7 @@ fn place(watch: &CallWatch<'_>, step: String) -> Place {
 /// Timeout for news of a peer that may not come.
 const NEWS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Timeout for news of a peer that are certain to come, over a rendezvous that may be short of a core.
+/// Timeout for news of a peer that are almost certain to come, over a rendezvous that may be short of a core.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rounds of waiting before a peer that has left is taken to have left without a reason: the reason may be in

@@ -73,6 +73,12 @@ impl LinkAccess {
         self.0.executor.link(index(peer, lane))
     }
 
+    /// Replaces the link to a peer.
+    #[cfg(test)]
+    pub(crate) fn replace_link(&mut self, peer: Rank, lane: u8, link: Box<dyn Link>) {
+        self.0.executor.replace_link(index(peer, lane), link);
+    }
+
     /// Returns the state of a send of these bytes to a peer.
     #[inline]
     pub(crate) fn message_to_send(&mut self, peer: Rank, lane: u8, digest: u64, src: Span<'_>) -> SendState {
@@ -101,10 +107,10 @@ impl LinkAccess {
         self.0.timeout
     }
 
-    /// Whether a rank has closed its part of the communicator, as far as known.
-    pub(crate) fn has_left(&mut self, rank: Rank) -> bool {
+    /// Whether a rank has died, or closed its part of the communicator, as far as known.
+    pub(crate) fn is_gone(&mut self, rank: Rank) -> bool {
         self.0.peers.keep_in_touch();
-        self.0.peers.agreement.has_left(rank)
+        self.0.peers.is_gone(rank)
     }
 
     /// Records that a message uses memory, which may be registered.

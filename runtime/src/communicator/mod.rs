@@ -252,6 +252,8 @@ impl Communicator {
                 rendezvous_rank: parts.rendezvous_rank,
                 next_looked_at: 0,
                 reported_elsewhere: None,
+                timed_out: None,
+                is_rendezvous_silent: false,
             },
             slab,
             scratch: None,

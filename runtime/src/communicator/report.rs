@@ -30,7 +30,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) enum Reported {
     /// Activities of all ranks, and the knot.
-    Report(Box<Report>),
+    Report {
+        report: Box<Report>,
+        /// Whether the rendezvous of the communicator has not answered.
+        is_rendezvous_silent: bool,
+    },
     /// Another rank reports.
     Elsewhere,
 }
@@ -41,12 +45,14 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     let mut snapshots = Vec::new();
     let mut covered: BTreeSet<(u32, String)> = BTreeSet::new();
+    let mut is_rendezvous_silent = false;
     if let Some(requester) = control.requester() {
         requester.request(claims);
         match wait_for_reply(requester, deadline, &mut is_over) {
             Some(SnapshotReply::ClaimedBy(_)) => return Reported::Elsewhere,
             Some(SnapshotReply::Snapshot(snapshot)) => snapshots.push(snapshot),
-            Some(SnapshotReply::ServerGone) | None => {}
+            Some(SnapshotReply::ServerGone) => {}
+            None => is_rendezvous_silent = true,
         }
         covered.extend(control.names().iter().map(|name| (name.pid, name.host.clone())));
     }
@@ -56,7 +62,8 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     if is_over() {
         return Reported::Elsewhere;
     }
-    Reported::Report(Box::new(Report::new(&snapshots, &[status::of_process()], 0.0)))
+    let report = Box::new(Report::new(&snapshots, &[status::of_process()], 0.0));
+    Reported::Report { report, is_rendezvous_silent }
 }
 
 /// Waits for a reply until the deadline, or until the call is over.

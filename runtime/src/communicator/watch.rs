@@ -45,6 +45,11 @@ pub(super) struct Peers {
     pub(super) next_looked_at: u32,
     /// The time until which this rank waits for the error of another one, whose time limit has passed first.
     pub(super) reported_elsewhere: Option<Instant>,
+    /// The error of a call whose time limit has passed, until the call moves again. It holds even if a link
+    /// fails before the call ends: to look for the cause of that takes time that the report has used up.
+    pub(super) timed_out: Option<Error>,
+    /// Whether the rendezvous has not answered in the time for a report, so that it is not asked for more.
+    pub(super) is_rendezvous_silent: bool,
 }
 
 impl Peers {
@@ -131,6 +136,7 @@ impl Peers {
             let asked = Instant::now();
             while !self.agreement.has_failure()
                 && self.connection.is_some()
+                && !self.is_rendezvous_silent
                 && asked.elapsed() < Peers::VERDICT
             {
                 self.read_notices(Duration::from_millis(20));
@@ -152,7 +158,8 @@ impl Peers {
             self.read_notices(Duration::ZERO);
             self.agreement.has_failure() || control.is_aborted() || control.is_interrupted()
         });
-        if let Reported::Report(report) = &reported {
+        if let Reported::Report { report, is_rendezvous_silent } = &reported {
+            self.is_rendezvous_silent = *is_rendezvous_silent;
             report::write(report, self.control.hang_report());
         }
         reported
@@ -366,6 +373,7 @@ impl CallWatch<'_> {
     fn look_at_the_clock(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         if waiting.waited < self.timeout {
             self.peers.reported_elsewhere = None;
+            self.peers.timed_out = None;
             return Ok(());
         }
         let now = Instant::now();
@@ -384,10 +392,12 @@ impl CallWatch<'_> {
                     self.peers.reported_elsewhere = Some(now + REPORT_TIMEOUT);
                     return Ok(());
                 }
-                Reported::Report(report) => self.peers_in(&report.knot),
+                Reported::Report { report, .. } => self.peers_in(&report.knot),
             }
         };
-        Err(Error::Timeout { place: Box::new(self.place(waiting)), peers })
+        let error = Error::Timeout { place: Box::new(self.place(waiting)), peers };
+        self.peers.timed_out = Some(error.clone());
+        Err(error)
     }
 
     /// Returns the knot, and the latest known activity of the others where the boards know more of it than

@@ -92,6 +92,12 @@ impl Executor {
         &mut **self.links.at(index)
     }
 
+    /// Replaces the link with an index.
+    #[cfg(test)]
+    pub(crate) fn replace_link(&mut self, index: usize, link: Box<dyn Link>) {
+        *self.links.at(index) = link;
+    }
+
     /// Returns the state of a message outside of programs, by its length and the place of its bytes.
     #[inline]
     pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {

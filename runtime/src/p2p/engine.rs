@@ -476,10 +476,10 @@ impl Engine {
         self.peers.iter().flatten().any(|peer| peer.has_queued_frames() && !peer.is_closed)
     }
 
-    /// Drops the queued frames of peers that have closed meanwhile.
+    /// Drops the queued frames of peers that have closed or died meanwhile.
     fn drop_closed_peers(&mut self) {
         for peer in self.peers.iter_mut().flatten().filter(|peer| peer.has_queued_frames()) {
-            peer.is_closed |= self.links.has_left(peer.rank());
+            peer.is_closed |= self.links.is_gone(peer.rank());
         }
     }
 

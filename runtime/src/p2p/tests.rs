@@ -16,7 +16,8 @@ use std::{
 };
 use topology::Rank;
 use transport::{
-    Protocol, SendProgress, SendState,
+    Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
+    TransportError,
     memory::{Span, SpanMut},
 };
 
@@ -211,6 +212,42 @@ fn after_a_panic_no_message_uses_its_memory_and_all_ranks_fail() {
     drop(engine);
     let healthy = ranks[1].0.core.with(|engine| Ok(engine.links().is_healthy())).expect("no panic here");
     assert!(!healthy, "rank 0 has failed");
+}
+
+/// A link on which messages are posted and never leave.
+#[derive(Debug)]
+struct Stuck;
+
+impl Link for Stuck {
+    fn capabilities(&self) -> &Capabilities {
+        unreachable!("a short message depends on none")
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn poll_send(&mut self, _: &mut SendState, _: Span<'_>) -> Result<SendProgress, TransportError> {
+        Ok(SendProgress::Posted)
+    }
+
+    fn poll_recv(&mut self, _: &mut RecvState, _: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
+        Ok(RecvProgress::Idle)
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// A request that waits for such a frame asks for failures and its time limit only while nothing moves.
+#[test]
+fn a_frame_that_never_leaves_is_no_progress() {
+    let [mut sender, _receiver] = pair();
+    sender.links().replace_link(Rank(1), CONTROL, Box::new(Stuck));
+    // It is posted at once.
+    let _short = send(&mut sender, 1, 1, 4);
+    assert!(!sender.drive() && !sender.drive());
 }
 
 #[test]

@@ -83,7 +83,9 @@ fn walk(graph: &Graph, from: Position, seen: &mut BTreeSet<Position>) -> Option<
         }
         let call = graph.call(at);
         if call.is_some_and(|call| call.kind == Kind::Recv && call.peer.is_none()) {
-            return Some(Cause::AnySource(at));
+            // A rank that does not answer may be the one that was about to send.
+            let absent = absent_member(graph, at).map(|to| Cause::Absent(Edge { from: at, to }));
+            return Some(absent.unwrap_or(Cause::AnySource(at)));
         }
         let Some(to) = graph.target(at) else { return Some(Cause::Unknown(at)) };
         let edge = Edge { from: at, to };
@@ -93,6 +95,25 @@ fn walk(graph: &Graph, from: Position, seen: &mut BTreeSet<Position>) -> Option<
             Step::To(next) => at = next,
         }
     }
+}
+
+/// Returns a member of the communicator of a position that has not entered its collective and is in no call.
+fn outsider(graph: &Graph, at: Position) -> Option<usize> {
+    let (communicator, ours) = graph.part(at);
+    let number = ours.call.as_ref()?.number;
+    graph.communicators[communicator].members.iter().flatten().copied().find(|node| {
+        let theirs = graph.in_communicator(*node, communicator).map(|there| graph.part(there).1);
+        theirs.is_some_and(|theirs| theirs.entered < number) && graph.calls_of(*node).next().is_none()
+    })
+}
+
+/// Returns a member of the communicator of a position that does not answer or has ended.
+fn absent_member(graph: &Graph, at: Position) -> Option<usize> {
+    let members = graph.communicators[graph.part(at).0].members.iter().flatten().copied();
+    members.into_iter().find(|node| {
+        let presence = &graph.nodes[*node].presence;
+        matches!(presence, NodePresence::Silent(_) | NodePresence::Died(_) | NodePresence::NotReported)
+    })
 }
 
 /// Returns the cause that a cycle is. Plans have no cycles, so in one call a message does not arrive.
@@ -108,6 +129,12 @@ fn cycle(graph: &Graph, mut edges: Vec<Edge>) -> Cause {
     let first = edges.first().and_then(call);
     if first.is_none() || edges.iter().any(|edge| call(edge) != first) {
         return Cause::Cycle(edges);
+    }
+    // The ranks tell of one wait each, and may wait for further ranks.
+    let outside =
+        edges.iter().find_map(|edge| Some(Edge { from: edge.from, to: outsider(graph, edge.from)? }));
+    if let Some(edge) = outside {
+        return Cause::NeverCalled(edge);
     }
     // The first one to wait, unless a rail is down elsewhere.
     let down = |edge: &&Edge| rails_down(graph, **edge) > 0;

@@ -222,10 +222,11 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
         Cause::Undelivered(edge) => undelivered(graph, *edge),
         Cause::AnySource(at) => {
             let sentence = format!(
-                "{} has waited in {} for {}, and no rank sends",
+                "{} has waited in {} for {}, and no rank sends{}",
                 graph.label(at.node),
                 call_at(graph, *at),
-                seconds(graph.waits_for(*at).unwrap_or_default())
+                seconds(graph.waits_for(*at).unwrap_or_default()),
+                longest_outside(graph, *at)
             );
             Knot::new(graph, KnotKind::AnySource, &[at.node], sentence)
         }
@@ -243,6 +244,15 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
             Knot::new(graph, KnotKind::Unknown, &[at.node], sentence)
         }
     }
+}
+
+/// Returns `: rank 1 has been outside tbccl for 8.2 s, after ...` of the member of a communicator that has
+/// been outside for longest, or nothing if all are in calls.
+fn longest_outside(graph: &Graph, at: Position) -> String {
+    let members = graph.communicators[graph.part(at).0].members.iter().flatten();
+    let outside = members.filter_map(|node| Some((idle_time(graph, *node)?, *node)));
+    let longest = outside.max_by(|a, b| a.0.total_cmp(&b.0));
+    longest.map_or(String::new(), |(_, node)| format!(": {} {}", graph.label(node), activity(graph, node)))
 }
 
 /// Returns a sentence about a node that does not take part any more.

@@ -283,9 +283,32 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
     );
     let any = CallStatus { peer: None, name: "recv from any rank".into(), ..message(Kind::Recv, 0, 9.0) };
     let any = CallStatus { wait: any.wait.map(|wait| Wait { peer: None, ..wait }), ..any };
-    Job::new(2).call(0, any).assert(
+    Job::new(2).call(0, any.clone()).assert(
+        KnotKind::AnySource,
+        "rank 0 has waited in recv number 1 from any rank for 9.0 s, and no rank sends: rank 1 has been \
+         outside tbccl for 8.2 s, after barrier number 16",
+    );
+    let other = |job: Job| job.call(0, any.clone()).call(1, any.clone());
+    other(Job::new(2)).assert(
         KnotKind::AnySource,
         "rank 0 has waited in recv number 1 from any rank for 9.0 s, and no rank sends",
+    );
+    // It may be the one that was about to send.
+    other(Job::new(3).absent(2, Presence::Silent(ProcessState::Stopped))).assert(
+        KnotKind::Silent,
+        "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); rank 0 waits \
+         for it in recv number 1 from any rank, and 1 more rank waits",
+    );
+}
+
+/// Each rank tells of one wait, although both wait for rank 2 as well.
+#[test]
+fn ranks_that_wait_for_each_other_in_a_call_that_another_one_never_made_wait_for_that_one() {
+    let job = Job::new(3).call(0, collective("all_reduce", 17, 1, 9.0));
+    job.call(1, collective("all_reduce", 17, 0, 8.0)).assert(
+        KnotKind::NeverCalled,
+        "rank 2 never called all_reduce number 17: it has been outside tbccl for 8.2 s, after barrier \
+         number 16",
     );
 }
 

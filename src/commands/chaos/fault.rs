@@ -162,7 +162,7 @@ table! {
     Memory "memory" Rank Fails Moment (anywhere) "a rank can't map memory (ENOMEM)";
     Reset "reset" Driver Fails Moment (over_tcp) "a connection over TCP is reset";
     Buffers "buffers" Driver None Moment (over_tcp)
-        "the socket buffers of a rank are as small as the system permits, and full";
+        "the socket buffers of a rank are small, and full";
     Launcher "launcher" Driver EndsAll Moment (|place| place.start.has_launcher())
         "the launcher is killed with SIGKILL";
     Agent "agent" Driver Ends Moment (|place| place.start == Start::Hosts)

@@ -60,7 +60,8 @@ impl FabricJob {
         let mut command = tbccl_with_software_device();
         command.args(["fabric", "run", "--timeout", "90", "--per-node", &per_node.to_string()]);
         // Without a failure the option makes no difference.
-        command.args(role.starts_with("ladder").then_some("--keep-going"));
+        let is_survived = role.starts_with("ladder") || role == "close_after_kill";
+        command.args(is_survived.then_some("--keep-going"));
         command.arg("--fabric").arg(&fabric).args(["--", "env"]);
         // The last values win, so they override those of the launcher.
         let role = ("ROLE", role);

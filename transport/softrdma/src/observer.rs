@@ -1,6 +1,9 @@
 //! Access to a fabric from a process that takes no part in it.
 
-use crate::{control::Control, shm::Directory};
+use crate::{
+    control::Control,
+    shm::{Directory, holds_lock},
+};
 use std::{fmt, io, path::Path};
 
 /// An observer of a fabric: reads its counters and may inject faults. No process of the fabric waits for it.
@@ -28,6 +31,12 @@ impl Observer {
     /// Wakes all processes that sleep, so that they see a fault. They may be waiting for asynchronous events.
     pub fn wake_all(&self) {
         self.0.wake_all();
+    }
+
+    /// Whether a process holds a lock of the fabric, for which other processes wait.
+    #[must_use]
+    pub fn holds_lock(&self, pid: u32) -> bool {
+        holds_lock(&self.0, pid)
     }
 
     /// Returns the fabric's control block.

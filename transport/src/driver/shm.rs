@@ -76,7 +76,7 @@ pub fn send_descriptor_with(socket: impl AsFd, fd: BorrowedFd<'_>, bytes: &[u8])
     let fds = [fd];
     let pushed = control.push(SendAncillaryMessage::ScmRights(&fds));
     assert!(pushed, "room for one descriptor");
-    sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, NO_SIGNAL)
+    io::retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, NO_SIGNAL))
 }
 
 /// Receives one descriptor that [`send_descriptor`] sent.
@@ -92,7 +92,9 @@ pub fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
     let flags = RecvFlags::CMSG_CLOEXEC;
     #[cfg(not(target_os = "linux"))]
     let flags = RecvFlags::empty();
-    let message = recvmsg(&socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    // Where the socket has a time limit, a process that is stopped and continued meanwhile is interrupted.
+    let message =
+        io::retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(&mut byte)], &mut control, flags))?;
     if message.bytes == 0 {
         return Err(io::Errno::CONNRESET);
     }
@@ -104,4 +106,55 @@ pub fn receive_descriptor(socket: impl AsFd) -> io::Result<OwnedFd> {
     #[cfg(not(target_os = "linux"))]
     io::fcntl_setfd(&fd, io::FdFlags::CLOEXEC)?;
     Ok(fd)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::{receive_descriptor, send_descriptor};
+    use rustix::{
+        fd::{AsFd, OwnedFd},
+        process::{Pid, Signal, kill_process},
+    };
+    use std::{
+        fs::File,
+        os::unix::net::UnixStream,
+        process::{Command, Stdio},
+        thread::sleep,
+        time::Duration,
+    };
+
+    const ROLE: &str = "TBCCL_TEST_RECEIVES_DESCRIPTOR";
+
+    /// Plays the role of the process that is stopped, if it has it; not a test.
+    #[test]
+    fn receives_a_descriptor_from_stdin() {
+        if std::env::var_os(ROLE).is_some() {
+            receive_descriptor(std::io::stdin()).expect("it is sent after all stops");
+        }
+    }
+
+    /// The system interrupts a receive with a time limit then, although no signal is handled.
+    #[test]
+    fn a_process_that_is_stopped_and_continued_meanwhile_receives_a_descriptor() {
+        let (ours, theirs) = UnixStream::pair().expect("two sockets");
+        theirs.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "driver::shm::tests::receives_a_descriptor_from_stdin"])
+            .env(ROLE, "1")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        for _ in 0..30 {
+            sleep(Duration::from_millis(50));
+            for signal in [Signal::STOP, Signal::CONT] {
+                kill_process(Pid::from_child(&child), signal).expect("it waits");
+                sleep(Duration::from_millis(5));
+            }
+        }
+        let file = File::open("/dev/null").expect("it is there");
+        // An error means that it has ended, which its status shows.
+        let _ = send_descriptor(&ours, file.as_fd());
+        assert!(child.wait().expect("our child").success());
+    }
 }

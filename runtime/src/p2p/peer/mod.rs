@@ -71,6 +71,8 @@ struct QueuedFrame {
     state: SendState,
     /// Whether the frame has been sent, and the payload is next.
     is_frame_sent: bool,
+    /// Whether the frame, or the payload, is on its way.
+    is_posted: bool,
     payload: Option<Span<'static>>,
     /// The request that completes when this has been sent.
     request: Option<SendRequest>,
@@ -183,6 +185,7 @@ impl Peer {
             frame,
             state,
             is_frame_sent: false,
+            is_posted: false,
             payload,
             request: None,
         });
@@ -279,13 +282,20 @@ impl Peer {
             };
             match link.poll_send(&mut first.state, src)? {
                 SendProgress::Idle => break,
-                SendProgress::Advanced | SendProgress::Posted => return Ok(true),
+                // A repeated `Posted` is no progress: a request whose frame never leaves would never fail.
+                SendProgress::Posted if first.is_posted => break,
+                SendProgress::Posted => {
+                    first.is_posted = true;
+                    return Ok(true);
+                }
+                SendProgress::Advanced => return Ok(true),
                 SendProgress::Complete => moved = true,
             }
             if let Some(payload) = first.payload
                 && !first.is_frame_sent
             {
                 first.is_frame_sent = true;
+                first.is_posted = false;
                 first.state = SendState::new(EAGER_DIGEST | (payload.len() as u64) << 1, Protocol::Copy);
                 continue;
             }

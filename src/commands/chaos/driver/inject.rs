@@ -33,6 +33,8 @@ pub(super) struct Injector<'r> {
     /// Faults that are on the agenda, or have been.
     armed: Vec<bool>,
     injected: Vec<Option<u64>>,
+    /// Times at which the injections were complete.
+    effective: Vec<Option<u64>>,
     /// Acts that undo faults which last until all processes have reported.
     heals: Vec<Act>,
     has_killed_server: bool,
@@ -47,6 +49,7 @@ impl<'r> Injector<'r> {
             agenda: Vec::new(),
             armed: vec![false; faults],
             injected: vec![None; faults],
+            effective: vec![None; faults],
             heals: Vec::new(),
             has_killed_server: false,
         }
@@ -64,8 +67,17 @@ impl<'r> Injector<'r> {
 
     /// Returns the times at which all faults were injected, those of ranks among them.
     pub(super) fn times(&self, accounts: &[Account]) -> Vec<Option<u64>> {
+        self.times_by(&self.injected, accounts)
+    }
+
+    /// Returns the times by which all faults had been injected: software devices take some milliseconds.
+    pub(super) fn effects(&self, accounts: &[Account]) -> Vec<Option<u64>> {
+        self.times_by(&self.effective, accounts)
+    }
+
+    fn times_by(&self, of_driver: &[Option<u64>], accounts: &[Account]) -> Vec<Option<u64>> {
         let time = |(index, fault): (usize, &Fault)| match fault.kind.row().actor {
-            Actor::Driver => self.injected[index],
+            Actor::Driver => of_driver[index],
             Actor::Fabric => Some(0),
             Actor::Rank => {
                 let all = accounts[fault.rank as usize].injected.iter();
@@ -124,7 +136,7 @@ impl<'r> Injector<'r> {
         match fault.kind {
             Kind::Kill => system::signal(pid, Signal::KILL),
             Kind::Pause | Kind::Stop => {
-                system::signal(pid, Signal::STOP);
+                self.stop(pid)?;
                 self.agenda.push((undo_at, Act::Signal(pid, Signal::CONT)));
             }
             Kind::Slow => self.slow_down(pid, undo_at),
@@ -139,7 +151,20 @@ impl<'r> Injector<'r> {
             }
             _ => self.inject_into_fabric(&fault, undo_at)?,
         }
+        self.effective[index] = self.injected[index].map(|_| now());
         Ok(())
+    }
+
+    /// Stops a process. Software devices are its own code, and peers wait for its locks of their queues, so
+    /// it is stopped while it holds none: devices of hardware go on without their process.
+    fn stop(&self, pid: u32) -> Result<(), CommandError> {
+        if !self.round.setting.has_devices() {
+            system::signal(pid, Signal::STOP);
+            return Ok(());
+        }
+        let stopped = fabric::fault(self.folder, &["freeze".to_owned(), pid.to_string()]);
+        // The process may have ended.
+        stopped.or_else(|error| if system::is_alive(pid) { Err(error) } else { Ok(()) })
     }
 
     fn kill_server(&mut self, pid: Option<u32>) {

@@ -41,7 +41,7 @@ use std::{
 const INTERVAL: Duration = Duration::from_micros(500);
 
 /// Time without any report after which a round hangs, beyond twice the time limit of calls.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Time that processes have to make the next communicator and to close, beyond twice the time limit.
 const CLOSING_TIME: Duration = Duration::from_secs(15);
@@ -84,11 +84,12 @@ pub(super) fn run(
     if is_interrupted.load(Relaxed) {
         return Ok(None);
     }
-    let injected = injector.times(&accounts);
+    let (injected, effective) = (injector.times(&accounts), injector.effects(&accounts));
     let observation = Observation {
         round: &round,
         accounts: &accounts,
         injected: &injected,
+        effective: &effective,
         ends: &ends,
         leftovers: &leftovers,
     };

@@ -16,8 +16,13 @@ pub(super) fn reset(pid: u32, choice: u64) -> bool {
     reset_socket(process, *descriptor).is_ok()
 }
 
-/// Makes the buffers of all connections of a process as small as the system permits. A message that is longer
-/// fills them, and waits for the reader.
+/// Bytes of a small receive buffer: two segments of the loopback interface. With less, a connection whose
+/// window was larger carries a few kilobytes per second: TCP waits for a timer before it sends less than a
+/// segment.
+const RECEIVE_BYTES: usize = 128 << 10;
+
+/// Makes the buffers of all connections of a process small: those for sending as small as the system permits.
+/// A message that is longer fills them, and waits for the reader.
 pub(super) fn squeeze(pid: u32) {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
     for descriptor in connections(pid) {
@@ -34,7 +39,7 @@ fn reset_socket(process: Pid, descriptor: i32) -> io::Result<()> {
 fn squeeze_socket(process: Pid, descriptor: i32) -> io::Result<()> {
     let socket = taken(process, descriptor)?;
     sockopt::set_socket_send_buffer_size(&socket, 1)?;
-    sockopt::set_socket_recv_buffer_size(&socket, 1)
+    sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BYTES)
 }
 
 /// Returns a duplicate of a descriptor of another process.

@@ -26,6 +26,9 @@ use std::{collections::BTreeSet, time::Duration};
 /// Time beyond the time limit of calls within which an error must come.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The error of ranks whose launcher, or rendezvous, has ended.
+const LAUNCHER_GONE: &str = "the launcher that started this job is gone";
+
 /// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Violation {
@@ -51,6 +54,8 @@ pub(super) struct Observation<'r> {
     pub(super) accounts: &'r [Account],
     /// Times at which the faults were injected; `None` for those that came too late.
     pub(super) injected: &'r [Option<u64>],
+    /// Times by which they had been injected.
+    pub(super) effective: &'r [Option<u64>],
     /// By number of process.
     pub(super) ends: &'r [End],
     /// Descriptions of what is left after all processes have ended.
@@ -123,8 +128,11 @@ impl Observation<'_> {
     /// communicator may meet it.
     fn is_hit_late(&self) -> bool {
         let first = self.accounts.iter().filter_map(|account| account.finished).min();
-        let mut harmful = self.happened().filter(|(fault, _)| self.round.effect(fault) == Effect::Fails);
-        harmful.any(|(_, at)| first.is_some_and(|first| at > first))
+        let mut faults = self.round.faults.iter().zip(self.effective);
+        faults.any(|(fault, at)| {
+            let is_late = at.zip(first).is_some_and(|(at, first)| at > first);
+            is_late && self.round.effect(fault) == Effect::Fails
+        })
     }
 
     /// Whether no fault ends the process.
@@ -191,7 +199,9 @@ impl Observation<'_> {
 
     /// Returns the time of the latest fault before an error that may fail calls.
     fn cause(&self, failed: &Failed) -> Option<u64> {
-        let causes = self.happened().filter(|(fault, _)| self.round.effect(fault) != Effect::None);
+        let causes = self
+            .happened()
+            .filter(|(fault, _)| self.round.effect(fault) != Effect::None || self.lacks_cable(fault, failed));
         causes.map(|(_, at)| at).filter(|at| *at <= failed.at).max()
     }
 
@@ -202,7 +212,12 @@ impl Observation<'_> {
         if self.is_at_fault(number) {
             return true;
         }
-        if group == 0 && failed.kind == "LauncherGone" && self.has_effect(Effect::Orphans) {
+        // Ranks that a launcher takes along may tell of its end before theirs.
+        let has_lost_launcher =
+            self.has_effect(Effect::EndsAll) || group == 0 && self.has_effect(Effect::Orphans);
+        // Another rank may have told first.
+        let is_repeated = failed.kind == "Remote" && failed.text.contains(LAUNCHER_GONE);
+        if (failed.kind == "LauncherGone" || is_repeated) && has_lost_launcher {
             return true;
         }
         let members = self.naming_members(failed);
@@ -214,6 +229,13 @@ impl Observation<'_> {
             }) || pid.is_some_and(|pid| mentions(&failed.text, "process", pid))
         };
         culprits.iter().any(is_named)
+    }
+
+    /// Whether an error says that the wiring of a group lacks a cable which was out when the group was made.
+    /// A group that has connections of its own has none over a port that is down then.
+    fn lacks_cable(&self, fault: &Fault, failed: &Failed) -> bool {
+        let is_out = matches!(fault.kind, Kind::Unplug | Kind::Port);
+        is_out && failed.kind == "Plan" && self.round.groups[self.group_of(failed)].made_by.is_some()
     }
 
     fn has_effect(&self, effect: Effect) -> bool {
@@ -246,6 +268,9 @@ impl Observation<'_> {
         let mut culprits = BTreeSet::new();
         for (fault, _) in self.happened() {
             match self.round.effect(fault) {
+                Effect::None if self.lacks_cable(fault, failed) => {
+                    culprits.extend(self.round.culprits(fault));
+                }
                 Effect::None | Effect::Orphans => {}
                 Effect::Fails | Effect::Ends => culprits.extend(self.round.culprits(fault)),
                 Effect::EndsAll => culprits.extend(0..self.round.ranks),
@@ -275,14 +300,17 @@ impl Observation<'_> {
         })
     }
 
-    /// Whether a process was waiting for its own error on another group when it should have come.
+    /// Whether a process was waiting for its own error on another group when it should have come: when the
+    /// group failed here, or on the rank whose error this one repeats.
     fn is_held_up(&self, member: u32, group: usize, failed: &Failed) -> bool {
         let begin = |failed: &Failed| failed.at.saturating_sub(failed.took);
+        let of_group = |other: &&Failed| self.group_of(other) == group && other.at <= failed.at;
+        let errors: Vec<&Failed> =
+            self.accounts.iter().flat_map(|account| &account.failures).filter(of_group).collect();
         self.accounts[member as usize].failures.iter().any(|other| {
             self.group_of(other) != group
                 && Duration::from_micros(other.took) >= self.round.timeout / 2
-                && begin(other) < failed.at
-                && begin(failed) < other.at
+                && errors.iter().any(|error| begin(other) < error.at && begin(error) < other.at)
         })
     }
 }

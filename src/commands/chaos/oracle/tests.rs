@@ -63,7 +63,7 @@ fn failed(step: Option<usize>, at: u64, took: u64, text: &str) -> Failed {
 
 fn judged(round: &Round, accounts: &[Account], injected: &[Option<u64>]) -> Verdict {
     let ends = vec![End::Ended; accounts.len()];
-    judge(&Observation { round, accounts, injected, ends: &ends, leftovers: &[] })
+    judge(&Observation { round, accounts, injected, effective: injected, ends: &ends, leftovers: &[] })
 }
 
 /// Asserts that there is one violation, with this text.
@@ -112,6 +112,60 @@ fn the_next_communicator_may_fail_only_by_a_fault_after_the_last_step() {
         accounts[0].add(Report::Next { took: 5, error: Some("rank 1 is outside".to_owned()) });
         let verdict = judged(&round, &accounts, &[Some(injected)]);
         assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
+    }
+}
+
+/// The software device was told of the fault before the first process had finished, and had taken it in
+/// after.
+#[test]
+fn the_next_communicator_may_fail_by_a_fault_that_took_until_after_the_last_step() {
+    let round = round_with(Kind::Stop, 1);
+    let mut accounts = accounts(&round);
+    accounts[0].add(Report::Next { took: 5, error: Some("rank 1 is outside".to_owned()) });
+    let ends = vec![End::Ended; accounts.len()];
+    for (effective, is_excused) in [(21 * SECOND, true), (19 * SECOND, false)] {
+        let (injected, effective) = (&[Some(19 * SECOND)], &[Some(effective)]);
+        let (round, accounts, ends) = (&round, &accounts, &ends);
+        let verdict = judge(&Observation { round, accounts, injected, effective, ends, leftovers: &[] });
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
+    }
+}
+
+#[test]
+fn ranks_that_end_with_their_launcher_may_tell_of_its_end() {
+    for (kind, is_excused) in [(Kind::Launcher, true), (Kind::Rendezvous, true), (Kind::Stop, false)] {
+        let mut round = round_with(Kind::Stop, 1);
+        round.faults[0].kind = kind;
+        let mut accounts = accounts(&round);
+        let step = round.steps.iter().position(|step| step.group == 0);
+        let error = failed(step, 2 * SECOND, SECOND, LAUNCHER_GONE);
+        accounts[0].failures.push(Failed { kind: "LauncherGone".to_owned(), ..error });
+        let repeated = failed(step, 3 * SECOND, SECOND, &format!("rank 0 failed: {LAUNCHER_GONE}"));
+        accounts[2].failures.push(Failed { kind: "Remote".to_owned(), ..repeated });
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{kind:?}: {verdict:?}");
+    }
+}
+
+#[test]
+fn a_group_that_is_made_while_a_cable_is_out_may_lack_it() {
+    let setting = Setting::all(&[Transport::Verbs], &["ib"]).remove(0);
+    let wishes = Wishes { settings: vec![setting], faults: vec![Kind::Unplug], timeout: LIMIT };
+    let grows = |round: &Round| round.steps.iter().any(|step| matches!(step.work, Work::Grow { .. }));
+    let round = (0..).map(|number| Round::new(1, number, &wishes)).find(grows).expect("there are many");
+    let made = |at: usize| round.groups[round.steps[at].group].made_by;
+    let in_group = (0..round.steps.len()).find(|at| made(*at).is_some());
+    let in_world = (0..round.steps.len()).find(|at| made(*at).is_none());
+    let all: Vec<String> = (0..round.processes()).map(|rank| format!("rank {rank}")).collect();
+    let text = format!("messages of all_reduce from {}, and no cable connects them", all.join(" to "));
+    for (step, kind, is_excused) in
+        [(in_group, "Plan", true), (in_world, "Plan", false), (in_group, "Timeout", false)]
+    {
+        let mut accounts = accounts(&round);
+        let error = failed(step, 2 * SECOND, 10, &text);
+        accounts[0].failures.push(Failed { kind: kind.to_owned(), ..error });
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{kind}: {verdict:?}");
     }
 }
 
@@ -180,8 +234,9 @@ fn a_process_that_is_stuck_or_left_something_is_reported() {
     accounts[2].residue = Some(vec!["a socket".to_owned()]);
     let ends = [End::Stuck, End::Ended, End::Ended];
     let leftovers = ["process 9".to_owned()];
+    let (accounts, ends) = (&accounts, &ends);
     let observation =
-        Observation { round: &round, accounts: &accounts, injected: &[], ends: &ends, leftovers: &leftovers };
+        Observation { round: &round, accounts, injected: &[], effective: &[], ends, leftovers: &leftovers };
     let texts: Vec<String> = judge(&observation).violations.into_iter().map(|v| v.text).collect();
     assert_eq!(texts.len(), 4, "{texts:?}");
     for (text, part) in texts.iter().zip(["hangs in step", "failed: no", "a socket", "process 9"]) {
@@ -209,6 +264,29 @@ fn a_rank_that_failed_to_make_a_group_may_be_named_there() {
         let observed = judged(&round, &accounts, &[Some(SECOND)]);
         let is_right = observed.violations.is_empty();
         assert_eq!(is_right, is_excused, "{observed:?}");
+    }
+}
+
+/// Process 2 waits for its error on another group while process 0 waits for it on the world. Then it gets the
+/// error of process 0, which names it.
+#[test]
+fn a_rank_that_was_held_up_elsewhere_is_named_to_itself_too() {
+    let mut round = round_with(Kind::Stop, 1);
+    let in_world = round.steps.iter().position(|step| step.group == 0).expect("the world has steps");
+    round.groups.push(GroupPlan { members: vec![1, 2], made_by: None, is_tagged: false });
+    let group = round.groups.len() - 1;
+    round.steps.push(super::super::plan::Step { group, work: Work::Barrier });
+    let elsewhere = round.steps.len() - 1;
+    for (is_held_up, is_excused) in [(true, true), (false, false)] {
+        let mut accounts = accounts(&round);
+        accounts[0].failures.push(failed(Some(in_world), 5 * SECOND, 3 * SECOND, "rank 2 never called"));
+        accounts[1].pid = None;
+        let took = if is_held_up { 3 * SECOND } else { 10 };
+        // In the group of two, process 1 is rank 0.
+        accounts[2].failures.push(failed(Some(elsewhere), 6 * SECOND, took, "rank 0 is outside"));
+        accounts[2].failures.push(failed(Some(in_world), 6 * SECOND + 20, 10, "rank 2 never called"));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
     }
 }
 

@@ -59,11 +59,13 @@ impl Worker<'_> {
     }
 
     /// Joins a group that grows, unless the round ends before.
-    pub(super) fn join_grown(&self, makes: usize, size: u32) -> Result<Option<Communicator>, Error> {
+    pub(super) fn join_grown(&mut self, makes: usize, size: u32) -> Result<Option<Communicator>, Error> {
         let rank = self.round.groups[makes].rank_of(self.number).unwrap_or_default() as u32;
         let Some(id) = self.wait_for_id(&grow_file(makes), |folder| folder.join(GO).exists()) else {
             return Ok(None);
         };
+        // The others have come to the step only now.
+        self.began = crate::commands::chaos::account::now();
         Communicator::from_unique_id(&id, rank, size, &self.config).map(Some)
     }
 

@@ -81,6 +81,8 @@ struct Worker<'r> {
     groups: HashMap<usize, Group>,
     /// Groups that have failed here, with their errors. They are kept until the end.
     failed: HashMap<usize, (Group, Error)>,
+    /// Time at which the latest step began, or at which the process had found the means for it.
+    began: u64,
     children: Vec<Child>,
     aborts: Vec<JoinHandle<()>>,
 }
@@ -105,6 +107,7 @@ pub(super) fn run(round: &Round, number: u32, folder: &Path) -> Result<(), Comma
         config,
         groups: HashMap::new(),
         failed: HashMap::new(),
+        began: 0,
         children: Vec::new(),
         aborts: Vec::new(),
     };
@@ -165,11 +168,11 @@ impl Worker<'_> {
         let step = &self.round.steps[at];
         self.reporter.say(&Report::Step { step: at, at: now() });
         let limits = self.inject(at)?;
-        let began = now();
+        self.began = now();
         let made = self.work(at, step);
         drop::<Option<Limits>>(limits);
         if let Err(mishap) = made {
-            self.report(Some(at), began, &mishap);
+            self.report(Some(at), self.began, &mishap);
             if let (Some(group), Mishap::Failed(error)) = (self.groups.remove(&step.group), mishap) {
                 self.failed.insert(step.group, (group, error));
             }

@@ -36,7 +36,7 @@ pub(crate) use directory::Directory;
 pub(crate) use limits::{CQS, MRS, QPS, RQS};
 pub(crate) use liveness::fork_epoch;
 pub(crate) use lock::{Acquired, Owner, RobustGuard, RobustLock};
-pub(crate) use process::{Process, Unreached, View};
+pub(crate) use process::{Process, Unreached, View, holds_lock};
 pub(crate) use records::{
     CqRecord, Flight, INLINE_BYTES, MrRecord, QpFixed, QpRecord, RecvSlot, RqRecord, SEND_SGES, SendSlot,
     Sge, TimerRecord,

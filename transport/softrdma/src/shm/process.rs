@@ -15,7 +15,7 @@ use super::{
     layout::{self, FILE_BYTES, HEAP_START, MAGIC, PAGES_BYTES, VERSION},
     limits::{self, SLOTS},
     liveness::{self, LivenessLock},
-    lock::Owner,
+    lock::{Owner, RobustLock},
     map::{MappedRange, Mapping},
     records::{CqRecord, Header, MrRecord, QpRecord, RqRecord},
     wake::Waker,
@@ -73,6 +73,38 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Maps the file of the living process in a slot.
+    pub(super) fn open(directory: &Directory, slot: u32) -> io::Result<View> {
+        let file = directory.file('p', slot)?;
+        if !liveness::is_locked(file.as_fd()) {
+            return Err(io::Errno::SRCH);
+        }
+        let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
+        let header: &Header = mapping.record(0).ok_or(io::Errno::INVAL)?;
+        if header.magic.load(Acquire) != MAGIC || header.version.load(Relaxed) != VERSION {
+            return Err(io::Errno::AGAIN);
+        }
+        let owner = Owner { slot, incarnation: header.incarnation.load(Relaxed) };
+        let pid = header.pid.load(Relaxed);
+        Ok(View {
+            owner,
+            pid,
+            file: mapping,
+            life: Mutex::new(Some(file)),
+            was_found_dead: AtomicBool::new(false),
+            unchecked: AtomicU32::new(0),
+            pages: OnceLock::new(),
+        })
+    }
+
+    /// Returns the locks in the file that other processes take.
+    pub(super) fn locks(&self) -> impl Iterator<Item = &RobustLock> {
+        let sends = (0..limits::QPS).filter_map(|index| self.qp(index)).map(|qp| &qp.send.lock);
+        let receives = (0..limits::RQS).filter_map(|index| self.rq(index)).map(|rq| &rq.consumer.lock);
+        let completions = (0..limits::CQS).filter_map(|index| self.cq(index)).map(|cq| &cq.producers.lock);
+        sends.chain(receives).chain(completions).chain([&self.header().atomics])
+    }
+
     pub(crate) fn range(&self) -> MappedRange {
         self.file.range()
     }
@@ -169,6 +201,13 @@ impl CqeRing for View {
     fn cqe(&self, offset: u64) -> Option<&Cqe> {
         self.file.record(offset)
     }
+}
+
+/// Whether a process of a fabric holds a lock that other processes take.
+pub(crate) fn holds_lock(directory: &Directory, pid: u32) -> bool {
+    let views: Vec<View> = (0..SLOTS).filter_map(|slot| View::open(directory, slot).ok()).collect();
+    let is_its = |owner: Owner| views.iter().any(|view| view.owner == owner && view.pid == pid);
+    views.iter().flat_map(View::locks).filter_map(RobustLock::holder).any(is_its)
 }
 
 /// This process as a member of a fabric. Leaves the fabric when dropped.
@@ -306,7 +345,7 @@ impl Process {
             if incarnation == 0 { !view.is_dead() } else { view.owner.incarnation == incarnation }
         });
         if !is_current {
-            let new = Arc::new(self.open(slot)?);
+            let new = Arc::new(View::open(&self.directory, slot)?);
             if incarnation != 0 && new.owner.incarnation != incarnation {
                 return Err(Unreached::Gone);
             }
@@ -323,29 +362,6 @@ impl Process {
         }
         drop(view);
         self.known(peer).ok_or(Unreached::Gone)
-    }
-
-    fn open(&self, slot: u32) -> io::Result<View> {
-        let file = self.directory.file('p', slot)?;
-        if !liveness::is_locked(file.as_fd()) {
-            return Err(io::Errno::SRCH);
-        }
-        let mapping = Mapping::of_file(&file, FILE_BYTES as usize)?;
-        let header: &Header = mapping.record(0).ok_or(io::Errno::INVAL)?;
-        if header.magic.load(Acquire) != MAGIC || header.version.load(Relaxed) != VERSION {
-            return Err(io::Errno::AGAIN);
-        }
-        let owner = Owner { slot, incarnation: header.incarnation.load(Relaxed) };
-        let pid = header.pid.load(Relaxed);
-        Ok(View {
-            owner,
-            pid,
-            file: mapping,
-            life: Mutex::new(Some(file)),
-            was_found_dead: AtomicBool::new(false),
-            unchecked: AtomicU32::new(0),
-            pages: OnceLock::new(),
-        })
     }
 
     /// Whether the process that a lock names is dead.

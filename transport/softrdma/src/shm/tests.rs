@@ -5,7 +5,7 @@
 //! those of the allocator, which the C library makes usable in children.
 
 use super::{
-    Completion, Directory, Process, Pushed, QueueKind, Unreached,
+    Completion, Directory, Process, Pushed, QueueKind, Unreached, holds_lock,
     lock::{Acquired, Owner},
 };
 use std::sync::{
@@ -151,6 +151,26 @@ fn a_lock_of_a_process_that_left_is_taken_over() {
     std::mem::forget(lock.lock(there.me, |_| false));
     drop(there);
     assert_eq!(lock.lock(here.me, |who| here.is_dead(who)).acquired, Acquired::Stolen);
+}
+
+#[test]
+fn a_process_is_seen_to_hold_a_lock_of_a_peer_as_long_as_it_does() {
+    let folder = folder();
+    let (here, there) = (join(&folder), join(&folder));
+    let own = std::process::id();
+    let locks = here.own().locks().count();
+    assert!(locks > 3 * 64, "send, receive and completion queues, and atomic operations: {locks}");
+    for lock in here.own().locks().step_by(locks / 9) {
+        assert!(!holds_lock(&here.directory, own));
+        let held = lock.lock(there.me, |_| false);
+        assert!(holds_lock(&here.directory, own));
+        assert!(!holds_lock(&here.directory, own + 1), "another process");
+        drop(held);
+    }
+    // The lock of an earlier user of the slot, which the next one to take it takes over.
+    let earlier = Owner { incarnation: there.me.incarnation + 1, ..there.me };
+    std::mem::forget(here.own().header().atomics.lock(earlier, |_| false));
+    assert!(!holds_lock(&here.directory, own));
 }
 
 fn names(folder: &std::path::Path) -> Vec<std::ffi::OsString> {

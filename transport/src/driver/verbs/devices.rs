@@ -23,13 +23,14 @@ pub(super) struct OpenDevice {
     pub(super) gid_index: u8,
 }
 
-/// Opens the devices of this rank: those that the matrix names for it, or all whose port is up.
+/// Opens the devices of this rank: those that the matrix names for it, or all, without those whose port is
+/// down. Returns the names of these, too.
 pub(super) fn open_devices(
     library: &Library,
     config: &VerbsConfig,
     hosts: &HostMap,
     on_wait: &mut dyn FnMut(&str),
-) -> Result<Vec<OpenDevice>, TransportError> {
+) -> Result<(Vec<OpenDevice>, Vec<String>), TransportError> {
     let rank = hosts.rank();
     let from_matrix = config.matrix.as_ref().map(|matrix| hosts.matrix_devices(rank, matrix));
     let wanted = match &from_matrix {
@@ -38,7 +39,7 @@ pub(super) fn open_devices(
     };
     // A rank needs no device if other ranks of its host receive messages for it.
     if from_matrix.is_some() && wanted.is_empty() && hosts.has_local_peers() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     }
     if wanted.is_empty() {
         return Err(library.no_devices(None).into());
@@ -59,7 +60,13 @@ pub(super) fn open_devices(
         let what = format!("no RDMA device can be used: the port is down ({ports}); {remedy}");
         return Err(TransportError::Wiring { rank, what });
     }
-    Ok(opened)
+    Ok((opened, down))
+}
+
+/// Whether the port of one of these devices is up.
+pub(super) fn is_any_up(library: &Library, names: &[String]) -> bool {
+    let port = |name: &String| library.open(name).and_then(|context| context.port());
+    names.iter().any(|name| port(name).is_ok_and(|port| port.state == PortState::ACTIVE))
 }
 
 /// Attributes an unknown device name to the matrix, if there is one.

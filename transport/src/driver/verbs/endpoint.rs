@@ -39,6 +39,7 @@ use crate::{
     memory::{Mapping, Registered, Slab, Span},
 };
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::Arc,
     time::{Duration, Instant},
@@ -87,6 +88,8 @@ struct Joined {
     members: Arc<Members>,
     /// Streams by rank and lane, with their indices; none for ranks without a rail.
     streams: Vec<Option<[usize; LANES]>>,
+    /// Ranks that have died or left, as of the latest flush: they receive nothing any more.
+    gone: BTreeSet<u32>,
     /// Staging places of the streams.
     places: Vec<Registered>,
     network: Arc<Network>,
@@ -217,6 +220,7 @@ impl VerbsEndpoint {
         let mut joined = Joined {
             members: Arc::new(Members::new(self.rank, members.to_vec())),
             streams: vec![None; members.len()],
+            gone: BTreeSet::new(),
             places: Vec::new(),
             network: Arc::clone(network),
         };
@@ -244,7 +248,10 @@ impl VerbsEndpoint {
             let has_failed =
                 |offer: &&Offer| offer.name == network.name && offer.unreachable.contains(&network.rank);
             for offer in offers.filter(has_failed).filter(|offer| offer.member < network.size) {
-                network.give_up(offer.member);
+                // Without a connection there is none to give up.
+                if network.connects(network.rank, offer.member) {
+                    network.give_up(offer.member);
+                }
             }
         }
     }
@@ -275,8 +282,15 @@ impl VerbsEndpoint {
         Ok(encode("ready", ()))
     }
 
-    fn streams(&self) -> Vec<(u32, usize)> {
-        self.joined.as_ref().map_or_else(Vec::new, Joined::streams)
+    /// Waits until the messages of all streams have arrived, but for those to ranks that are gone.
+    fn drain(&mut self, within: Duration) -> bool {
+        let Some(joined) = &self.joined else { return true };
+        let (streams, network) = (joined.streams_of(|rank| !joined.gone.contains(&rank)), &joined.network);
+        let mut engine = network.engine.lock();
+        let latest = engine.latest();
+        engine.mark_sent(&streams);
+        drop(engine);
+        network.progress_until(Instant::now() + within, |engine| engine.is_drained(&streams, &latest))
     }
 }
 
@@ -304,9 +318,15 @@ impl Joined {
 
     /// All streams, by member and index.
     fn streams(&self) -> Vec<(u32, usize)> {
-        let by_rank = self.streams.iter().zip(self.members.all());
+        self.streams_of(|_| true)
+    }
+
+    /// Streams to some ranks.
+    fn streams_of(&self, is_meant: impl Fn(u32) -> bool) -> Vec<(u32, usize)> {
+        let by_rank = (0..).zip(self.streams.iter().zip(self.members.all()));
         by_rank
-            .flat_map(|(streams, member)| streams.iter().flatten().map(|stream| (*member, *stream)))
+            .filter(|(rank, _)| is_meant(*rank))
+            .flat_map(|(_, (streams, member))| streams.iter().flatten().map(|stream| (*member, *stream)))
             .collect()
     }
 }
@@ -421,19 +441,16 @@ impl Endpoint for VerbsEndpoint {
         preference::prefer(&mut network.engine.lock(), members.all()[peer as usize], rail);
     }
 
-    fn flush(&mut self, within: Duration, _: &dyn Fn(u32) -> bool) -> bool {
-        let streams = self.streams();
-        let Some(Joined { network, .. }) = &self.joined else { return true };
-        let mut engine = network.engine.lock();
-        let latest = engine.latest();
-        engine.mark_sent(&streams);
-        drop(engine);
-        network.progress_until(Instant::now() + within, |engine| engine.is_drained(&streams, &latest))
+    fn flush(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
+        if let Some(joined) = &mut self.joined {
+            joined.gone = (0..joined.streams.len() as u32).filter(|rank| is_gone(*rank)).collect();
+        }
+        self.drain(within)
     }
 
     fn close(&mut self, timeout: Duration) {
         let until = Instant::now() + timeout;
-        self.flush(timeout, &|_| false);
+        self.drain(timeout);
         if let Some(Joined { network, .. }) = &self.joined
             && Arc::strong_count(network) == 1
         {

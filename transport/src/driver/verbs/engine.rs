@@ -377,7 +377,11 @@ impl Engine {
     /// Destroys all connections and devices of an engine that is not in use any more: other networks need the
     /// queue pairs and the regions. Later calls fail.
     pub(super) fn retire(&mut self) {
-        let why = |rank| self.check(rank).err().map(|error| error.to_string()).unwrap_or_default();
+        let why = |rank| match self.check(rank) {
+            Ok(()) => String::new(),
+            Err(TransportError::Lost { what, .. }) => what,
+            Err(error) => error.to_string(),
+        };
         self.retired = (0..self.peers.len()).map(why).collect();
         self.has_broken_peer = true;
         self.end();
@@ -500,14 +504,18 @@ impl Engine {
     }
 }
 
-/// The error of a call on an engine whose devices were given back.
+/// The error of a call on an engine whose devices were given back. `causes` has the failures of connections,
+/// by rank. Without one of its own, a rank has lost its connection because of another rank's.
 #[cold]
 fn retired(rank: usize, causes: &[String]) -> TransportError {
-    let what = match causes.get(rank).map(String::as_str) {
-        None | Some("") => {
-            "this communicator had failed, and its devices serve another one by now".to_owned()
-        }
-        Some(cause) => cause.to_owned(),
+    const RETIRED: &str = "this communicator had failed, and its devices serve another one by now";
+    let failed = |cause: &&String| !cause.is_empty();
+    let what = match causes.get(rank).filter(failed) {
+        Some(cause) => cause.clone(),
+        None => match (0..).zip(causes).find(|(_, cause)| failed(cause)) {
+            Some((other, cause)) => format!("{RETIRED}: the connection to rank {other} was lost: {cause}"),
+            None => RETIRED.to_owned(),
+        },
     };
     TransportError::Lost { peer: rank as u32, what }
 }

@@ -17,7 +17,7 @@
 use super::{
     VerbsConfig,
     descriptions::Offer,
-    devices::{OpenDevice, open_devices},
+    devices::{OpenDevice, is_any_up, open_devices},
     engine::{Engine, SharedEngine},
     host_map::HostMap,
     keep_alive::KeepAliveThread,
@@ -155,6 +155,8 @@ pub(super) struct Network {
     keep_alive: Option<KeepAliveThread>,
     /// Whether two members reach each other, by member and peer; known after the round of reach.
     pub(super) connected: Vec<Vec<bool>>,
+    /// Devices that were left out because their ports were down.
+    down: Vec<String>,
     /// Slots and staging places, which live as long as the network.
     pub(super) places: Vec<Registered>,
     /// The next serial number.
@@ -176,7 +178,7 @@ impl Network {
         on_wait: &mut dyn FnMut(&str),
     ) -> Result<(Network, Vec<OpenDevice>), TransportError> {
         let library = Library::load(config.library.as_deref())?;
-        let opened = open_devices(&library, config, &hosts, on_wait)?;
+        let (opened, down) = open_devices(&library, config, &hosts, on_wait)?;
         let late = opened.iter().all(|device| device.capabilities.late_registration);
         let default = if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY };
         let slab = slab(config.slab_bytes.unwrap_or(default))?;
@@ -206,6 +208,7 @@ impl Network {
             slab,
             keep_alive: None,
             connected: Vec::new(),
+            down,
             places: Vec::new(),
             serial: AtomicU32::new(1),
             offered: AtomicU32::new(0),
@@ -246,8 +249,23 @@ impl Network {
         let mut engine = self.engine.lock();
         // A device may have failed since the last call.
         engine.progress();
-        let unreachable = engine.unreachable_peers();
+        let mut unreachable = engine.unreachable_peers();
+        drop(engine);
+        unreachable.extend(self.newly_reachable());
         (serial < SERIALS).then_some(Offer { name: self.name, member: self.rank, serial, unreachable })
+    }
+
+    /// Returns the members that this one does not reach by the network, and may reach by another one: a port
+    /// that was down when the network was made is up.
+    fn newly_reachable(&self) -> Vec<u32> {
+        let (me, hosts) = (self.rank, &self.hosts);
+        let is_cut_off = |member: &u32| hosts.are_apart(me, *member) && !self.connects(me, *member);
+        let cut_off: Vec<u32> = (0..self.size).filter(is_cut_off).collect();
+        let may_reach = || {
+            let library = Library::load(self.config.library.as_deref());
+            library.is_ok_and(|library| is_any_up(&library, &self.down))
+        };
+        if cut_off.is_empty() || self.down.is_empty() || !may_reach() { Vec::new() } else { cut_off }
     }
 
     /// Admits no more communicators if none uses the network, and none in set-up may join it. Returns whether

@@ -1,7 +1,7 @@
 //! `softrdma fault`: injects a fault into a running fabric, or clears it.
 
 use super::{
-    CliError,
+    CliError, freeze,
     running_fabric::{FabricArgs, RunningFabric},
 };
 use clap::Subcommand;
@@ -22,7 +22,8 @@ Examples:
   softrdma fault fail-qp mac0/rdma_en2         all queue pairs of the device
   softrdma fault unplug mac0/rdma_en2 --crash  posting then crashes the process
   softrdma fault leak mac0/rdma_en2            no domains are left; --domains 0 restores them
-  softrdma fault gid mac0/rdma_en2 --index 2   the IPv4-mapped address moves";
+  softrdma fault gid mac0/rdma_en2 --index 2   the IPv4-mapped address moves
+  softrdma fault freeze 4711                   until `kill -CONT 4711`";
 
 /// Inject a fault into a running fabric, or clear it
 #[derive(Debug, clap::Args)]
@@ -64,6 +65,9 @@ enum Fault {
     Stall { node: String },
     /// Let the processes of a stalled node continue
     Resume { node: String },
+    /// Stop a process (SIGSTOP) while it holds no lock of the fabric: no device of hardware waits for a
+    /// stopped process
+    Freeze { pid: u32 },
     /// Change the IPv4-mapped address of a port
     Gid(GidArgs),
 }
@@ -139,6 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CliError> {
         Fault::Leak(leak) => control.leak_pds(port(&leak.port)?, leak.domains.unwrap_or(u32::MAX)),
         Fault::Stall { node: name } => control.set_stalled(node(name)?, true),
         Fault::Resume { node: name } => control.set_stalled(node(name)?, false),
+        Fault::Freeze { pid } => return freeze::freeze(&observer, *pid),
         Fault::Gid(gid) => {
             let state = match (gid.missing, gid.restore) {
                 (true, _) => Override::Off,

@@ -3,12 +3,13 @@
 //! Exit status 0, or 2 on any error. Errors are one line on stderr that begins with the name under which the
 //! command was called, since `tbccl fabric` calls it too.
 //!
-//! Modules: `files` (check, nodes), `env`, `library` (lib), `fault`, `stat`, and `running_fabric`, which the
-//! last two open.
+//! Modules: `files` (check, nodes), `env`, `library` (lib), `fault` with `freeze`, `stat`, and
+//! `running_fabric`, which the last two open.
 
 mod env;
 mod fault;
 mod files;
+mod freeze;
 mod library;
 mod running_fabric;
 mod stat;
