@@ -360,7 +360,7 @@ fn what_a_job_takes_follows_the_options() {
     let rules =
         file("rules.toml", "version = 1\n[[rule]]\ncollective = \"all_reduce\"\nalgorithm = \"torus\"");
     let link = "link = { latency_us = 5.0, bandwidth_gbps = 75.0 }";
-    let model = file("model.toml", &format!("shape = \"mesh\"\nhosts = 4\n{link}\ncosts = \"rdma\""));
+    let model = file("model.toml", &format!("shape = \"mesh\"\nhosts = 4\n{link}\ncosts = \"rdma-held\""));
     let args = ["all_reduce", "--ranks", "4", "--bytes", "16M"];
     let taken = |vars: &[(&str, &str)]| explained(&args, vars)["taken"].clone();
     assert_eq!(taken(&[("TBCCL_RULES", &rules), ("TBCCL_MODEL", &model)])["algorithm"], "torus");
