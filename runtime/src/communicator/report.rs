@@ -48,7 +48,7 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     let mut is_rendezvous_silent = false;
     if let Some(requester) = control.requester() {
         requester.request(claims);
-        match wait_for_reply(requester, deadline, &mut is_over) {
+        match wait_for_reply(|until| requester.wait(until), deadline, &mut is_over) {
             Some(SnapshotReply::ClaimedBy(_)) => return Reported::Elsewhere,
             Some(SnapshotReply::Snapshot(snapshot)) => snapshots.push(snapshot),
             Some(SnapshotReply::ServerGone) => {}
@@ -66,14 +66,14 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     Reported::Report { report, is_rendezvous_silent }
 }
 
-/// Waits for a reply until the deadline, or until the call is over.
+/// Waits for a reply until the deadline, or until the call is over. `wait` waits for it until a time.
 fn wait_for_reply(
-    requester: &SnapshotRequester,
+    mut wait: impl FnMut(Instant) -> Option<SnapshotReply>,
     deadline: Instant,
     is_over: &mut impl FnMut() -> bool,
 ) -> Option<SnapshotReply> {
     loop {
-        let reply = requester.wait(deadline.min(Instant::now() + LOOK_INTERVAL));
+        let reply = wait(deadline.min(Instant::now() + LOOK_INTERVAL));
         if reply.is_some() || is_over() || Instant::now() >= deadline {
             return reply;
         }
@@ -85,7 +85,7 @@ fn snapshot_of(
     deadline: Instant,
     is_over: &mut impl FnMut() -> bool,
 ) -> Option<Snapshot> {
-    match wait_for_reply(requester, deadline, is_over)? {
+    match wait_for_reply(|until| requester.wait(until), deadline, is_over)? {
         SnapshotReply::Snapshot(snapshot) => Some(snapshot),
         SnapshotReply::ClaimedBy(_) | SnapshotReply::ServerGone => None,
     }
@@ -117,5 +117,45 @@ pub(super) fn write(report: &Report, file: Option<&Path>) {
     };
     if let Err(error) = open_own(file).and_then(|mut file| file.write_all(text.as_bytes())) {
         eprintln!("tbccl: warning: can't write the report of a hang to {}: {error}", file.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    /// Waits for a reply that never comes.
+    fn silence(until: Instant) -> Option<SnapshotReply> {
+        thread::sleep(until.saturating_duration_since(Instant::now()));
+        None
+    }
+
+    #[test]
+    fn a_report_that_does_not_come_is_waited_for_until_its_deadline() {
+        let (began, limit) = (Instant::now(), Duration::from_millis(60));
+        assert!(wait_for_reply(silence, began + limit, &mut || false).is_none());
+        assert!(began.elapsed() >= limit);
+    }
+
+    /// A rank whose report was on its way waited for it although an abort or another rank's failure had ended
+    /// its call.
+    #[test]
+    fn a_call_that_is_over_waits_for_no_report() {
+        let mut looks = 0;
+        let mut is_over = || {
+            looks += 1;
+            looks == 2
+        };
+        let far = Instant::now() + Duration::from_secs(3600);
+        assert!(wait_for_reply(silence, far, &mut is_over).is_none());
+        assert_eq!(looks, 2, "it looks about every {LOOK_INTERVAL:?}");
+    }
+
+    #[test]
+    fn a_reply_is_taken_although_the_call_is_over() {
+        let reply = |_| Some(SnapshotReply::ClaimedBy(3));
+        let taken = wait_for_reply(reply, Instant::now(), &mut || true);
+        assert!(matches!(taken, Some(SnapshotReply::ClaimedBy(3))), "{taken:?}");
     }
 }
