@@ -288,13 +288,28 @@ impl Graph {
         members.iter().flatten().copied().find(|node| *node != at.node && !has_entered(node))
     }
 
-    /// Returns the name of a node: its rank in communicator 0, or in the first one of which it is a member.
-    pub(super) fn label(&self, node: usize) -> String {
+    /// Returns the first communicator of which a node is a member, and its rank there.
+    fn naming_rank(&self, node: usize) -> Option<(usize, usize)> {
         let rank_in = |communicator: &CommunicatorNode| {
             communicator.members.iter().position(|member| *member == Some(node))
         };
-        let found = (0..).zip(&self.communicators).find_map(|(at, c)| Some((at, rank_in(c)?)));
-        match found {
+        (0..).zip(&self.communicators).find_map(|(at, c)| Some((at, rank_in(c)?)))
+    }
+
+    /// Returns the name of a node in a sentence about a call of a communicator. If its rank is one of another
+    /// communicator, its process is added: an error of the call numbers ranks as its own communicator does.
+    pub(super) fn label_for(&self, node: usize, communicator: usize) -> String {
+        match self.naming_rank(node) {
+            Some((at, _)) if at != communicator => {
+                format!("{} ({})", self.label(node), self.process_name(node))
+            }
+            _ => self.label(node),
+        }
+    }
+
+    /// Returns the name of a node: its rank in communicator 0, or in the first one of which it is a member.
+    pub(super) fn label(&self, node: usize) -> String {
+        match self.naming_rank(node) {
             Some((0, rank)) => format!("rank {rank}"),
             Some((at, rank)) => format!("rank {rank} of communicator {at}"),
             None => self.process_name(node),

@@ -234,8 +234,8 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
             let there = graph.in_communicator(edge.to, graph.part(edge.from).0);
             let call = there.map(|there| call_at(graph, there)).unwrap_or_default();
             let others = and_others(graph, &[edge.to]);
-            let sentence =
-                format!("{} is at work in {call}, and does not wait{others}", graph.label(edge.to));
+            let label = graph.label_for(edge.to, graph.part(edge.from).0);
+            let sentence = format!("{label} is at work in {call}, and does not wait{others}");
             Knot::new(graph, KnotKind::Busy, &[edge.to], sentence)
         }
         Cause::Unknown(at) => {
@@ -305,7 +305,8 @@ fn failed(graph: &Graph, edge: Edge) -> Knot {
     let there = graph.in_communicator(edge.to, communicator);
     let error = there.and_then(|there| graph.part(there).1.error.clone()).unwrap_or_default();
     let of = graph.of_communicator(communicator);
-    let sentence = format!("a call{of} has failed on {}: {error}", graph.label(edge.to));
+    let label = graph.label_for(edge.to, communicator);
+    let sentence = format!("a call{of} has failed on {label}: {error}");
     Knot::new(graph, KnotKind::Failed, &[edge.to], sentence)
 }
 
@@ -320,8 +321,8 @@ fn mismatch(graph: &Graph, edge: Edge) -> Knot {
     let sentence = format!(
         "the ranks disagree on call {number}{}: {} called {text}, {} called {}",
         graph.of_communicator(communicator),
-        graph.label(edge.from.node),
-        graph.label(edge.to),
+        graph.label_for(edge.from.node, communicator),
+        graph.label_for(edge.to, communicator),
         theirs.map_or("another one", String::as_str)
     );
     Knot::new(graph, KnotKind::Mismatch, &[edge.from.node, edge.to], sentence)
@@ -332,7 +333,7 @@ fn never_called(graph: &Graph, edge: Edge) -> Knot {
     let Some(call) = &ours.call else { return knot_of(graph, &Cause::Unknown(edge.from)) };
     let name = call_name(graph, communicator, call);
     if call.kind != Kind::Collective {
-        let (from, to) = (graph.label(edge.from.node), graph.label(edge.to));
+        let [from, to] = [edge.from.node, edge.to].map(|node| graph.label_for(node, communicator));
         let lack = match call.kind {
             Kind::Send => format!("{to} does not receive the message that {from} sends in {name}"),
             _ => format!("{to} does not send the message for which {from} waits in {name}"),
@@ -348,11 +349,8 @@ fn never_called(graph: &Graph, edge: Edge) -> Knot {
     let missing: Vec<usize> = members.iter().flatten().copied().filter(is_missing).collect();
     let first = missing.first().copied().unwrap_or(edge.to);
     let subject = if missing.len() > 1 { graph.label(first) } else { "it".to_owned() };
-    let sentence = format!(
-        "{} never called {name}: {subject} {}",
-        list(&labels(graph, &missing)),
-        activity(graph, first)
-    );
+    let labels: Vec<String> = missing.iter().map(|node| graph.label_for(*node, communicator)).collect();
+    let sentence = format!("{} never called {name}: {subject} {}", list(&labels), activity(graph, first));
     Knot::new(graph, KnotKind::NeverCalled, &missing, sentence)
 }
 
