@@ -36,7 +36,7 @@ const EDGES: [(&str, &[&str]); 14] = [
     ("tbccl-ffi", &["tbccl"]),
     ("tbccl-mpi-shim", &["tbccl"]),
     ("tbccl-python", &["tbccl"]),
-    ("benches", &["tbccl-ffi", "tbccl"]),
+    ("benches", &["tbccl-ffi", "tbccl", "tbccl-transport"]),
     ("tbccl-test-support", &[]),
 ];
 
