@@ -1,4 +1,5 @@
-//! Cost of a message over a software device, without any wait: `cargo bench -p benches --bench rdma_messages`.
+//! Cost of a message over a software device, without any wait: `cargo bench -p benches --bench
+//! rdma_messages`.
 //!
 //! Both ends are in one thread, which sends a message in each direction and receives both. So the time of a
 //! round is processor time of both ends, without the latency between cores. `device` does the same with
@@ -6,8 +7,8 @@
 //! difference is the cost of tbccl's protocol. Each number is the median of the samples, in nanoseconds per
 //! message.
 //!
-//! `cargo bench -p benches --bench rdma_messages -- 8 100000` makes 100,000 rounds of 8 bytes by links only, for
-//! a profiler.
+//! `cargo bench -p benches --bench rdma_messages -- 8 100000` makes 100,000 rounds of 8 bytes by links only,
+//! for a profiler.
 //!
 //! # Safety
 //! Memory of requests is leaked, so it outlives the queue pairs.
