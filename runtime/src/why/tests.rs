@@ -188,8 +188,8 @@ fn the_last_of_several_ranks_that_wait_for_each_other_is_the_cause() {
     let job = ring_without(4, &[2, 3]).split(9, &[2, 3], 2).call_there(2, collective("barrier", 3, 1, 6.0));
     job.assert(
         KnotKind::NeverCalled,
-        "rank 3 (process 103 on a) never called barrier number 3 of communicator 1: it has been outside tbccl \
-         for 8.2 s, after barrier number 16 of communicator 0",
+        "rank 3 (process 103 on a) never called barrier number 3 of communicator 1: it has been outside \
+         tbccl for 8.2 s, after barrier number 16 of communicator 0",
     );
 }
 
