@@ -76,7 +76,7 @@ impl Env<'_> {
         if self.rules.checksum { checksum(self.memory.bytes(at, len)) } else { 0 }
     }
 
-    /// DeviceKeys to memory on a device.
+    /// Keys to memory on a device.
     #[inline]
     pub(super) fn keys(&mut self, port: usize) -> &mut DeviceKeys {
         &mut self.ports[port].keys

@@ -488,6 +488,8 @@ pub fn feed(script: &[u8]) {
 }
 
 #[cfg(test)]
+mod losses;
+#[cfg(test)]
 mod queued;
 
 #[cfg(test)]

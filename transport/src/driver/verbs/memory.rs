@@ -122,8 +122,7 @@ impl Memory {
         unsafe { Span::new(self.address(offset), len) }
     }
 
-    /// Writes a message to an offset in the slab: a header and its payload. The header ends at a multiple of
-    /// its size.
+    /// Writes a message to an offset in the slab: a header, and its payload behind it.
     #[inline]
     pub(super) fn put_message<T: bytemuck::Pod>(&self, offset: usize, header: T, payload: Span<'_>) {
         self.check(offset, size_of::<T>() + payload.len());

@@ -391,13 +391,13 @@ impl Rail {
         env: &mut Env<'_>,
         queue: usize,
     ) -> Result<Result<u64, PostError>, TransportError> {
-        if self.handshake.is_alive() { self.post_slots(env, queue, REPOST_IDLE) } else { Ok(Ok(0)) }
+        self.post_slots(env, queue, REPOST_IDLE)
     }
 
-    /// Whether no slot of a queue pair waits for a receive.
+    /// Whether receives can be posted for slots of a queue pair.
     #[inline]
-    pub(super) fn is_refilled(&self, queue: usize) -> bool {
-        self.slot_queues[queue].1.free() == 0
+    pub(super) fn needs_refill(&self, queue: usize) -> bool {
+        self.handshake.is_alive() && self.slot_queues[queue].1.free() > 0
     }
 
     /// Number of queue pairs that take messages with headers.

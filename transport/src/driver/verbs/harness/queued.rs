@@ -21,7 +21,7 @@ impl Rig {
     }
 
     /// Takes in a message of the peer by rail 0.
-    fn hear(&mut self, header: Header, payload: &[u8]) {
+    pub(super) fn hear(&mut self, header: Header, payload: &[u8]) {
         let rail = &self.engine.peer(1).expect("a peer").0.rails()[0];
         let (life, their_life) = (rail.handshake.their_life(), rail.handshake.life());
         let header = Header { life, their_life, len: payload.len() as u16, ..header };
@@ -56,7 +56,7 @@ impl Rig {
         }
     }
 
-    fn requests(&self) -> Vec<null_device::PostedRequest> {
+    pub(super) fn requests(&self) -> Vec<null_device::PostedRequest> {
         self.pairs.iter().flatten().flat_map(|pair| null_device::requests(*pair)).collect()
     }
 

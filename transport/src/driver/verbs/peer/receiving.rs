@@ -146,13 +146,14 @@ impl Peer {
     fn receive_sequenced(&mut self, env: &mut Env<'_>, inbound: Inbound) -> Result<(), TransportError> {
         let (rail, queue) = (usize::from(inbound.rail), usize::from(inbound.queue));
         let header = &inbound.header;
-        if self.received.pass(header.seq) {
+        let (seq, previous) = (header.seq, nearest(header.previous, header.seq));
+        if self.received.pass(seq) {
             self.rails[rail].slot_queues[queue].1.keep();
+            self.note_loss(env, seq, previous);
             self.deliver(env, &inbound)?;
             return self.refill(env, rail, queue);
         }
-        let previous = nearest(header.previous, header.seq);
-        match self.received.accept(header.seq, inbound) {
+        match self.received.accept(seq, inbound) {
             Acceptance::New => self.rails[rail].slot_queues[queue].1.keep(),
             acceptance => {
                 // Its acknowledgement may be lost, and messages before it.
@@ -165,15 +166,21 @@ impl Peer {
                 };
             }
         }
-        // Queue pairs keep their order.
-        if !env.rules.reliable && previous != inbound.header.seq && !self.received.has(previous) {
-            self.is_missing = true;
-            self.ack_now = true;
-        }
+        self.note_loss(env, seq, previous);
         while let Some(inbound) = self.received.pop() {
             self.deliver(env, &inbound)?;
         }
         self.refill(env, rail, queue)
+    }
+
+    /// Notes whether the message before one that has arrived is lost, since queue pairs keep their order. A
+    /// message that was repeated may follow a later one.
+    #[inline]
+    fn note_loss(&mut self, env: &Env<'_>, seq: u32, previous: u32) {
+        if !env.rules.reliable && previous != seq && !self.received.has(previous) {
+            self.is_missing = true;
+            self.ack_now = true;
+        }
     }
 
     /// Delivers a sequenced message whose turn it is.
@@ -318,7 +325,7 @@ impl Peer {
     ) -> Result<bool, TransportError> {
         for rail in 0..self.rails.len() {
             for queue in 0..self.rails[rail].slot_queue_count() {
-                if self.rails[rail].is_refilled(queue) {
+                if !self.rails[rail].needs_refill(queue) {
                     continue;
                 }
                 match self.rails[rail].refill_idle(env, queue)? {
