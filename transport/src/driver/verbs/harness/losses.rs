@@ -16,7 +16,7 @@ fn a_loss_is_told_although_the_message_that_shows_it_is_the_next_one() {
             rig.engine.drive(1, |peer, env| peer.flush(env));
             let header = |bytes: &[u8]| bytemuck::pod_read_unaligned::<Header>(&bytes[..size_of::<Header>()]);
             let sent = rig.requests().into_iter().map(|posted| header(&posted.bytes));
-            told.push(sent.filter(|header| header.flags & MISSING != 0).map(|header| header.ack).last());
+            told.push(sent.filter(|header| header.flags & MISSING != 0).map(|header| header.ack).next_back());
         }
         assert_eq!(told, [None, None, Some(3)], "rules {bits}");
         rig.engine.end();
