@@ -85,11 +85,12 @@ impl Tuning {
     /// Returns the thresholds for ranks on hosts of their own that reach each other by RDMA.
     ///
     /// A stage costs a latency there and few copies, so one stage pays for more bytes than in shared memory.
-    /// On two ranks both plans of `all_reduce` send a block per rank. One stage is then slower only where the
-    /// reduction takes longer than a latency, since two ranks divide the reduction in two stages.
+    /// On two ranks both plans of `all_reduce` send a block per rank. Two stages divide the reduction between
+    /// the ranks and reduce each piece as it arrives, also in place. One stage in place reduces when the whole
+    /// block has come, since a block may not change before it has been sent.
     #[must_use]
     pub fn rdma() -> Tuning {
-        Tuning { mesh_bytes: 192 << 10, pair_bytes: 512 << 10, eager_bytes: 64 << 10, ..Tuning::default() }
+        Tuning { mesh_bytes: 192 << 10, pair_bytes: 192 << 10, eager_bytes: 64 << 10, ..Tuning::default() }
     }
 }
 

@@ -45,7 +45,8 @@ fn by_rdma_one_stage_is_taken_for_more_bytes_and_most_of_all_on_two_ranks() {
     };
     assert_eq!(choice(2, 64 << 10), ("mesh", 1));
     assert_eq!(choice(2, 128 << 10), ("mesh", 2), "two messages that need no grant");
-    assert_eq!(choice(2, 256 << 10), ("mesh", 1));
+    assert_eq!(choice(2, 192 << 10).0, "mesh");
+    assert_eq!(choice(2, 256 << 10).0, "rsag_mesh", "one stage in place reduces when all has come");
     assert_eq!(choice(2, 1 << 20), ("rsag_mesh", 1));
     assert_eq!(choice(4, 64 << 10), ("mesh", 1));
     assert_eq!(choice(4, 128 << 10), ("rsag_mesh", 1));
