@@ -86,8 +86,8 @@ impl Tuning {
     ///
     /// A stage costs a latency there and few copies, so one stage pays for more bytes than in shared memory.
     /// On two ranks both plans of `all_reduce` send a block per rank. Two stages divide the reduction between
-    /// the ranks and reduce each piece as it arrives, also in place. One stage in place reduces when the whole
-    /// block has come, since a block may not change before it has been sent.
+    /// the ranks and reduce each piece as it arrives, also in place. One stage in place reduces when all
+    /// of it has come, since a block may not change before it has been sent.
     #[must_use]
     pub fn rdma() -> Tuning {
         Tuning { mesh_bytes: 192 << 10, pair_bytes: 192 << 10, eager_bytes: 64 << 10, ..Tuning::default() }
