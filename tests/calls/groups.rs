@@ -8,7 +8,7 @@ use tbccl::{Communicator, Config, Error, Numerics, Rank, ReduceOp, SelectionConf
 
 fn config() -> Config {
     // The rings are so small that messages are split and the rings wrap around.
-    let shm = ShmConfig { piece_bytes: 512, staging_bytes: 2048, ..ShmConfig::default() };
+    let shm = ShmConfig { piece_bytes: 512, staging_bytes: Some(2048), ..ShmConfig::default() };
     Config { slab_bytes: Some(64 << 20), shm, ..Config::default() }
 }
 

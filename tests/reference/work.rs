@@ -45,7 +45,7 @@ impl Work {
             Work::Long => config,
             // The rings are so small that messages are split and wrap around.
             _ => {
-                let shm = ShmConfig { piece_bytes: 512, staging_bytes: 2048, ..ShmConfig::default() };
+                let shm = ShmConfig { piece_bytes: 512, staging_bytes: Some(2048), ..ShmConfig::default() };
                 Config { shm, ..config }
             }
         }

@@ -16,7 +16,7 @@ use transport::{
 const LAYOUT: ArenaLayout = ArenaLayout {
     ranks: 1,
     lanes: 1,
-    ring: RingLayout { cells: 16, staging_bytes: 4096, piece_bytes: 4096 },
+    ring: RingLayout { cells: 16, staging_bytes: 4096, piece_bytes: 4096, lap_bytes: 4096 },
     slab_bytes: 1 << 20,
 };
 

@@ -33,6 +33,7 @@ mod report;
 mod request;
 mod scale;
 mod scaling;
+mod staging;
 mod status;
 mod typed;
 mod wait_cell;

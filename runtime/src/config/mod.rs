@@ -19,7 +19,6 @@ pub use table::{
 pub use transport::Transport;
 
 use crate::{Error, error::Result};
-use ::transport::ring::RingLayout;
 use collectives::{
     UnknownName,
     select::{Fingerprint, Names, Overrides, Policy, Tuning},
@@ -101,13 +100,10 @@ impl Config {
         Policy { overrides, tuned, model: model.clone(), tuning, oversubscribed }
     }
 
-    pub(crate) fn ring(&self) -> RingLayout {
-        RingLayout { cells: 256, staging_bytes: self.shm.staging_bytes, piece_bytes: self.shm.piece_bytes }
-    }
-
     /// Checks options that depend on each other. Each value by itself was checked when it was read.
     fn check(&self) -> Result<()> {
         let ShmConfig { staging_bytes, piece_bytes, .. } = self.shm;
+        let Some(staging_bytes) = staging_bytes else { return Ok(()) };
         let pieces = staging_bytes / piece_bytes;
         if !staging_bytes.is_multiple_of(piece_bytes) || pieces < 4 || staging_bytes > 1 << 30 {
             return Err(Error::InvalidArgument(format!(

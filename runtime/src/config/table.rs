@@ -192,8 +192,8 @@ options! {
     /// Options of shared memory.
     ShmConfig [shm] {} {
         /// staging bytes per pair of ranks and direction; a multiple of the piece, 4 pieces at least, 1G at
-        /// most
-        staging_bytes: usize = RingLayout::default().staging_bytes, "TBCCL_STAGING_BYTES", job, Bytes;
+        /// most (256K to 8M, by the number of ranks and the caches of the machine)
+        staging_bytes: Option<usize> = None, "TBCCL_STAGING_BYTES", job, Auto<Bytes>;
         /// largest piece to stage at a time; a multiple of 64
         piece_bytes: usize = RingLayout::default().piece_bytes, "TBCCL_PIECE_BYTES", job, Bytes,
             |bytes| *bytes > 0 && bytes.is_multiple_of(RingLayout::LINE)

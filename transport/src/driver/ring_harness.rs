@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const LAYOUT: ArenaLayout = ArenaLayout {
     ranks: 2,
     lanes: 1,
-    ring: RingLayout { cells: 8, staging_bytes: 4 * 256, piece_bytes: 256 },
+    ring: RingLayout { cells: 8, staging_bytes: 4 * 256, piece_bytes: 256, lap_bytes: 4 * 256 },
     slab_bytes: 1 << 16,
 };
 /// Bytes around a destination, to detect stray writes.

@@ -1,6 +1,6 @@
 //! Layout of a ring.
 
-/// Layout of a ring; equal on all ranks of a job.
+/// Layout of a ring. All but `lap_bytes` is equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// Number of cells; a power of two.
@@ -9,6 +9,12 @@ pub struct RingLayout {
     pub staging_bytes: usize,
     /// Maximum bytes staged at a time; a multiple of a cache line.
     pub piece_bytes: usize,
+    /// Bytes of the staging area after which a sender of this process begins again at its start: all of them,
+    /// or at least 8 pieces.
+    ///
+    /// A piece is fastest where neither core has its lines in a cache of its own any more. So a lap is longer
+    /// than these caches, and short enough for the cache that the cores share.
+    pub lap_bytes: usize,
 }
 
 impl RingLayout {
@@ -40,6 +46,20 @@ impl RingLayout {
             "staging: {}",
             self.staging_bytes
         );
+        assert!(
+            self.lap_bytes == self.staging_bytes
+                || self.lap_bytes < self.staging_bytes && self.lap_bytes >= 8 * self.piece_bytes,
+            "lap: {}",
+            self.lap_bytes
+        );
+    }
+
+    /// Returns the consumed bytes of which the sender need not be told yet.
+    ///
+    /// They are less than a lap by more than a piece, so that a sender that begins a lap learns of the room
+    /// at its start.
+    pub(super) fn untold_bytes(&self) -> u64 {
+        (self.staging_bytes / 4).min(2 * self.piece_bytes) as u64
     }
 }
 
@@ -47,6 +67,7 @@ impl Default for RingLayout {
     /// Returns 256 KiB of staging in pieces of 32 KiB: a staged piece is still in a second-level cache of 1
     /// MiB when the receiver reads it.
     fn default() -> RingLayout {
-        RingLayout { cells: 256, staging_bytes: 256 * 1024, piece_bytes: 32 * 1024 }
+        let staging_bytes = 256 * 1024;
+        RingLayout { cells: 256, staging_bytes, piece_bytes: 32 * 1024, lap_bytes: staging_bytes }
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! The ring lives in the receiver's arena. The sender writes cells and staging bytes. The receiver writes the
 //! consumer line: the numbers of cells and staging bytes consumed, which are the sender's credits. The
-//! receiver publishes small consumptions lazily, a quarter of the ring at a time, and publishes consumptions
+//! receiver publishes small consumptions lazily, some pieces at a time, and publishes consumptions
 //! that a sender waits for at once.
 //!
 //! Invariants: a ring has one sender and one receiver. The sender writes a cell only after its previous

@@ -15,7 +15,7 @@ use crate::{
 };
 use std::ptr;
 
-const LAYOUT: RingLayout = RingLayout { cells: 2, staging_bytes: 2 * 64, piece_bytes: 64 };
+const LAYOUT: RingLayout = RingLayout { cells: 2, staging_bytes: 2 * 64, piece_bytes: 64, lap_bytes: 2 * 64 };
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]

@@ -34,7 +34,7 @@ unsafe impl Send for RingReceiver {}
 pub(crate) enum Publish {
     /// At once, because the sender waits for it.
     Now,
-    /// With the next batch of credits, after a quarter of the ring.
+    /// With the next batch of credits: after a quarter of the cells, or two pieces of the staging area.
     Lazily,
 }
 
@@ -116,7 +116,7 @@ impl RingReceiver {
             self.staging = position;
         }
         let due = self.cells - self.published_cells >= self.layout.cells as u64 / 4
-            || self.staging - self.published_staging >= self.layout.staging_bytes as u64 / 4;
+            || self.staging - self.published_staging >= self.layout.untold_bytes();
         if publish == Publish::Now || due {
             self.line().staging.store(self.staging, Release);
             self.line().cells.store(self.cells, Release);

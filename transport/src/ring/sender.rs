@@ -123,8 +123,9 @@ impl RingSender {
         assert!(len <= self.layout.piece_bytes, "a piece of {len} bytes");
         let area = self.layout.staging_bytes as u64;
         let room = len.next_multiple_of(RingLayout::LINE) as u64;
-        let to_end = area - self.staging % area;
-        let position = if room <= to_end { self.staging } else { self.staging + to_end };
+        let at = self.staging % area;
+        let is_in_lap = at + room <= self.layout.lap_bytes as u64;
+        let position = if is_in_lap { self.staging } else { self.staging + area - at };
         let after = position + room;
         if after - self.consumed_staging > area {
             self.refresh()?;
@@ -133,7 +134,7 @@ impl RingSender {
             return Ok(false);
         }
         // SAFETY: `[position, position + room)` modulo the area is inside of the staging area, since a piece
-        // never wraps. It is free, since the receiver has consumed everything up to `after - area`. `piece`
+        // ends within a lap. It is free, since the receiver has consumed everything up to `after - area`. `piece`
         // holds `len` readable bytes.
         unsafe {
             let start =

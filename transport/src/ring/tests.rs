@@ -7,18 +7,23 @@ use super::{Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender
 use crate::{TransportError, memory::Span};
 use std::{cell::UnsafeCell, sync::atomic::Ordering::Relaxed};
 
-const LAYOUT: RingLayout = RingLayout { cells: 8, staging_bytes: 4 * 128, piece_bytes: 128 };
+const LAYOUT: RingLayout =
+    RingLayout { cells: 8, staging_bytes: 4 * 128, piece_bytes: 128, lap_bytes: 4 * 128 };
 
 /// Zeroed cache lines of a whole ring, which both ends write.
-struct Memory(Box<[UnsafeCell<Line>]>);
+struct Memory(Box<[UnsafeCell<Line>]>, RingLayout);
 
 #[repr(align(64))]
 struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 8]);
 
 impl Memory {
     fn new() -> Memory {
-        let lines = LAYOUT.bytes() / RingLayout::LINE;
-        Memory((0..lines).map(|_| UnsafeCell::new(Line([0; 8]))).collect())
+        Memory::of(LAYOUT)
+    }
+
+    fn of(layout: RingLayout) -> Memory {
+        let lines = layout.bytes() / RingLayout::LINE;
+        Memory((0..lines).map(|_| UnsafeCell::new(Line([0; 8]))).collect(), layout)
     }
 
     /// Returns both ends of a ring on which `cells` cells were sent and consumed.
@@ -26,7 +31,7 @@ impl Memory {
         let base = self.0.as_ptr().cast_mut().cast();
         // SAFETY: the lines are as long as the ring, aligned and zeroed, and outlive the ends in these tests.
         unsafe {
-            (RingSender::starting_at(cells, base, LAYOUT), RingReceiver::starting_at(cells, base, LAYOUT))
+            (RingSender::starting_at(cells, base, self.1), RingReceiver::starting_at(cells, base, self.1))
         }
     }
 
@@ -85,32 +90,63 @@ fn stamps_may_wrap_around_on_a_full_ring() {
     }
 }
 
+/// A sender uses 8 pieces of an area of 32, as it does where the area is longer than its caches need.
+const SHORT_LAPS: RingLayout =
+    RingLayout { cells: 64, staging_bytes: 32 * 128, piece_bytes: 128, lap_bytes: 8 * 128 };
+
 #[test]
 fn pieces_never_wrap_and_never_overwrite_what_is_not_consumed() {
-    // Lengths for which laps end at every line, with and without skipped bytes.
-    for stride in 1..=LAYOUT.piece_bytes {
-        let memory = Memory::new();
-        let (mut sender, mut receiver) = memory.ends(0);
-        let piece = |i: u64| vec![i as u8; 1 + (i as usize * stride) % LAYOUT.piece_bytes];
-        let (mut sent, mut taken) = (0u64, 0u64);
-        while taken < if cfg!(miri) { 20 } else { 100 } {
-            loop {
-                let bytes = piece(sent);
-                if !sender.send_piece(sent, bytes.len(), Span::from(bytes.as_slice())).expect("intact") {
-                    break;
-                }
-                sent += 1;
+    for layout in [LAYOUT, SHORT_LAPS] {
+        // Lengths for which laps end at every line, with and without skipped bytes.
+        for stride in 1..=layout.piece_bytes {
+            send_pieces(layout, |i| 1 + (i as usize * stride) % layout.piece_bytes);
+            if cfg!(miri) && stride >= 8 {
+                break;
             }
-            assert!(sent > taken, "no credit on an empty ring");
-            for _ in 0..=taken % (sent - taken) {
-                assert_eq!(take(&mut receiver), Some((taken, piece(taken))));
-                taken += 1;
-            }
-        }
-        if cfg!(miri) && stride >= 8 {
-            break;
         }
     }
+}
+
+/// Sends pieces of these lengths as long as there is room, and takes a varying number of them, in turns.
+fn send_pieces(layout: RingLayout, len: impl Fn(u64) -> usize) {
+    let memory = Memory::of(layout);
+    let (mut sender, mut receiver) = memory.ends(0);
+    let piece = |i: u64| vec![i as u8; len(i)];
+    let (mut sent, mut taken) = (0u64, 0u64);
+    while taken < if cfg!(miri) { 20 } else { 100 } {
+        loop {
+            let bytes = piece(sent);
+            if !sender.send_piece(sent, bytes.len(), Span::from(bytes.as_slice())).expect("intact") {
+                break;
+            }
+            sent += 1;
+        }
+        assert!(sent > taken, "no credit on an empty ring");
+        for _ in 0..=taken % (sent - taken) {
+            assert_eq!(take(&mut receiver), Some((taken, piece(taken))));
+            taken += 1;
+        }
+    }
+}
+
+#[test]
+fn a_sender_uses_no_more_of_the_area_than_a_lap() {
+    let memory = Memory::of(SHORT_LAPS);
+    let (mut sender, mut receiver) = memory.ends(0);
+    let bytes = [1; 128];
+    let mut laps = 0;
+    for _ in 0..100 {
+        assert!(sender.send_piece(0, 128, Span::from(bytes.as_slice())).expect("intact"));
+        let head = receiver.head().expect("sent");
+        let Ok(Content::Staged { position, len: 128, .. }) = receiver.content(head) else {
+            panic!("a piece")
+        };
+        let at = position as usize % SHORT_LAPS.staging_bytes;
+        assert!(at + 128 <= SHORT_LAPS.lap_bytes, "a piece at {at}");
+        laps += usize::from(at == 0);
+        assert!(take(&mut receiver).is_some());
+    }
+    assert_eq!(laps, 100usize.div_ceil(8));
 }
 
 #[test]

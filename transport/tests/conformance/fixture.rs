@@ -21,7 +21,7 @@ pub(crate) const BOARD_BYTES: usize = 64 * 1024;
 pub(crate) const LAYOUT: ArenaLayout = ArenaLayout {
     ranks: 2,
     lanes: 2,
-    ring: RingLayout { cells: CELLS, staging_bytes: 4 * PIECE, piece_bytes: PIECE },
+    ring: RingLayout { cells: CELLS, staging_bytes: 4 * PIECE, piece_bytes: PIECE, lap_bytes: 4 * PIECE },
     slab_bytes: 32 << 20,
 };
 

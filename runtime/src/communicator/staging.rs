@@ -1,0 +1,129 @@
+//! Sizes of the staging areas of shared memory, by the number of ranks and the caches of this machine.
+//!
+//! A sender writes its pieces into a staging area, lap by lap, and the receiver reads them. Where a lap fits
+//! into the cache of a core, each line that is written was last read by the other core and is taken out of its
+//! cache, and each line that is read comes out of the writer's. Where a lap is longer than these caches, lines
+//! are in the cache that the cores share when they are used again, which is several times as fast. Where all
+//! laps of a host together are longer than that cache too, lines come from memory.
+//!
+//! `all_reduce` of 2 ranks on two cores of an AMD EPYC (1 MiB of second-level cache each, 32 MiB shared), in
+//! microseconds, by bytes of a lap:
+//!
+//! | bytes | 256 KiB | 4 MiB | 8 MiB | 16 MiB | 32 MiB |
+//! |---|---:|---:|---:|---:|---:|
+//! | 16 KiB | 2.4 | 1.2 | 1.5 | 2.4 | 2.4 |
+//! | 256 KiB | 34 | 15 | 17 | 25 | 31 |
+//! | 4 MiB | 820 | 330 | 470 | 700 | 700 |
+//!
+//! On 4 ranks 512 KiB to 1 MiB is best (256 KiB: 54 us of 225 us with 256 KiB). Where the two cores share no
+//! cache, longer laps are always faster.
+//!
+//! All ranks of a job agree on the size of the areas, but not on the laps: machines differ.
+
+use std::{fs, path::Path, sync::OnceLock};
+
+/// Bytes of the staging areas of a rank together, at most, where they are longer than [`LEAST`].
+const TOGETHER: usize = 64 << 20;
+/// Bytes of a staging area, at least and at most.
+const LEAST: usize = 256 << 10;
+const MOST: usize = 8 << 20;
+
+/// Returns the bytes of the staging area of a pair of ranks in a direction, for a job of `ranks` ranks.
+///
+/// It depends on nothing else, since all ranks of a job must get the same size. Only laps take up memory.
+pub(super) fn area_bytes(ranks: u32) -> usize {
+    (TOGETHER / (ranks.max(1) as usize).next_power_of_two()).clamp(LEAST, MOST)
+}
+
+/// Returns the bytes of a lap in an area of `area_bytes`, for a job of `ranks` ranks.
+pub(super) fn lap_bytes(area_bytes: usize, ranks: u32) -> usize {
+    static CACHES: OnceLock<Option<Caches>> = OnceLock::new();
+    let caches = CACHES.get_or_init(|| Caches::read(Path::new("/sys/devices/system/cpu/cpu0/cache")));
+    caches.as_ref().map_or(LEAST, |caches| caches.lap_bytes(ranks)).min(area_bytes)
+}
+
+/// Bytes of the data caches of a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Caches {
+    /// The largest one below the last level.
+    own: usize,
+    /// The last level.
+    last: usize,
+}
+
+impl Caches {
+    /// Reads sysfs; `None` where it lists no third level, as on other systems than Linux.
+    fn read(folder: &Path) -> Option<Caches> {
+        let mut sizes = [0; 3];
+        for cache in fs::read_dir(folder).ok()?.flatten() {
+            let text = |name: &str| fs::read_to_string(cache.path().join(name)).ok();
+            let Some(level) = text("level").and_then(|level| level.trim().parse::<usize>().ok()) else {
+                continue;
+            };
+            let kib = text("size").and_then(|size| size.trim().strip_suffix('K')?.parse::<usize>().ok());
+            if text("type").is_some_and(|kind| kind.trim() != "Instruction") && (1..=3).contains(&level) {
+                sizes[level - 1] = kib? << 10;
+            }
+        }
+        let [first, second, last] = sizes;
+        (last > 0).then_some(Caches { own: first.max(second), last })
+    }
+
+    /// The laps of all pairs of ranks together take a quarter of the last level, and those of a pair in both
+    /// directions are eight times as long as the core's own caches at most.
+    fn lap_bytes(&self, ranks: u32) -> usize {
+        let ranks = ranks.max(2) as usize;
+        let share = self.last / 4 / (ranks * (ranks - 1));
+        let lap = share.min(4 * self.own).max(1);
+        // The nearest power of two, by ratio.
+        let below = 1 << lap.ilog2();
+        let nearest = if lap * lap > 2 * below * below { 2 * below } else { below };
+        nearest.clamp(LEAST, MOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn laps_are_longer_than_a_core_s_caches_and_fit_into_the_shared_one() {
+        let epyc = Caches { own: MIB, last: 32 * MIB };
+        assert_eq!([2, 4, 8, 64].map(|ranks| epyc.lap_bytes(ranks)), [4 * MIB, MIB / 2, LEAST, LEAST]);
+        let xeon = Caches { own: 2 * MIB, last: 480 * MIB };
+        assert_eq!([2, 4, 16].map(|ranks| xeon.lap_bytes(ranks)), [8 * MIB, 8 * MIB, MIB / 2]);
+        let laptop = Caches { own: MIB / 4, last: 6 * MIB };
+        assert_eq!([2, 4].map(|ranks| laptop.lap_bytes(ranks)), [MIB, LEAST]);
+    }
+
+    #[test]
+    fn areas_of_many_ranks_are_small_and_laps_fit_into_them() {
+        assert_eq!(
+            [1, 2, 4, 8, 9, 16, 256, 4096].map(area_bytes).map(|bytes| bytes >> 10),
+            [8192, 8192, 8192, 8192, 4096, 4096, 256, 256]
+        );
+        assert_eq!(lap_bytes(LEAST, 2), LEAST);
+    }
+
+    #[test]
+    fn caches_are_read_from_sysfs() {
+        let folder = std::env::temp_dir().join(format!("tbccl-caches-{}", std::process::id()));
+        let write = |index: &str, kind: &str, level: &str, size: &str| {
+            let cache = folder.join(index);
+            fs::create_dir_all(&cache).expect("a folder");
+            for (name, text) in [("type", kind), ("level", level), ("size", size)] {
+                fs::write(cache.join(name), format!("{text}\n")).expect("a file");
+            }
+        };
+        write("index0", "Data", "1", "32K");
+        write("index1", "Instruction", "1", "64K");
+        write("index2", "Unified", "2", "1024K");
+        assert_eq!(Caches::read(&folder), None, "no cache is shared by all cores");
+        write("index3", "Unified", "3", "32768K");
+        assert_eq!(Caches::read(&folder), Some(Caches { own: MIB, last: 32 * MIB }));
+        fs::remove_dir_all(&folder).expect("it is there");
+        assert_eq!(Caches::read(&folder), None);
+    }
+}
