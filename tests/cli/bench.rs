@@ -200,6 +200,18 @@ fn the_table_has_both_forms_and_a_verdict() {
 }
 
 #[test]
+fn between_processes_of_a_host_the_distance_of_the_cores_is_told() {
+    let near = rows(&["all_reduce", "--ranks", "2", "-b", "4", "-e", "4", "--transport", "shm"]);
+    let has_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= 2);
+    assert_eq!(near[0]["hop_us"].as_f64().is_some_and(|hop_us| hop_us > 0.0), has_cores, "{}", near[0]);
+    let over_tcp = rows(&["all_reduce", "--ranks", "2", "-b", "4", "-e", "4", "--transport", "tcp"]);
+    assert!(over_tcp[0]["hop_us"].is_null(), "{}", over_tcp[0]);
+    let table = bench(&[&["barrier", "--ranks", "2", "--transport", "shm"], &QUICK[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&table.stdout).contains("# 8 bytes take 0."), has_cores);
+    refuses(&["barrier", "--ranks", "2", "--tries", "0"], &["--tries"]);
+}
+
+#[test]
 fn json_goes_to_a_file_besides_the_table() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows.json");

@@ -41,6 +41,10 @@ order of combination, so #wrong counts the elements of all ranks that differ fro
 and after the measurement. With --codec it counts elements beyond the codec's error bound, and differences
 between ranks; busbw is then that of the elements, not of the packed bytes.
 
+Between processes of one host, the header says how long 8 bytes take from rank 0 to rank 1. Where that takes
+much longer while a size is measured, as in virtual machines whose cores move apart, the size is measured
+again; a `*` marks a line for which that did not help.
+
 Exit status: 0; 1 if any element is wrong; 2 for bad usage or an unsuitable environment.";
 
 /// Measure an operation between ranks on this machine, every element checked
@@ -114,6 +118,17 @@ pub(crate) struct Args {
     /// Seconds of measurement per size
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = positive_seconds)]
     pub(super) time: Duration,
+
+    /// Measurements of a size, at most, where the cores of ranks 0 and 1 were farther apart than before, as
+    /// happens in virtual machines
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "3",
+        value_parser = clap::value_parser!(u32).range(1..),
+        allow_negative_numbers = true,
+    )]
+    pub(super) tries: u32,
 
     /// Element type, or all
     #[arg(

@@ -24,6 +24,8 @@ pub(super) struct Job {
     pub(super) forms: Vec<Form>,
     /// Whether only the in-place form was requested.
     pub(super) in_place: bool,
+    /// Measurements of a size, at most.
+    pub(super) tries: u32,
     pub(super) effort: Effort,
     pub(super) registered: bool,
     /// Message packing.
@@ -96,6 +98,7 @@ impl Job {
             root: root(operation, args.root, ranks)?,
             forms: forms(&args)?,
             in_place: args.in_place,
+            tries: args.tries,
             effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
             registered: args.registered,
             codec: args.codec,

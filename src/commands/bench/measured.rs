@@ -15,6 +15,11 @@ pub(super) struct Measured {
     pub(super) moved_bytes: u64,
     /// Largest error of packed messages, relative to the largest magnitude of the exact result.
     pub(super) error: Option<f64>,
+    /// Half a round trip of 8 bytes between ranks 0 and 1, where they share memory: the longer one of those
+    /// before and after the measurement.
+    pub(super) hop_us: Option<f64>,
+    /// Whether that is of a slower regime of the machine than the best one seen.
+    pub(super) is_slow: bool,
     pub(super) algorithm: &'static str,
     pub(super) segments: u32,
 }

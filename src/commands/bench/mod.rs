@@ -16,6 +16,7 @@
 //! | `operation` | operations that can be measured |
 //! | `packed` | operations with packed messages |
 //! | `pattern` | inputs with exact results |
+//! | `regime` | whether the cores were near each other during a measurement |
 //! | `report` | rank 0's output |
 //! | `stats` | totals of each rank |
 //! | `work` | one rank's part of an operation |
@@ -31,6 +32,7 @@ pub(super) mod memory;
 pub(super) mod operation;
 pub(super) mod packed;
 mod pattern;
+mod regime;
 mod report;
 mod stats;
 pub(super) mod work;
@@ -109,10 +111,11 @@ fn run_threads(job: &Job) -> Result<ExitCode, CommandError> {
 }
 
 fn run_rank(comm: &mut Communicator, job: &Job) -> Result<Outcome, CommandError> {
+    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     if job.pin {
         pin::pin(comm);
     }
-    run_job(comm, job)
+    run_job(comm, job, cores)
 }
 
 fn exit_code(outcome: Outcome) -> ExitCode {

@@ -5,10 +5,11 @@ use super::{
     buffers::Buffers,
     case::{Case, Packed},
     job::{Elements, Job},
-    measure::{self, Method, Root, all_sum, broadcast_from_0},
+    measure::{self, Method, Root, Times, all_sum, broadcast_from_0},
     measured::Measured,
     operation::Form,
     pattern::Value,
+    regime::Regime,
     report::{Line, Reporter, Stop},
     stats,
     work::{Task, Work},
@@ -27,13 +28,14 @@ pub(super) enum Outcome {
     Stopped,
 }
 
-/// Runs a job as one of its ranks.
-pub(super) fn run_job(comm: &mut Communicator, job: &Job) -> Result<Outcome, CommandError> {
-    let reporter = if comm.rank() == Rank(0) { Some(Reporter::new(comm, job)) } else { None };
-    let mut worker = Worker { comm, job, reporter, wrong: 0, stopped: None };
-    worker
-        .run_all()
-        .map_err(|error| CommandError::new(format_args!("rank {}: {error}", worker.comm.rank())))?;
+/// Runs a job as one of its ranks, in a process that might use `cores` cores before it was bound.
+pub(super) fn run_job(comm: &mut Communicator, job: &Job, cores: u32) -> Result<Outcome, CommandError> {
+    let failed = |rank: Rank| move |error| CommandError::new(format_args!("rank {rank}: {error}"));
+    let regime = Regime::new(comm, cores).map_err(failed(comm.rank()))?;
+    let hop_us = regime.map(|regime| regime.best_us());
+    let reporter = if comm.rank() == Rank(0) { Some(Reporter::new(comm, job, hop_us)) } else { None };
+    let mut worker = Worker { comm, job, reporter, regime, wrong: 0, stopped: None };
+    worker.run_all().map_err(failed(worker.comm.rank()))?;
     match worker.stopped {
         Some(Some(Stop::Failed(why))) => Err(why),
         Some(_) => Ok(Outcome::Stopped),
@@ -55,6 +57,8 @@ struct Worker<'a> {
     job: &'a Job,
     /// The reporter, on rank 0.
     reporter: Option<Reporter>,
+    /// Nearness of ranks 0 and 1, where they share memory.
+    regime: Option<Regime>,
     /// Wrong elements so far.
     wrong: u64,
     /// Set once the report can't be written; rank 0 has the reason.
@@ -141,7 +145,7 @@ impl Worker<'_> {
             task.clear();
         }
         let root = self.job.root.map_or(Root::Rotating, Root::Fixed);
-        let times = measure::measure(self.comm, &mut task, Method { effort: self.job.effort, root })?;
+        let (times, hop_us) = self.times(&mut task, Method { effort: self.job.effort, root })?;
         let last = self.verify(&mut task, 2)?;
         Ok(Measured {
             form: case.form,
@@ -150,9 +154,35 @@ impl Worker<'_> {
             copied_bytes: again.copied_bytes / u64::from(case.operation.per_run()),
             moved_bytes: again.moved_bytes / u64::from(case.operation.per_run()),
             error: [first.error, again.error, last.error].into_iter().flatten().reduce(f64::max),
+            hop_us,
+            is_slow: self.regime.zip(hop_us).is_some_and(|(regime, hop_us)| regime.is_slow(hop_us)),
             algorithm,
             segments,
         })
+    }
+
+    /// Measures, and measures again while the cores are farther apart than before; returns the times of the
+    /// measurement that had the shortest hop, and that hop.
+    fn times(&mut self, work: &mut dyn Work, method: Method) -> Result<(Times, Option<f64>)> {
+        let Some(regime) = &mut self.regime else {
+            return Ok((measure::measure(self.comm, work, method)?, None));
+        };
+        let mut nearest: Option<(Times, f64)> = None;
+        let mut before = regime.take(self.comm)?;
+        for _ in 0..self.job.tries {
+            let times = measure::measure(self.comm, work, method)?;
+            let after = regime.take(self.comm)?;
+            let hop_us = before.max(after);
+            if nearest.is_none_or(|(_, shortest)| hop_us < shortest) {
+                nearest = Some((times, hop_us));
+            }
+            if !regime.is_slow(hop_us) {
+                break;
+            }
+            before = after;
+        }
+        let (times, hop_us) = nearest.expect("a measurement is tried once at least");
+        Ok((times, Some(hop_us)))
     }
 
     /// Runs the operation once on known input, and checks the result.

@@ -32,6 +32,9 @@ struct Row<'a> {
     /// Largest error, relative to the largest magnitude of the exact result.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<f64>,
+    /// Half a round trip of 8 bytes between ranks 0 and 1, before or after the measurement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hop_us: Option<f64>,
     dtype: &'static str,
     redop: &'static str,
     count: u64,
@@ -63,6 +66,7 @@ pub(super) fn line(facts: &Facts, line: &Line) -> String {
         moved_bytes: measured.moved_bytes,
         codec: facts.codec.map(Codec::name),
         error: measured.error.map(rounded),
+        hop_us: measured.hop_us.map(rounded),
         dtype: line.dtype.name(),
         redop: line.redop.map_or("none", |op| op.name()),
         count: line.count,

@@ -51,7 +51,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    pub(super) fn new(comm: &Communicator, job: &Job) -> Reporter {
+    pub(super) fn new(comm: &Communicator, job: &Job, hop_us: Option<f64>) -> Reporter {
         let lines = job.types.iter().map(|e| job.counts(e.dtype).len() * e.redops.len()).sum();
         let json = match &job.output {
             Output::Table => None,
@@ -59,7 +59,7 @@ impl Reporter {
             Output::TableAndJson(path) => Some(Sink::File { path: path.clone(), file: None }),
         };
         Reporter {
-            facts: Facts::new(comm, job),
+            facts: Facts::new(comm, job, hop_us),
             table: (job.output != Output::Json).then(Table::default),
             json,
             progress: Progress::new(lines, "sizes"),

@@ -21,6 +21,8 @@ pub(in super::super) struct Facts {
     pub(super) busbw_factor: f64,
     /// Blocks of the larger of input and output.
     pub(super) blocks: u32,
+    /// Half a round trip of 8 bytes between ranks 0 and 1, where they share memory.
+    hop_us: Option<f64>,
     /// Message packing.
     pub(super) codec: Option<Codec>,
     /// Text of the root column.
@@ -28,7 +30,7 @@ pub(in super::super) struct Facts {
 }
 
 impl Facts {
-    pub(in super::super) fn new(comm: &Communicator, job: &Job) -> Facts {
+    pub(in super::super) fn new(comm: &Communicator, job: &Job, hop_us: Option<f64>) -> Facts {
         let operation = job.op.operation;
         Facts {
             spelling: job.op.spelling.clone(),
@@ -40,6 +42,7 @@ impl Facts {
             in_place: job.in_place,
             busbw_factor: operation.busbw_factor(job.ranks),
             blocks: operation.blocks(job.ranks),
+            hop_us,
             codec: job.codec,
             root: match job.root {
                 _ if !operation.has_root() => "-1".to_owned(),
@@ -56,6 +59,8 @@ pub(super) struct Table {
     busbw_sum: f64,
     measured: u32,
     wrong: u64,
+    /// Lines measured while the cores were farther apart than before.
+    slow: u32,
     /// Largest error, and bytes moved at the last size, if messages are packed.
     packed: Option<(f64, u64)>,
 }
@@ -71,6 +76,9 @@ pub(super) fn header(facts: &Facts) -> String {
         "# tbccl {version}: {spelling} on {ranks} ranks, transport {transport}, host {host}, kernels for \
         {isa}, {memory} memory{packed}\n"
     );
+    if let Some(hop_us) = facts.hop_us {
+        let _ = writeln!(text, "# 8 bytes take {hop_us:.2} us from rank 0 to rank 1");
+    }
     let names = format!("{:>9} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong");
     let units = format!("{:>9} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)");
     let _ = writeln!(text, "# {:>64}{:^33}  {:>22}", "", "out-of-place", "in-place");
@@ -104,13 +112,17 @@ impl Table {
         text += &cell(facts, line, in_form(line, Form::OutOfPlace));
         text += "   ";
         text += &cell(facts, line, in_form(line, Form::InPlace));
+        if line.measured.iter().any(|measured| measured.is_slow) {
+            self.slow += 1;
+            text += " *";
+        }
         text.push('\n');
         text
     }
 
     /// Returns the lines below the table.
     pub(super) fn footer(&self) -> String {
-        let Table { busbw_sum, measured, wrong, packed } = self;
+        let Table { busbw_sum, measured, wrong, slow, packed } = self;
         let verdict = if *wrong == 0 { "OK" } else { "FAILED" };
         let mean = if *measured == 0 { 0.0 } else { busbw_sum / f64::from(*measured) };
         let mut text = format!(
@@ -121,6 +133,13 @@ impl Table {
             let _ = writeln!(text, "# Largest error        : {error:.2e} of the largest result");
             let _ =
                 writeln!(text, "# Bytes moved          : {moved} to all ranks together, at the last size");
+        }
+        if *slow > 0 {
+            let _ = writeln!(
+                text,
+                "# * {slow} lines were measured while 8 bytes took much longer from rank 0 to rank 1 than at \
+                other times;\n#   measure again before comparing them"
+            );
         }
         text
     }
