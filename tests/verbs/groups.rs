@@ -75,6 +75,30 @@ pub(crate) fn in_turns(mut comm: Communicator) {
     say(&comm, "done", "");
 }
 
+/// Role: makes groups until the slab has no room for the streams of one; the world goes on, and takes the
+/// place of the groups.
+pub(crate) fn too_many(mut comm: Communicator) {
+    let config = Config::from_env().expect("good options");
+    let mut groups = Vec::new();
+    let error = loop {
+        match comm.split(Some(0), 0, &config) {
+            Ok(group) => groups.extend(group),
+            Err(error) => break error.to_string(),
+        }
+        assert!(groups.len() < 100, "the slab has no room for all of them");
+    };
+    assert!(error.contains("TBCCL_SLAB_BYTES"), "{error}");
+    assert!(groups.len() > 2, "{} groups", groups.len());
+    let mut sum = vec![1u32; 100_000];
+    for group in groups.iter_mut().chain([&mut comm]) {
+        group.all_reduce_in_place(&mut sum, ReduceOp::Max).expect("it is none of theirs");
+    }
+    drop(groups);
+    let again = comm.split(Some(0), 0, &config).expect("there is room again").expect("a color was given");
+    drop(again);
+    say(&comm, "done", "");
+}
+
 /// Role: ranks 0 and 1 go on in a group of their own for three seconds, whatever becomes of rank 2.
 pub(crate) fn bystanders(mut comm: Communicator) {
     let config = Config::from_env().expect("good options");
@@ -88,6 +112,15 @@ pub(crate) fn bystanders(mut comm: Communicator) {
         group.broadcast(&mut go, Rank(0)).expect("rank 2 is not in the group");
     }
     say(&comm, "done", "");
+}
+
+/// A stream that was not opened once closed the first one to the same rank, which is the world's, in its
+/// stead: the next call panicked (`chaos --seed 21 --round 30 --transport shm+verbs --fabric ib`).
+#[test]
+fn a_group_for_which_there_is_no_memory_closes_no_stream_of_others() {
+    let wiring = Wiring { profile: "ib", shape: Shape::Mesh, nodes: 3, cables: 1 };
+    let env = [("TBCCL_SLAB_BYTES", "64M")];
+    FabricJob::run(&wiring, "", "too_many", &env).assert_success("done", 3);
 }
 
 /// A peer that can't be reached is no error for communicators that do not have it, though they share a wire.

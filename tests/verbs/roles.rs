@@ -22,6 +22,7 @@ fn play() {
         "split" => return crate::scenarios::split(comm),
         "many_groups" => return crate::groups::many(comm),
         "in_turns" => return crate::groups::in_turns(comm),
+        "too_many" => return crate::groups::too_many(comm),
         "bystanders" => return crate::groups::bystanders(comm),
         "abort" => return abort(comm),
         "ladder" => {

@@ -226,14 +226,8 @@ impl VerbsEndpoint {
         };
         for (rank, member) in members.iter().enumerate() {
             if network.connects(network.rank, *member) {
-                joined.streams[rank] = Some([0; LANES]);
-                for lane in 0..LANES {
-                    let number = stream_number(members[0], serial, lane);
-                    let index = joined.open_stream(*member as usize, number)?;
-                    if let Some(streams) = &mut joined.streams[rank] {
-                        streams[lane] = index;
-                    }
-                }
+                let number = |lane| stream_number(members[0], serial, lane);
+                joined.streams[rank] = Some(joined.open_lanes(*member as usize, number)?);
             }
         }
         self.joined = Some(joined);
@@ -295,6 +289,29 @@ impl VerbsEndpoint {
 }
 
 impl Joined {
+    /// Opens a stream to a member on each lane; returns their indices. If one can't be opened, none is left.
+    fn open_lanes(
+        &mut self,
+        member: usize,
+        number: impl Fn(usize) -> u32,
+    ) -> Result<[usize; LANES], TransportError> {
+        let mut opened = [0; LANES];
+        for lane in 0..LANES {
+            match self.open_stream(member, number(lane)) {
+                Ok(index) => opened[lane] = index,
+                Err(error) => {
+                    opened[..lane].iter().for_each(|stream| self.close_stream(member, *stream));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(opened)
+    }
+
+    fn close_stream(&self, member: usize, stream: usize) {
+        self.network.engine.lock().drive(member, |peer, env| peer.close_stream(env, stream));
+    }
+
     /// Opens a stream to a member; returns its index.
     fn open_stream(&mut self, member: usize, number: u32) -> Result<usize, TransportError> {
         let network = &self.network;
@@ -309,9 +326,11 @@ impl Joined {
         };
         let mut engine = network.engine.lock();
         let index = engine.peer(member)?.0.open_stream(number, granted)?;
+        drop(engine);
         if index < MAX_STREAMS {
             return Ok(index);
         }
+        self.close_stream(member, index);
         let what = format!("rank {member} of the first communicator has {MAX_STREAMS} streams to it already");
         Err(TransportError::Wiring { rank: network.rank, what })
     }
@@ -336,9 +355,8 @@ impl Drop for Joined {
         if !self.network.is_ours() {
             return;
         }
-        let mut engine = self.network.engine.lock();
         for (member, stream) in self.streams() {
-            engine.drive(member as usize, |peer, env| peer.close_stream(env, stream));
+            self.close_stream(member as usize, stream);
         }
     }
 }
