@@ -124,3 +124,29 @@ fn the_end_of_output_is_one_event_for_the_process_that_waits_for_its_peer() {
     assert!(has_events(&mut frames), "the socket is writable");
     assert!(!has_events(&mut frames), "the repetition changes nothing");
 }
+
+/// A rank whose hello was on its way as the rendezvous was closed for a reason saw the end of the connection
+/// in place of the reason (`chaos --seed 22 --round 29 --transport shm+tcp`).
+#[test]
+fn ranks_that_come_as_a_job_is_ended_are_told_why() {
+    const WHY: &str = "the communicator can't grow: rank 0 was late";
+    for round in 0..40 {
+        let (server, secret) = open(5);
+        let rendezvous = rendezvous(&server, &secret, WAYS[round % 2]);
+        let errors: Vec<String> = thread::scope(|scope| {
+            let rank = |rank| {
+                let rendezvous = &rendezvous;
+                scope.spawn(move || {
+                    join(rendezvous, &hello(rank, 5, 3000)).expect_err("one is missing").to_string()
+                })
+            };
+            let threads: Vec<_> = (0..4).map(rank).collect();
+            thread::sleep(Duration::from_micros(50 * round as u64));
+            server.close_because(WHY);
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        for error in errors {
+            assert!(error.contains(WHY) || !error.contains("end of file"), "round {round}: {error}");
+        }
+    }
+}

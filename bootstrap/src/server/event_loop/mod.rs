@@ -107,6 +107,8 @@ pub(super) struct EventLoop {
     next_probe: Instant,
     /// Set when the server is to end: until when peers may read the reason.
     closing_until: Option<Instant>,
+    /// Whether the job was ended for a reason that ranks which come meanwhile should know.
+    has_reason: bool,
 }
 
 impl EventLoop {
@@ -152,6 +154,7 @@ impl EventLoop {
             shared,
             next_probe: now,
             closing_until: None,
+            has_reason: false,
         };
         Ok((event_loop, waker))
     }
@@ -185,8 +188,13 @@ impl EventLoop {
     }
 
     fn is_closed(&self) -> bool {
-        let lingers =
-            || self.connections.values().any(|connection| matches!(connection.stage, Stage::Closing));
+        let is_waited_for = |stage: &Stage| match stage {
+            Stage::Closing => true,
+            // A process whose hello is on its way is told why the job has ended.
+            Stage::Unauthenticated | Stage::AwaitingHello | Stage::AwaitingArena(_) => self.has_reason,
+            _ => false,
+        };
+        let lingers = || self.connections.values().any(|connection| is_waited_for(&connection.stage));
         self.closing_until.is_some_and(|until| Instant::now() >= until || !lingers())
     }
 
@@ -244,6 +252,7 @@ impl EventLoop {
                         self.drain_messages(rank, now);
                     }
                     self.job.end(why.as_deref());
+                    self.has_reason = why.is_some();
                     self.closing_until = Some(now + DRAIN_TIMEOUT);
                 }
             }
