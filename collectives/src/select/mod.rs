@@ -294,8 +294,13 @@ fn no_algorithm_error(
     let errors = between_neighbors.into_iter().chain([preferred]);
     let mut errors: Vec<_> =
         errors.filter_map(|name| check_call(call, root, name, reach, requirements).err()).collect();
-    // An algorithm that only lacks support for unequal blocks is the least useful explanation.
-    errors.sort_by_key(|error| matches!(error, PlanError::Uneven { .. }));
+    // A missing cable is why the call fails, whatever else the plans between neighbors can't do. An algorithm
+    // that only lacks support for unequal blocks is the least useful explanation.
+    errors.sort_by_key(|error| match error {
+        PlanError::Uneven { .. } => 2,
+        PlanError::Order { .. } => 1,
+        _ => 0,
+    });
     errors.into_iter().next().unwrap_or(PlanError::AllExcluded { collective: call.collective })
 }
 
@@ -332,6 +337,7 @@ fn capable_algorithms(
 ) -> Vec<&'static str> {
     let capable =
         plan::algorithms(call.collective).filter(|a| !requirements.uneven || a.takes_uneven_blocks());
+    let capable = capable.filter(|a| a.check_numerics(requirements.numerics).is_ok());
     let names = capable.map(|algorithm| algorithm.name);
     names.filter(|name| first_unconnected(call, root, name, reach, requirements.hosts) == Ok(None)).collect()
 }

@@ -205,6 +205,18 @@ fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
     assert_eq!(error, PlanError::NoCable { algorithm, collective, from, to, instead });
 }
 
+/// The plans between neighbors are not reproducible, so `ring` was named, and others that need the cable too
+/// (`chaos --seed 22 --round 211 --transport verbs --fabric usb4`).
+#[test]
+fn where_results_must_be_reproducible_a_missing_cable_is_still_the_reason() {
+    let call = Call { collective: Collective::AllReduce, ranks: 4, block_bytes: 4 };
+    let requirements = Requirements { numerics: Numerics::Reproducible, ..Requirements::default() };
+    let error = choose(call, Rank(0), &ring(4, None), &Policy::default(), requirements)
+        .expect_err("0 does not reach 2");
+    let PlanError::NoCable { from: Rank(0), to: Rank(2), instead, .. } = &error else { panic!("{error}") };
+    assert!(!instead.contains(&"ring"), "{error}");
+}
+
 #[test]
 fn ranks_of_several_hosts_take_hierarchical_plans_where_these_can_do_the_call() {
     let by = |collective, block_bytes, requirements, names: &str| {

@@ -119,8 +119,8 @@ impl Cause {
                  devices can change with a restart"
             }
             Cause::QueuePairs => {
-                "end other programs that use it, and use fewer ranks on this machine; programs that were \
-                 killed may hold theirs until the machine restarts"
+                "end other programs that use it, close communicators that have lost a rank, and use fewer \
+                 ranks on this machine; programs that were killed may hold theirs until the machine restarts"
             }
             Cause::Regions => {
                 "use fewer and larger buffers, and end other programs that use it; programs that were \

@@ -5,7 +5,7 @@ use super::{
         account::Report,
         fault::Kind,
         plan::{GroupPlan, Wishes},
-        settings::Setting,
+        settings::{FabricChoice, Setting},
     },
     *,
 };
@@ -111,6 +111,39 @@ fn the_next_communicator_may_fail_only_by_a_fault_after_the_last_step() {
         let mut accounts = accounts(&round);
         accounts[0].add(Report::Next { took: 5, error: Some("rank 1 is outside".to_owned()) });
         let verdict = judged(&round, &accounts, &[Some(injected)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
+    }
+}
+
+/// Ten queue pairs of a device are too few for the connections of the last communicator and of the next one.
+#[test]
+fn the_next_communicator_may_lack_queue_pairs_of_apples_devices_that_ranks_share() {
+    let error =
+        "rank 2: d0/1: making a queue pair failed: all queue pairs of the device are taken; end others";
+    for (profile, per_node, is_excused) in [("apple-tb5", 2, true), ("apple-tb5", 1, false), ("ib", 2, false)]
+    {
+        let mut round = round_with(Kind::Stop, 1);
+        round.setting.fabric = Some(FabricChoice::Profile(profile));
+        round.per_node = per_node;
+        let mut accounts = accounts(&round);
+        accounts[0].add(Report::Next { took: 5, error: Some(error.to_owned()) });
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
+    }
+}
+
+/// `chaos --seed 23 --round 108 --transport shm+verbs --fabric ib`: a rank joined while its port was down.
+#[test]
+fn a_rank_whose_only_port_is_down_may_say_so_while_a_cable_is_out() {
+    let error = "rank 4: no RDMA device can be used: the port is down (d0); plug in the cable";
+    for (kind, is_excused) in [(Kind::Port, true), (Kind::Unplug, true), (Kind::Slow, false)] {
+        let round = round_with(Kind::Stop, 1);
+        let mut round = Round { faults: vec![Fault { kind, ..round.faults[0].clone() }], ..round };
+        round.setting.fabric = Some(FabricChoice::Profile("ib"));
+        (round.nodes, round.per_node) = (3, 1);
+        let mut accounts = accounts(&round);
+        accounts[0].failures.push(failed(Some(0), 2 * SECOND, SECOND, error));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
         assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
     }
 }

@@ -10,7 +10,8 @@ pub(super) fn choose(round: &mut Round, random: &mut Random) {
     let mut put = |name: &'static str, value: &str| round.options.push((name, value.to_owned()));
     put("TBCCL_TRANSPORT", setting.transport.name());
     put("TBCCL_TIMEOUT", &seconds(round.timeout));
-    put("TBCCL_SLAB_BYTES", "64M");
+    // Over devices with remote write each communicator stages 2 MiB per lane and peer.
+    put("TBCCL_SLAB_BYTES", "256M");
     // Ranks are on this machine, whatever they believe.
     put("TBCCL_INTERFACE", "127.0.0.1");
     if random.happens(1, 4) {
