@@ -63,6 +63,9 @@ pub struct Tuning {
     /// Bytes that a link between hosts carries in the time of one stage. A hierarchical plan must save this
     /// many bytes between hosts for each additional stage.
     pub stage_bytes: u64,
+    /// Whether each message takes a system call at both ends, as over TCP, so that their number counts most
+    /// where ranks share cores.
+    pub messages_are_calls: bool,
 }
 
 impl Default for Tuning {
@@ -77,6 +80,7 @@ impl Default for Tuning {
             eager_bytes: 0,
             max_segments: 64,
             stage_bytes: 64 << 10,
+            messages_are_calls: false,
         }
     }
 }

@@ -15,6 +15,7 @@ fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str
         eager_bytes: 0,
         max_segments: 64,
         stage_bytes: 64 << 10,
+        messages_are_calls: false,
     };
     let policy = Policy { tuning, ..Policy::default() };
     let call = Call { collective, ranks, block_bytes };

@@ -1,10 +1,10 @@
 //! Sizes of the staging areas of shared memory, by the number of ranks and the caches of this machine.
 //!
 //! A sender writes its pieces into a staging area, lap by lap, and the receiver reads them. Where a lap fits
-//! into the cache of a core, each line that is written was last read by the other core and is taken out of its
-//! cache, and each line that is read comes out of the writer's. Where a lap is longer than these caches, lines
-//! are in the cache that the cores share when they are used again, which is several times as fast. Where all
-//! laps of a host together are longer than that cache too, lines come from memory.
+//! into the cache of a core, each line that is written was last read by the other core and is taken out of
+//! its cache, and each line that is read comes out of the writer's. Where a lap is longer than these caches,
+//! lines are in the cache that the cores share when they are used again, which is several times as fast.
+//! Where all laps of a host together are longer than that cache too, lines come from memory.
 //!
 //! `all_reduce` of 2 ranks on two cores of an AMD EPYC (1 MiB of second-level cache each, 32 MiB shared), in
 //! microseconds, by bytes of a lap:

@@ -134,8 +134,8 @@ impl RingSender {
             return Ok(false);
         }
         // SAFETY: `[position, position + room)` modulo the area is inside of the staging area, since a piece
-        // ends within a lap. It is free, since the receiver has consumed everything up to `after - area`. `piece`
-        // holds `len` readable bytes.
+        // ends within a lap. It is free, since the receiver has consumed everything up to `after - area`.
+        // `piece` holds `len` readable bytes.
         unsafe {
             let start =
                 self.base.add(RingLayout::LINE * (1 + self.layout.cells) + (position % area) as usize);
