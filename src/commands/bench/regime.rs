@@ -27,7 +27,7 @@ pub(super) struct Regime {
 impl Regime {
     /// Measures the hop. This process may use `cores` cores, before it is bound to its share.
     ///
-    /// `None` where ranks 0 and 1 share no memory, or where ranks share cores, so that the turns of ranks on a
+    /// `None` where ranks 0 and 1 share no memory, or where ranks share cores, so that turns of ranks on a
     /// core count more.
     pub(super) fn new(comm: &mut Communicator, cores: u32) -> Result<Option<Regime>> {
         let hosts: Vec<String> = comm.members().iter().take(2).map(|member| member.host.clone()).collect();
