@@ -34,7 +34,7 @@ pub(super) fn run_job(comm: &mut Communicator, job: &Job, cores: u32) -> Result<
     let regime = Regime::new(comm, cores).map_err(failed(comm.rank()))?;
     let hop_us = regime.map(|regime| regime.best_us());
     let reporter = if comm.rank() == Rank(0) { Some(Reporter::new(comm, job, hop_us)) } else { None };
-    let mut worker = Worker { comm, job, reporter, regime, wrong: 0, stopped: None };
+    let mut worker = Worker { comm, job, reporter, regime, is_new: true, wrong: 0, stopped: None };
     worker.run_all().map_err(failed(worker.comm.rank()))?;
     match worker.stopped {
         Some(Some(Stop::Failed(why))) => Err(why),
@@ -59,6 +59,8 @@ struct Worker<'a> {
     reporter: Option<Reporter>,
     /// Nearness of ranks 0 and 1, where they share memory.
     regime: Option<Regime>,
+    /// Whether nothing has been measured.
+    is_new: bool,
     /// Wrong elements so far.
     wrong: u64,
     /// Set once the report can't be written; rank 0 has the reason.
@@ -145,7 +147,12 @@ impl Worker<'_> {
             task.clear();
         }
         let root = self.job.root.map_or(Root::Rotating, Root::Fixed);
-        let (times, hop_us) = self.times(&mut task, Method { effort: self.job.effort, root })?;
+        let method = Method { effort: self.job.effort, root };
+        if std::mem::take(&mut self.is_new) {
+            // Memory that was never touched, and processes that still start, would be measured instead.
+            measure::measure(self.comm, &mut task, method)?;
+        }
+        let (times, hop_us) = self.times(&mut task, method)?;
         let last = self.verify(&mut task, 2)?;
         Ok(Measured {
             form: case.form,
