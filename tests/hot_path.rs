@@ -77,6 +77,26 @@ fn calls_of_a_known_kind_do_not_allocate() {
     });
 }
 
+/// A rank whose messages have all found room waited for a late one with a copy of all boards.
+#[test]
+fn a_wait_for_a_rank_that_has_not_entered_the_call_does_not_allocate() {
+    let communicators = Communicator::local(3, &Config::default()).expect("memory for a test");
+    thread::scope(|scope| {
+        for mut comm in communicators {
+            scope.spawn(move || {
+                let mut data = [1.0_f32; 1000];
+                comm.broadcast(&mut data, Rank(0)).expect("broadcast");
+                let before = ALLOCATIONS.get();
+                if comm.rank() == Rank(2) {
+                    thread::sleep(Duration::from_millis(100));
+                }
+                comm.broadcast(&mut data, Rank(0)).expect("broadcast");
+                assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
+            });
+        }
+    });
+}
+
 #[test]
 fn a_long_wait_does_not_allocate() {
     let communicators = Communicator::local(3, &Config::default()).expect("memory for a test");

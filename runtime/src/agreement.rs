@@ -88,6 +88,17 @@ pub(crate) struct Agreement {
     mapped: bool,
 }
 
+/// The board of one rank, for a wait that borrows the rest.
+#[derive(Debug)]
+pub(crate) struct PeerBoard(Board);
+
+impl PeerBoard {
+    /// Returns the number of the latest collective that the rank has entered.
+    pub(crate) fn entered(&self) -> u64 {
+        self.0.words()[ENTERED].load(Acquire)
+    }
+}
+
 /// The words of this rank's board that the other ranks know.
 #[derive(Debug)]
 pub(crate) struct Published(Box<[u64; Board::WORDS]>);
@@ -208,6 +219,11 @@ impl Agreement {
     /// Whether a rank has finished the collective with this number.
     pub(crate) fn has_finished(&self, peer: Rank, seq: u64) -> bool {
         self.boards[peer.index()].words()[FINISHED].load(Acquire) >= seq
+    }
+
+    /// Returns the board of a rank. It takes no memory of its own.
+    pub(crate) fn board(&self, peer: Rank) -> PeerBoard {
+        PeerBoard(self.boards[peer.index()].clone())
     }
 
     /// Returns the number of the latest collective that a rank has entered.

@@ -31,8 +31,8 @@ pub(super) fn confirm(
     for peer in &program.unheard {
         let entered = |watch: &CallWatch<'_>| watch.peers.agreement.entered(*peer) >= record.seq;
         if !entered(watch) {
-            let boards = watch.peers.agreement.clone();
-            executor.wait_until(*peer, watch, || boards.entered(*peer) >= record.seq)?;
+            let board = watch.peers.agreement.board(*peer);
+            executor.wait_until(*peer, watch, || board.entered() >= record.seq)?;
         }
         if let Some(theirs) = watch.peers.agreement.call(*peer, record.seq)
             && theirs.digest() != record.digest()
