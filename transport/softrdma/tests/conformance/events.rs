@@ -52,6 +52,17 @@ pub(crate) fn a_channel_is_readable_once_for_each_arming(rig: &Rig) {
     }
 }
 
+pub(crate) fn a_non_blocking_channel_says_that_it_has_no_event(rig: &Rig) {
+    let (a, b, channel, queue) = pair_with_channel(rig);
+    channel.set_nonblocking();
+    assert!(!channel.take_event_if_any(&queue));
+    assert_eq!(queue.arm(false), 0);
+    message(&a, &b, SendFlags::NONE);
+    assert!(is_readable(channel.fd(), TIMEOUT) && channel.take_event_if_any(&queue));
+    assert!(!channel.take_event_if_any(&queue));
+    queue.acknowledge(1);
+}
+
 pub(crate) fn solicited_arming_waits_for_what_is_solicited_or_failed(rig: &Rig) {
     let (a, b, channel, queue) = pair_with_channel(rig);
     assert_eq!(queue.arm(true), 0);

@@ -158,6 +158,7 @@ mod with_remote_keys {
         cables::what_is_read_travels_back,
         sends::a_send_queue_is_drained_when_all_has_arrived,
         events::a_channel_is_readable_once_for_each_arming,
+        events::a_non_blocking_channel_says_that_it_has_no_event,
         events::solicited_arming_waits_for_what_is_solicited_or_failed,
         events::announcements_are_acknowledged_before_the_end,
         events::no_completion_is_slept_through,

@@ -12,6 +12,10 @@ mod posting;
 pub(crate) use posting::{QueuePair, Work};
 
 use crate::memory::Memory;
+use rustix::{
+    fd::BorrowedFd,
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+};
 use softrdma as _;
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -387,6 +391,28 @@ impl Channel {
         // SAFETY: both pointers are valid places for results.
         let result = unsafe { ibv_get_cq_event(self.channel.load(Acquire), &raw mut cq, &raw mut about) };
         assert_eq!((result, cq), (0, of.cq.load(Acquire)));
+    }
+
+    /// Makes the descriptor non-blocking.
+    pub(crate) fn set_nonblocking(&self) {
+        // SAFETY: the descriptor is open as long as the channel.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd()) };
+        let flags = fcntl_getfl(fd).expect("an open descriptor");
+        fcntl_setfl(fd, flags | OFlags::NONBLOCK).expect("an open descriptor");
+    }
+
+    /// Takes a completion event of a non-blocking channel, and asserts the queue that it names. Returns false
+    /// if there is none: the descriptor may be readable although the event was taken before.
+    pub(crate) fn take_event_if_any(&self, of: &CompletionQueue) -> bool {
+        let (mut cq, mut about) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: both pointers are valid places for results.
+        let result = unsafe { ibv_get_cq_event(self.channel.load(Acquire), &raw mut cq, &raw mut about) };
+        if result != 0 {
+            assert_eq!(std::io::Error::last_os_error().kind(), std::io::ErrorKind::WouldBlock);
+            return false;
+        }
+        assert_eq!(cq, of.cq.load(Acquire));
+        true
     }
 
     pub(crate) fn destroy(&self) -> Errno {
