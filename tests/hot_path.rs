@@ -56,62 +56,56 @@ fn every_call(comm: &mut Communicator, data: &mut [Vec<f32>; 3], registered: &mu
     }
 }
 
+/// Runs `role` on three ranks, which are threads.
+fn on_three_ranks(config: &Config, role: impl Fn(Communicator) + Sync) {
+    let communicators = Communicator::local(3, config).expect("memory for a test");
+    thread::scope(|scope| {
+        for comm in communicators {
+            scope.spawn(|| role(comm));
+        }
+    });
+}
+
+/// Asserts that a call after a known one allocates nothing although rank 2 comes late.
+fn waits_without_allocating(call: impl Fn(&mut Communicator) + Sync) {
+    on_three_ranks(&Config::default(), |mut comm| {
+        call(&mut comm);
+        let before = ALLOCATIONS.get();
+        if comm.rank() == Rank(2) {
+            thread::sleep(Duration::from_millis(100));
+        }
+        call(&mut comm);
+        assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
+    });
+}
+
 #[test]
 fn calls_of_a_known_kind_do_not_allocate() {
     const COUNT: usize = 70_000;
     let config = Config { slab_bytes: Some(64 << 20), ..Config::default() };
-    let communicators = Communicator::local(3, &config).expect("memory for a test");
-    thread::scope(|scope| {
-        for mut comm in communicators {
-            scope.spawn(move || {
-                let mut data = [vec![1.0; COUNT], vec![0.0; COUNT], vec![1.0; COUNT * 3]];
-                let mut registered = [0, 1].map(|_| comm.alloc::<f32>(COUNT).expect("memory for a test"));
-                every_call(&mut comm, &mut data, &mut registered);
-                let before = ALLOCATIONS.get();
-                for _ in 0..20 {
-                    every_call(&mut comm, &mut data, &mut registered);
-                }
-                assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
-            });
+    on_three_ranks(&config, |mut comm| {
+        let mut data = [vec![1.0; COUNT], vec![0.0; COUNT], vec![1.0; COUNT * 3]];
+        let mut registered = [0, 1].map(|_| comm.alloc::<f32>(COUNT).expect("memory for a test"));
+        every_call(&mut comm, &mut data, &mut registered);
+        let before = ALLOCATIONS.get();
+        for _ in 0..20 {
+            every_call(&mut comm, &mut data, &mut registered);
         }
+        assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
     });
 }
 
 /// A rank whose messages have all found room waited for a late one with a copy of all boards.
 #[test]
 fn a_wait_for_a_rank_that_has_not_entered_the_call_does_not_allocate() {
-    let communicators = Communicator::local(3, &Config::default()).expect("memory for a test");
-    thread::scope(|scope| {
-        for mut comm in communicators {
-            scope.spawn(move || {
-                let mut data = [1.0_f32; 1000];
-                comm.broadcast(&mut data, Rank(0)).expect("broadcast");
-                let before = ALLOCATIONS.get();
-                if comm.rank() == Rank(2) {
-                    thread::sleep(Duration::from_millis(100));
-                }
-                comm.broadcast(&mut data, Rank(0)).expect("broadcast");
-                assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
-            });
-        }
+    waits_without_allocating(|comm| {
+        comm.broadcast(&mut [1.0_f32; 1000], Rank(0)).expect("broadcast");
     });
 }
 
 #[test]
 fn a_long_wait_does_not_allocate() {
-    let communicators = Communicator::local(3, &Config::default()).expect("memory for a test");
-    thread::scope(|scope| {
-        for mut comm in communicators {
-            scope.spawn(move || {
-                let mut data = [1.0_f32];
-                comm.all_reduce_in_place(&mut data, ReduceOp::Sum).expect("all_reduce");
-                let before = ALLOCATIONS.get();
-                if comm.rank() == Rank(2) {
-                    thread::sleep(Duration::from_millis(100));
-                }
-                comm.all_reduce_in_place(&mut data, ReduceOp::Sum).expect("all_reduce");
-                assert_eq!(ALLOCATIONS.get() - before, 0, "rank {}", comm.rank());
-            });
-        }
+    waits_without_allocating(|comm| {
+        comm.all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum).expect("all_reduce");
     });
 }

@@ -130,6 +130,7 @@ fn the_end_of_output_is_one_event_for_the_process_that_waits_for_its_peer() {
 #[test]
 fn ranks_that_come_as_a_job_is_ended_are_told_why() {
     const WHY: &str = "the communicator can't grow: rank 0 was late";
+    let mut told = 0;
     for round in 0..40 {
         let (server, secret) = open(5);
         let rendezvous = rendezvous(&server, &secret, WAYS[round % 2]);
@@ -146,7 +147,10 @@ fn ranks_that_come_as_a_job_is_ended_are_told_why() {
             threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
         });
         for error in errors {
+            // A rank that comes after the end finds no rendezvous.
             assert!(error.contains(WHY) || !error.contains("end of file"), "round {round}: {error}");
+            told += usize::from(error.contains(WHY));
         }
     }
+    assert!(told > 40, "{told} of 160 ranks were told");
 }

@@ -1,22 +1,25 @@
 //! Sizes of the staging areas of shared memory, by the number of ranks and the caches of this machine.
 //!
-//! A sender writes its pieces into a staging area, lap by lap, and the receiver reads them. Where a lap fits
-//! into the cache of a core, each line that is written was last read by the other core and is taken out of
-//! its cache, and each line that is read comes out of the writer's. Where a lap is longer than these caches,
-//! lines are in the cache that the cores share when they are used again, which is several times as fast.
-//! Where all laps of a host together are longer than that cache too, lines come from memory.
+//! A sender writes its pieces into a staging area, lap by lap, and the receiver reads them. The caches that a
+//! lap fits into decide what a line costs:
 //!
-//! `all_reduce` of 2 ranks on two cores of an AMD EPYC (1 MiB of second-level cache each, 32 MiB shared), in
-//! microseconds, by bytes of a lap:
+//! - a lap in the cache of one core: every line that is written is taken out of the other core's cache, and
+//!   every line that is read out of the writer's;
+//! - a longer lap, in the cache that the cores share: lines have moved there when they are used again, which
+//!   is several times as fast;
+//! - laps of all pairs of ranks that exceed that cache: lines come from memory.
+//!
+//! `all_reduce` of 2 ranks on two cores of an AMD EPYC (1 MiB of second-level cache each, 32 MiB shared),
+//! shortest times in microseconds, by bytes of a lap:
 //!
 //! | bytes | 256 KiB | 4 MiB | 8 MiB | 16 MiB | 32 MiB |
 //! |---|---:|---:|---:|---:|---:|
-//! | 16 KiB | 2.4 | 1.2 | 1.5 | 2.4 | 2.4 |
+//! | 16 KiB | 2.4 | 1.2 | 1.4 | 2.3 | 2.4 |
 //! | 256 KiB | 34 | 15 | 17 | 25 | 31 |
-//! | 4 MiB | 820 | 330 | 470 | 700 | 700 |
+//! | 4 MiB | 810 | 330 | 470 | 700 | 710 |
 //!
-//! On 4 ranks 512 KiB to 1 MiB is best (256 KiB: 54 us of 225 us with 256 KiB). Where the two cores share no
-//! cache, longer laps are always faster.
+//! On 4 ranks that share these cores, laps of 512 KiB gain 5 to 10 % from 1 MiB on. Where the two cores share
+//! no cache, longer laps are always faster, up to 16 MiB at least.
 //!
 //! All ranks of a job agree on the size of the areas, but not on the laps: machines differ.
 
