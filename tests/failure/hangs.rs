@@ -38,6 +38,10 @@ pub(crate) fn hang(mut comm: Communicator, case: &str) {
     // The rendezvous of this one is in rank 1.
     let mut hosted = (case == "hosted")
         .then(|| comm.split(Some(1), -(rank as i32), &config).expect("all split").expect("a color"));
+    if let Some(hosted) = &mut hosted {
+        // The rendezvous stops with rank 1. The others must have got all addresses from it before.
+        hosted.barrier().expect("all have made it");
+    }
     crate::roles::say(&comm, "ready", &std::process::id().to_string());
     let started = Instant::now();
     let result = match (case, rank) {
