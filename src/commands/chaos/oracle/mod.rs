@@ -222,9 +222,8 @@ impl Observation<'_> {
         // Ranks that a launcher takes along may tell of its end before theirs.
         let has_lost_launcher =
             self.has_effect(Effect::EndsAll) || group == 0 && self.has_effect(Effect::Orphans);
-        // Another rank may have told first.
-        let is_repeated = failed.kind == "Remote" && failed.text.contains(LAUNCHER_GONE);
-        if (failed.kind == "LauncherGone" || is_repeated) && has_lost_launcher {
+        // Another rank may have told first, and a communicator that can't grow tells a rank that joins.
+        if failed.text.contains(LAUNCHER_GONE) && has_lost_launcher {
             return true;
         }
         let members = self.naming_members(failed);
@@ -243,8 +242,9 @@ impl Observation<'_> {
     /// that is the only one of a rank.
     fn lacks_cable(&self, fault: &Fault, failed: &Failed) -> bool {
         let is_out = matches!(fault.kind, Kind::Unplug | Kind::Port | Kind::Cut);
-        let lacks_it = failed.kind == "Plan" && self.round.groups[self.group_of(failed)].made_by.is_some();
-        is_out && (lacks_it || is_without_port(failed))
+        let tells_it = failed.kind == "Plan" || failed.text.contains("no cable connects it with rank");
+        let is_made = self.round.groups[self.group_of(failed)].made_by.is_some();
+        is_out && (tells_it && is_made || is_without_port(failed))
     }
 
     /// Whether the next communicator has no connections because those of the last one still have the queue

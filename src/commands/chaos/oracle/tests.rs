@@ -175,6 +175,9 @@ fn ranks_that_end_with_their_launcher_may_tell_of_its_end() {
         accounts[0].failures.push(Failed { kind: "LauncherGone".to_owned(), ..error });
         let repeated = failed(step, 3 * SECOND, SECOND, &format!("rank 0 failed: {LAUNCHER_GONE}"));
         accounts[2].failures.push(Failed { kind: "Remote".to_owned(), ..repeated });
+        let joining =
+            failed(step, 3 * SECOND, SECOND, &format!("the communicator can't grow: {LAUNCHER_GONE}"));
+        accounts[1].failures.push(Failed { kind: "Bootstrap".to_owned(), ..joining });
         let verdict = judged(&round, &accounts, &[Some(SECOND)]);
         assert_eq!(verdict.violations.is_empty(), is_excused, "{kind:?}: {verdict:?}");
     }
@@ -190,12 +193,17 @@ fn a_group_that_is_made_while_a_cable_is_out_may_lack_it() {
     let in_group = (0..round.steps.len()).find(|at| made(*at).is_some());
     let in_world = (0..round.steps.len()).find(|at| made(*at).is_none());
     let all: Vec<String> = (0..round.processes()).map(|rank| format!("rank {rank}")).collect();
-    let text = format!("messages of all_reduce from {}, and no cable connects them", all.join(" to "));
-    for (step, kind, is_excused) in
-        [(in_group, "Plan", true), (in_world, "Plan", false), (in_group, "Timeout", false)]
-    {
+    let plan = format!("messages of all_reduce from {}, and no cable connects them", all.join(" to "));
+    let message = format!("{}: no cable connects it with {}", all.join(", "), all[0]);
+    for (step, kind, text, is_excused) in [
+        (in_group, "Plan", &plan, true),
+        (in_group, "Transport", &message, true),
+        (in_world, "Plan", &plan, false),
+        (in_world, "Transport", &message, false),
+        (in_group, "Timeout", &plan, false),
+    ] {
         let mut accounts = accounts(&round);
-        let error = failed(step, 2 * SECOND, 10, &text);
+        let error = failed(step, 2 * SECOND, 10, text);
         accounts[0].failures.push(Failed { kind: kind.to_owned(), ..error });
         let verdict = judged(&round, &accounts, &[Some(SECOND)]);
         assert_eq!(verdict.violations.is_empty(), is_excused, "{kind}: {verdict:?}");
