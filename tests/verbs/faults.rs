@@ -243,6 +243,26 @@ fn a_cable_that_falls_silent_is_used_again() {
     }
 }
 
+/// A rank that waits for nothing does not miss what a stopped queue pair would have brought. Only that rank
+/// can make the queue pair new.
+#[test]
+fn a_rank_that_computes_notices_that_its_only_cable_has_fallen_silent() {
+    let start = |(profile, service)| {
+        let env = [("TBCCL_RDMA_SERVICE", service), ("TBCCL_CABLE_WAIT", "4")];
+        let mut job = FabricJob::start(&Wiring::pair(profile, 1), "", "computes $HOME_OF_TEST", &env);
+        job.wait_for("running", 2);
+        job.fault(&["sleep", "n1/d0"]);
+        std::fs::write(job.home.path().join("send"), "").expect("our folder");
+        job
+    };
+    let jobs = EACH.map(start);
+    sleep(Duration::from_secs(7));
+    for job in jobs {
+        std::fs::write(job.home.path().join("receive"), "").expect("our folder");
+        job.finish().assert_success("done", 2);
+    }
+}
+
 /// A device whose completion queues overflow is of no further use. Another one carries on.
 #[test]
 fn a_device_whose_completion_queues_overflow_is_done_without() {

@@ -39,6 +39,7 @@ fn play() {
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "hosted" => hosted(&mut comm),
         "close_after_kill" => close_after_kill(&mut comm),
+        "computes" => computes(&mut comm, Path::new(rest)),
         "until" => until(&mut comm, Path::new(rest)),
         "note_pauses" => crate::fault_gaps::note_pauses(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
@@ -346,6 +347,20 @@ fn hosted(comm: &mut Communicator) -> Result<()> {
     let error = group.barrier().expect_err("rank 1 is stopped");
     say(comm, "failed", &format!("{} {error}", began.elapsed().as_millis()));
     std::process::exit(1);
+}
+
+/// Sends to rank 1 once a file is there. Rank 1 computes meanwhile, and until another file is there.
+fn computes(comm: &mut Communicator, folder: &Path) -> Result<()> {
+    comm.barrier()?;
+    say(comm, "running", &std::process::id().to_string());
+    let file = folder.join(if comm.rank() == Rank(0) { "send" } else { "receive" });
+    while !file.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let mut data = [comm.rank().0; 3];
+    comm.broadcast(&mut data, Rank(0))?;
+    assert_eq!(data, [0; 3]);
+    Ok(())
 }
 
 /// Repeats an all_reduce until rank 1 aborts, from another thread.

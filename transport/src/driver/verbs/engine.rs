@@ -68,8 +68,8 @@ pub(super) struct Engine {
     has_broken_peer: bool,
     /// Why peers could not be reached when the devices were given back to the system, by rank; empty before.
     retired: Vec<String>,
-    /// Time at which a message last came, or connections were kept alive.
-    last_sign: Instant,
+    /// Latest time at which calls were made, or connections were kept alive.
+    kept_alive: Instant,
     notify: Notify,
 }
 
@@ -147,7 +147,7 @@ impl Engine {
             sleepers: 0,
             has_broken_peer: false,
             retired: Vec::new(),
-            last_sign: now,
+            kept_alive: now,
             notify: config.notify,
         }
     }
@@ -427,6 +427,11 @@ impl Engine {
         }
     }
 
+    /// Notes that calls are made, which keep the connections alive.
+    pub(super) fn note_calls(&mut self) {
+        self.kept_alive = Instant::now();
+    }
+
     /// Serves all connections between calls; returns whether it must be called again soon.
     ///
     /// The next call finds failures again.
@@ -435,12 +440,9 @@ impl Engine {
         let came = self.progress();
         let now = Instant::now();
         self.tick();
-        if came {
-            self.last_sign = now;
-        }
-        let is_silent = now.saturating_duration_since(self.last_sign) >= keep_alive;
+        let is_silent = now.saturating_duration_since(self.kept_alive) >= keep_alive;
         if is_silent {
-            self.last_sign = now;
+            self.kept_alive = now;
         }
         let mut is_busy = came;
         for rank in 0..self.peers.len() {

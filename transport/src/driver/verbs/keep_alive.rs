@@ -65,6 +65,7 @@ fn run(stop: &(Mutex<bool>, Condvar), engine: &Weak<SharedEngine>, keep_alive: D
         };
         if engine.polls.polls != last_polls {
             last_polls = engine.polls.polls;
+            engine.note_calls();
             pause = if engine.rules.completions_confirm() { IDLE } else { BUSY };
             continue;
         }

@@ -7,12 +7,16 @@
 //! another rail, a silent rail and a busy peer look the same. The answer is waited for longer then, and each
 //! time longer than before.
 //!
+//! An end that expects nothing pings too, if less often: the other end may wait for what can't arrive here,
+//! and only the end whose queue pair has stopped can make it new.
+//!
 //! This module is pure: time is passed in.
 
 use std::time::{Duration, Instant};
 
-/// Silence after which a rail is pinged.
+/// Silence after which a rail is pinged: while something is expected, and otherwise.
 const QUIET: Duration = Duration::from_millis(30);
+const IDLE_QUIET: Duration = Duration::from_millis(400);
 /// Time for an answer when the peer has answered by another rail.
 const ANSWER: Duration = Duration::from_millis(70);
 /// Time for an answer by the only rail, at first and at most.
@@ -41,7 +45,7 @@ impl Pulse {
     }
 
     /// Takes the time of what was received since the last look; returns whether a ping is due.
-    pub(super) fn look(&mut self, now: Instant) -> bool {
+    pub(super) fn look(&mut self, now: Instant, is_expected: bool) -> bool {
         if self.received != self.received_at_look || self.last.is_none() {
             self.received_at_look = self.received;
             self.last = Some(now);
@@ -50,15 +54,8 @@ impl Pulse {
                 self.answered = Some(pinged);
             }
         }
-        let quiet = self.last.is_some_and(|last| now.saturating_duration_since(last) >= QUIET);
-        quiet && self.pinged.is_none()
-    }
-
-    /// Begins a silence now, since nothing is expected of the rail.
-    pub(super) fn rest(&mut self, now: Instant) {
-        self.last = Some(now);
-        self.received_at_look = self.received;
-        self.pinged = None;
+        let quiet = if is_expected { QUIET } else { IDLE_QUIET };
+        self.pinged.is_none() && self.last.is_some_and(|last| now.saturating_duration_since(last) >= quiet)
     }
 
     /// Notes that a ping has been sent.
@@ -98,14 +95,14 @@ mod tests {
     #[test]
     fn a_rail_is_silent_if_the_peer_answers_by_another_one() {
         let (began, mut pulses) = (Instant::now(), [Pulse::default(); 2]);
-        assert!(!pulses.iter_mut().any(|pulse| pulse.look(began)));
+        assert!(!pulses.iter_mut().any(|pulse| pulse.look(began, true)));
         for pulse in &mut pulses {
-            assert!(pulse.look(after(began, 31)), "a ping is due");
+            assert!(pulse.look(after(began, 31), true), "a ping is due");
             pulse.ping(after(began, 31));
-            assert!(!pulse.look(after(began, 32)), "one ping at a time");
+            assert!(!pulse.look(after(began, 32), true), "one ping at a time");
         }
         pulses[1].beat();
-        pulses[1].look(after(began, 40));
+        pulses[1].look(after(began, 40), true);
         let [silent, alive] = pulses;
         assert!(!silent.is_silent(after(began, 60), [alive].iter(), 0));
         assert!(silent.is_silent(after(began, 110), [alive].iter(), 0));
@@ -115,7 +112,7 @@ mod tests {
     #[test]
     fn a_peer_that_answers_by_no_rail_is_busy_for_a_while() {
         let (began, mut pulse) = (Instant::now(), Pulse::default());
-        pulse.look(began);
+        pulse.look(began, true);
         pulse.ping(began);
         assert!(!pulse.is_silent(after(began, 900), [pulse].iter(), 0));
         assert!(pulse.is_silent(after(began, 1100), [].iter(), 0));
@@ -124,10 +121,16 @@ mod tests {
     }
 
     #[test]
-    fn silence_while_nothing_is_expected_does_not_count() {
+    fn a_rail_of_which_nothing_is_expected_is_pinged_less_often() {
         let (began, mut pulse) = (Instant::now(), Pulse::default());
-        pulse.look(began);
-        pulse.rest(after(began, 5000));
-        assert!(!pulse.look(after(began, 5010)));
+        pulse.look(began, false);
+        assert!(!pulse.look(after(began, 390), false));
+        assert!(pulse.look(after(began, 390), true));
+        assert!(pulse.look(after(began, 410), false));
+        pulse.ping(after(began, 410));
+        pulse.beat();
+        assert!(!pulse.look(after(began, 420), false), "it has answered");
+        assert!(!pulse.look(after(began, 800), false));
+        assert!(pulse.look(after(began, 830), false));
     }
 }

@@ -219,9 +219,9 @@ impl Peer {
         self.check_epoch(env)
     }
 
-    /// Waits for a rail if none is up, up to a time limit.
+    /// Waits for a rail if none is up and something is expected of the peer, up to a time limit.
     fn look_for_rail(&mut self, env: &Env<'_>, now: Instant) -> Result<(), TransportError> {
-        if self.active().is_some() || self.is_gone {
+        if self.active().is_some() || self.is_gone || !self.expects_word(now) {
             self.no_rail_since = None;
             self.has_told_wait = false;
             return Ok(());
@@ -254,22 +254,19 @@ impl Peer {
         self.rails.iter().map(one).collect::<Vec<_>>().join("; ")
     }
 
-    /// Pings rails that have been quiet while something was expected, and takes down those that stay silent.
+    /// Pings rails that have been quiet, and takes down those that stay silent.
     pub(in crate::driver::verbs) fn check_pulses(
         &mut self,
         env: &mut Env<'_>,
         now: Instant,
     ) -> Result<(), TransportError> {
-        if !self.expects_word(now) {
-            self.rails.iter_mut().for_each(|rail| rail.pulse.rest(now));
-            return Ok(());
-        }
+        let is_expected = self.expects_word(now);
         for index in 0..self.rails.len() {
             let rail = &mut self.rails[index];
             if !rail.is_up() {
                 continue;
             }
-            if rail.pulse.look(now) {
+            if rail.pulse.look(now, is_expected) {
                 // A queue pair without room for a ping does not answer either.
                 self.send_word(env, index, Kind::Ping, &[])?;
                 self.rails[index].pulse.ping(now);
