@@ -10,13 +10,19 @@ use std::sync::Arc;
 use transport::{
     TransportError,
     memory::{Arena, ArenaLayout, Mapping, Slab},
-    ring::RingLayout,
+    ring::{RingLayout, Stores},
 };
 
 const LAYOUT: ArenaLayout = ArenaLayout {
     ranks: 1,
     lanes: 1,
-    ring: RingLayout { cells: 16, staging_bytes: 4096, piece_bytes: 4096, lap_bytes: 4096 },
+    ring: RingLayout {
+        cells: 16,
+        staging_bytes: 4096,
+        piece_bytes: 4096,
+        lap_bytes: 4096,
+        stores: Stores::Auto,
+    },
     slab_bytes: 1 << 20,
 };
 

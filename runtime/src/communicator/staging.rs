@@ -19,7 +19,7 @@
 //! | 4 MiB | 810 | 330 | 470 | 700 | 710 |
 //!
 //! On 4 ranks that share these cores, laps of 512 KiB gain 5 to 10 % from 1 MiB on. Where the two cores share
-//! no cache, longer laps are always faster, up to 16 MiB at least.
+//! no cache, pieces are stored past the caches in laps of their own (`transport::ring`).
 //!
 //! All ranks of a job agree on the size of the areas, but not on the laps: machines differ.
 

@@ -22,7 +22,7 @@ use transport::{
         PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN,
         tcp::{Bind, Security, TcpConfig},
     },
-    ring::RingLayout,
+    ring::{RingLayout, Stores},
 };
 
 /// An option: its environment variable, its documentation, and access to its value.
@@ -198,6 +198,9 @@ options! {
         piece_bytes: usize = RingLayout::default().piece_bytes, "TBCCL_PIECE_BYTES", job, Bytes,
             |bytes| *bytes > 0 && bytes.is_multiple_of(RingLayout::LINE)
                 => "must be a positive multiple of 64";
+        /// how pieces are stored into staging areas: cached, streamed past the caches, or auto, the faster
+        /// way by the time that pieces take; cached where the processor has no such stores (auto)
+        stores: Stores = Stores::Auto, "TBCCL_STAGING_STORES", rank, Plain;
         /// 1 to read peers' memory by system call where allowed, 0 never to (1)
         pull: bool = true, "TBCCL_PULL", job, Flag;
         /// smallest message from unregistered memory that is read by system call instead of staged (never:

@@ -10,14 +10,20 @@ use super::{pull::Puller, ring_link::RingLink};
 use crate::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
     memory::{Arena, ArenaLayout, Board, Span, SpanMut},
-    ring::RingLayout,
+    ring::{RingLayout, Stores},
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const LAYOUT: ArenaLayout = ArenaLayout {
     ranks: 2,
     lanes: 1,
-    ring: RingLayout { cells: 8, staging_bytes: 4 * 256, piece_bytes: 256, lap_bytes: 4 * 256 },
+    ring: RingLayout {
+        cells: 8,
+        staging_bytes: 4 * 256,
+        piece_bytes: 256,
+        lap_bytes: 4 * 256,
+        stores: Stores::Auto,
+    },
     slab_bytes: 1 << 16,
 };
 /// Bytes around a destination, to detect stray writes.

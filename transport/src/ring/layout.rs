@@ -1,6 +1,43 @@
 //! Layout of a ring.
 
-/// Layout of a ring. All but `lap_bytes` is equal on all ranks of a job.
+use std::{fmt, str::FromStr};
+
+/// How pieces are stored into staging areas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stores {
+    /// The faster way, by the time that pieces take.
+    #[default]
+    Auto,
+    /// Through the caches.
+    Cached,
+    /// Past the caches, to memory, where the processor can.
+    Streamed,
+}
+
+impl FromStr for Stores {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Stores, &'static str> {
+        match text {
+            "auto" => Ok(Stores::Auto),
+            "cached" => Ok(Stores::Cached),
+            "streamed" => Ok(Stores::Streamed),
+            _ => Err("must be auto, cached or streamed"),
+        }
+    }
+}
+
+impl fmt::Display for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stores::Auto => "auto",
+            Stores::Cached => "cached",
+            Stores::Streamed => "streamed",
+        })
+    }
+}
+
+/// Layout of a ring. All but `lap_bytes` and `stores` is equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// Number of cells; a power of two.
@@ -15,6 +52,8 @@ pub struct RingLayout {
     /// A piece is fastest where neither core has its lines in a cache of its own any more. So a lap is longer
     /// than these caches, and short enough for the cache that the cores share.
     pub lap_bytes: usize,
+    /// How a sender of this process stores pieces into the staging area.
+    pub stores: Stores,
 }
 
 impl RingLayout {
@@ -68,6 +107,7 @@ impl Default for RingLayout {
     /// MiB when the receiver reads it.
     fn default() -> RingLayout {
         let staging_bytes = 256 * 1024;
-        RingLayout { cells: 256, staging_bytes, piece_bytes: 32 * 1024, lap_bytes: staging_bytes }
+        let (piece_bytes, stores) = (32 * 1024, Stores::Auto);
+        RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes: staging_bytes, stores }
     }
 }

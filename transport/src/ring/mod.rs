@@ -23,9 +23,10 @@ mod cell;
 mod layout;
 mod receiver;
 mod sender;
+mod stores;
 
 pub(crate) use cell::{Content, INLINE_BYTES};
-pub use layout::RingLayout;
+pub use layout::{RingLayout, Stores};
 pub(crate) use receiver::{Publish, RingReceiver};
 pub(crate) use sender::RingSender;
 

@@ -8,6 +8,7 @@
 use super::{
     RingLayout,
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES},
+    stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
 use std::{ptr, sync::atomic::Ordering::Acquire};
@@ -24,6 +25,7 @@ pub(crate) struct RingSender {
     /// Consumption counters as last read from the receiver's consumer line.
     consumed_cells: u64,
     consumed_staging: u64,
+    sensor: Sensor,
 }
 
 // SAFETY: the addresses are valid in every thread (the arena is shared memory), and `&mut self` methods allow
@@ -38,7 +40,8 @@ impl RingSender {
     /// This must be the ring's only sender.
     pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingSender {
         layout.check();
-        RingSender { base, layout, cells: 0, staging: 0, consumed_cells: 0, consumed_staging: 0 }
+        let sensor = Sensor::new(&layout);
+        RingSender { base, layout, cells: 0, staging: 0, consumed_cells: 0, consumed_staging: 0, sensor }
     }
 
     /// Creates the sending end of a ring on which `cells` cells have been sent and consumed.
@@ -124,7 +127,7 @@ impl RingSender {
         let area = self.layout.staging_bytes as u64;
         let room = len.next_multiple_of(RingLayout::LINE) as u64;
         let at = self.staging % area;
-        let is_in_lap = at + room <= self.layout.lap_bytes as u64;
+        let is_in_lap = at + room <= self.sensor.lap_bytes(&self.layout) as u64;
         let position = if is_in_lap { self.staging } else { self.staging + area - at };
         let after = position + room;
         if after - self.consumed_staging > area {
@@ -135,12 +138,12 @@ impl RingSender {
         }
         // SAFETY: `[position, position + room)` modulo the area is inside of the staging area, since a piece
         // ends within a lap. It is free, since the receiver has consumed everything up to `after - area`.
-        // `piece` holds `len` readable bytes.
+        // `piece` holds `len` readable bytes. Positions in the area are multiples of a line.
         unsafe {
             let start =
                 self.base.add(RingLayout::LINE * (1 + self.layout.cells) + (position % area) as usize);
             sync::mark_write(start, len);
-            ptr::copy_nonoverlapping(piece.as_ptr(), start, len);
+            self.sensor.store(start, piece.as_ptr(), len);
         }
         self.staging = after;
         self.publish(digest, &Content::Staged { total, position, len });

@@ -3,12 +3,19 @@
 //! # Safety
 //! The rings lie in memory of the test that outlives both of their ends.
 
-use super::{Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, cell::ConsumerLine};
+use super::{
+    Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, Stores, cell::ConsumerLine,
+};
 use crate::{TransportError, memory::Span};
 use std::{cell::UnsafeCell, sync::atomic::Ordering::Relaxed};
 
-const LAYOUT: RingLayout =
-    RingLayout { cells: 8, staging_bytes: 4 * 128, piece_bytes: 128, lap_bytes: 4 * 128 };
+const LAYOUT: RingLayout = RingLayout {
+    cells: 8,
+    staging_bytes: 4 * 128,
+    piece_bytes: 128,
+    lap_bytes: 4 * 128,
+    stores: Stores::Auto,
+};
 
 /// Zeroed cache lines of a whole ring, which both ends write.
 struct Memory(Box<[UnsafeCell<Line>]>, RingLayout);
@@ -91,8 +98,13 @@ fn stamps_may_wrap_around_on_a_full_ring() {
 }
 
 /// A sender uses 8 pieces of an area of 32, as it does where the area is longer than its caches need.
-const SHORT_LAPS: RingLayout =
-    RingLayout { cells: 64, staging_bytes: 32 * 128, piece_bytes: 128, lap_bytes: 8 * 128 };
+const SHORT_LAPS: RingLayout = RingLayout {
+    cells: 64,
+    staging_bytes: 32 * 128,
+    piece_bytes: 128,
+    lap_bytes: 8 * 128,
+    stores: Stores::Auto,
+};
 
 #[test]
 fn pieces_never_wrap_and_never_overwrite_what_is_not_consumed() {
@@ -196,5 +208,29 @@ fn pieces_are_taken_only_from_where_the_next_one_must_be() {
             matches!(receiver.piece(position, len), Err(TransportError::Corrupt(_))),
             "{len} bytes at {position}"
         );
+    }
+}
+
+#[test]
+fn streamed_pieces_arrive_as_they_were_over_many_laps() {
+    let piece_bytes = 4096;
+    let staging_bytes = 1 << 20;
+    for stores in [Stores::Streamed, Stores::Cached, Stores::Auto] {
+        let layout = RingLayout { cells: 8, staging_bytes, piece_bytes, lap_bytes: staging_bytes, stores };
+        let memory = Memory::of(layout);
+        let (mut sender, mut receiver) = memory.ends(0);
+        let mut furthest = 0;
+        for i in 0..3000u32 {
+            let len = 1 + (i as usize * 997) % piece_bytes;
+            let message: Vec<u8> = (0..len as u32).map(|at| (at * 7 + i) as u8).collect();
+            let span = Span::from(message.as_slice());
+            assert!(sender.send_piece(u64::from(i), len, span).expect("intact"), "there is room");
+            let head = receiver.head().expect("sent");
+            let Ok(Content::Staged { position, .. }) = receiver.content(head) else { panic!("staged") };
+            furthest = furthest.max(position % staging_bytes as u64);
+            assert_eq!(take(&mut receiver), Some((u64::from(i), message)));
+        }
+        let is_short = furthest < staging_bytes as u64 / 4;
+        assert_eq!(is_short, stores == Stores::Streamed && cfg!(target_arch = "x86_64"), "{stores}");
     }
 }

@@ -6,7 +6,7 @@ use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
     driver::{local, shm},
     memory::{Arena, ArenaLayout, Registered, Slab, Span, SpanMut},
-    ring::RingLayout,
+    ring::{RingLayout, Stores},
 };
 
 /// Upper bound for every wait of these tests, on a busy machine.
@@ -21,7 +21,13 @@ pub(crate) const BOARD_BYTES: usize = 64 * 1024;
 pub(crate) const LAYOUT: ArenaLayout = ArenaLayout {
     ranks: 2,
     lanes: 2,
-    ring: RingLayout { cells: CELLS, staging_bytes: 4 * PIECE, piece_bytes: PIECE, lap_bytes: 4 * PIECE },
+    ring: RingLayout {
+        cells: CELLS,
+        staging_bytes: 4 * PIECE,
+        piece_bytes: PIECE,
+        lap_bytes: 4 * PIECE,
+        stores: Stores::Auto,
+    },
     slab_bytes: 32 << 20,
 };
 

@@ -57,7 +57,7 @@ fn ring(ranks: u32, config: &Config) -> RingLayout {
             (area, staging::lap_bytes(area, ranks).next_multiple_of(piece_bytes).max(8 * piece_bytes))
         }
     };
-    RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes }
+    RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes, stores: config.shm.stores }
 }
 
 impl Communicator {

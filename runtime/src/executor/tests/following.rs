@@ -20,14 +20,20 @@ use transport::{
     WaitPolicy,
     driver::{Endpoint, local, strict::StrictEndpoint},
     memory::{ArenaLayout, Slab, Span, SpanMut},
-    ring::RingLayout,
+    ring::{RingLayout, Stores},
 };
 
 const PIECE: usize = 4096;
 
 /// Returns a layout with rings of few pieces, so that messages of several pieces wait for their receivers.
 fn narrow(ranks: u32) -> ArenaLayout {
-    let ring = RingLayout { cells: 16, staging_bytes: 4 * PIECE, piece_bytes: PIECE, lap_bytes: 4 * PIECE };
+    let ring = RingLayout {
+        cells: 16,
+        staging_bytes: 4 * PIECE,
+        piece_bytes: PIECE,
+        lap_bytes: 4 * PIECE,
+        stores: Stores::Auto,
+    };
     ArenaLayout { ring, ..layout(ranks) }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     Link, Sleeper, TransportError,
     driver::{Endpoint, RailInfo},
     memory::{Arena, ArenaLayout, Slab},
-    ring::RingLayout,
+    ring::{RingLayout, Stores},
     secure::Secret,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -94,7 +94,8 @@ impl TcpEndpoint {
         }
         let listen_addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
         // The arena is needed for its slab only.
-        let ring = RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64, lap_bytes: 0 };
+        let ring =
+            RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64, lap_bytes: 0, stores: Stores::Auto };
         let layout = ArenaLayout { ranks: 0, lanes: 0, ring, slab_bytes: config.slab_bytes };
         let slab = Slab::new(&Arena::private(layout)?, None);
         let failed = |what: String| TransportError::Wiring { rank, what };
