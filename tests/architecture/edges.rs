@@ -58,6 +58,7 @@ const UNSAFE: &[&str] = &[
     "benches/benches/reduce.rs",
     "ffi/mpi/src/",
     "ffi/src/",
+    "ffi/tests/instructions.rs",
     "kernels/src/",
     "python/src/comm.rs",
     "python/src/memory.rs",

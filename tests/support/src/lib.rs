@@ -5,6 +5,7 @@
 //! | `process` | a process under test: its output, its end, and nothing left behind |
 //! | `corpus` | inputs that fuzzing has found |
 //! | `fabric`, `wiring` | jobs on software fabrics |
+//! | `instructions` | instructions of a function |
 //! | `message` | lines that ranks print for tests |
 //! | `programs` | the programs of the build under test |
 //! | `requirement` | tests that need something which a machine may lack |
@@ -15,6 +16,7 @@
 
 mod corpus;
 mod fabric;
+mod instructions;
 mod message;
 mod process;
 mod programs;
@@ -24,6 +26,7 @@ mod wiring;
 
 pub use corpus::replay;
 pub use fabric::FabricJob;
+pub use instructions::fewest_instructions;
 pub use message::{Message, messages_of, milliseconds};
 pub use process::{Finished, Mark, Process, children_of, eventually, with_default_signals};
 pub use programs::{
