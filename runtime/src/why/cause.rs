@@ -131,6 +131,11 @@ fn cycle(graph: &Graph, mut edges: Vec<Edge>) -> Cause {
         return Cause::Cycle(edges);
     }
     // The ranks tell of one wait each, and may wait for further ranks.
+    let absent =
+        edges.iter().find_map(|edge| Some(Edge { from: edge.from, to: absent_member(graph, edge.from)? }));
+    if let Some(edge) = absent {
+        return Cause::Absent(edge);
+    }
     let outside =
         edges.iter().find_map(|edge| Some(Edge { from: edge.from, to: outsider(graph, edge.from)? }));
     if let Some(edge) = outside {

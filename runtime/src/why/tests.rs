@@ -302,6 +302,18 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
     );
 }
 
+/// Each rank tells of one wait, although one of them waits for rank 2 as well.
+#[test]
+fn ranks_that_wait_for_each_other_in_a_call_in_which_another_one_is_stopped_wait_for_that_one() {
+    let job = Job::new(3).call(0, collective("all_reduce", 17, 1, 9.0));
+    let job = job.call(1, collective("all_reduce", 17, 0, 9.0));
+    job.absent(2, Presence::Silent(ProcessState::Stopped)).assert(
+        KnotKind::Silent,
+        "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); rank 0 waits \
+         for it in all_reduce number 17, and 1 more rank waits",
+    );
+}
+
 /// Each rank tells of one wait, although both wait for rank 2 as well.
 #[test]
 fn ranks_that_wait_for_each_other_in_a_call_that_another_one_never_made_wait_for_that_one() {
