@@ -94,6 +94,15 @@ impl<'a> Binding<'a> {
     /// Returns the offset and length in bytes of a run of chunks within its buffer.
     #[inline]
     fn bytes(&self, run: &Run) -> (usize, usize) {
+        // Whole blocks of one length, as all of a small call are.
+        if run.from.1 | run.to.1 == 0 && self.uneven.is_none() && run.buffer != Buffer::Packed {
+            let block_bytes = self.layout.count() as usize * self.elem_bytes;
+            return (run.from.0 as usize * block_bytes, (run.to.0 - run.from.0) as usize * block_bytes);
+        }
+        self.bytes_of_chunks(run)
+    }
+
+    fn bytes_of_chunks(&self, run: &Run) -> (usize, usize) {
         if let Some(packed) = self.packed.as_ref().filter(|_| run.buffer == Buffer::Packed) {
             return self.packed_bytes(packed, run);
         }

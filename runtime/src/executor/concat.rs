@@ -25,6 +25,7 @@ impl Program {
             order: order.into(),
             followed,
             first_local: whole.first_local.into(),
+            straight: None,
             chunks: 1,
             scratch_blocks: 0,
             packing: None,

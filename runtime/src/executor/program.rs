@@ -82,6 +82,14 @@ pub(super) struct Followed {
     pub(super) position: u32,
 }
 
+/// A step of a straight program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Straight {
+    pub(super) step: u32,
+    /// The stream of a receive; `None` for a local step.
+    pub(super) stream: Option<u32>,
+}
+
 /// One rank's part of a schedule.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -95,6 +103,9 @@ pub(crate) struct Program {
     pub(super) followed: Box<[Option<Followed>]>,
     /// Local steps that come after nothing.
     pub(super) first_local: Box<[u32]>,
+    /// The steps other than sends, in order, of a program that is straight: each stream has one message, and
+    /// all sends come first.
+    pub(super) straight: Option<Box<[Straight]>>,
     /// Chunks per block.
     pub(crate) chunks: u32,
     pub(crate) scratch_blocks: u32,
@@ -143,8 +154,10 @@ impl Program {
         let waits_for: Box<[u32]> = steps.iter().map(|s| s.after.len() as u32).collect();
         let first_local =
             (0..ops.len()).filter(|i| ops[*i].kind.is_local() && waits_for[*i] == 0).map(|i| i as u32);
+        let straight = if followed.is_empty() { straight(&ops, &flat, &streams, &order) } else { None };
         Program {
             first_local: first_local.collect(),
+            straight,
             ops: ops.into(),
             dependents: flat.into(),
             waits_for,
@@ -178,6 +191,7 @@ impl Program {
             order: order.into(),
             followed: [].into(),
             first_local: [].into(),
+            straight: None,
             chunks: 1,
             scratch_blocks: 0,
             packing: None,
@@ -318,6 +332,36 @@ pub(super) fn followed(
         }
     }
     follows.into_iter().map(|followed| followed.and_then(|step| places[step as usize])).collect()
+}
+
+/// Most steps of a straight program.
+pub(super) const MOST_STRAIGHT: usize = 64;
+
+/// Returns the steps of a straight program but its sends; see [`Program::straight`].
+fn straight(ops: &[Op], dependents: &[u32], streams: &[Stream], order: &[u32]) -> Option<Box<[Straight]>> {
+    let has_single_messages = streams.iter().all(|stream| stream.end - stream.first == 1);
+    if !has_single_messages || ops.len() > MOST_STRAIGHT {
+        return None;
+    }
+    let mut steps = Vec::new();
+    for (step, op) in (0..).zip(ops) {
+        let (first, end) = op.dependents;
+        for later in &dependents[first as usize..end as usize] {
+            if *later <= step || ops[*later as usize].kind == OpKind::Send {
+                return None;
+            }
+        }
+        let stream = streams.iter().position(|stream| order[stream.first as usize] == step);
+        match op.kind {
+            OpKind::Send => {}
+            OpKind::Recv | OpKind::RecvReduce => {
+                steps.push(Straight { step, stream: Some(stream? as u32) });
+            }
+            OpKind::Copy | OpKind::Reduce => steps.push(Straight { step, stream: None }),
+            OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => return None,
+        }
+    }
+    Some(steps.into())
 }
 
 fn unheard(streams: &[Stream]) -> Box<[Rank]> {

@@ -1,6 +1,7 @@
 //! Running a program: polls its streams until every step is complete.
 
 mod following;
+mod straight;
 mod waiting;
 
 pub(crate) use waiting::{Stop, Waiting, Watch};
@@ -10,7 +11,7 @@ use super::{
     links::{LinkMaker, Links},
     packing,
     program::{Op, OpKind, Program, Stream},
-    sink::{Combine, CopySink, EmptySink, ReduceSink},
+    sink::Combine,
     workspace::Workspace,
 };
 use crate::call::{CallKind, CallRecord};
@@ -23,6 +24,7 @@ use std::{
     },
     time::Duration,
 };
+use straight::{compute, receive};
 use topology::Rank;
 use transport::{
     Link, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError, WaitPolicy, Waiter,
@@ -172,7 +174,6 @@ impl Executor {
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
-        self.workspace.begin(program, ANNOUNCES);
         let mut run: Run<'_, '_, ANNOUNCES, GROUPED> = Run {
             program,
             bindings,
@@ -181,6 +182,20 @@ impl Executor {
             protocols: self.protocols,
             workspace: &mut self.workspace,
         };
+        let mut partial = None;
+        if !ANNOUNCES
+            && !GROUPED
+            && let Some(straight) = &program.straight
+        {
+            partial = run.run_straight(straight, self.wait.spin_polls > 0)?;
+            if partial.is_none() {
+                return Ok(());
+            }
+        }
+        run.workspace.begin(program, ANNOUNCES);
+        if let Some(partial) = partial {
+            run.take_over(&partial);
+        }
         run.announce_all()?;
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         loop {
@@ -280,14 +295,8 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         while let Some(step) = self.workspace.ready.pop() {
             let op = &self.program.ops[step as usize];
             let binding = self.binding(op);
-            let dst = binding.target(&op.dst);
             match op.kind {
-                OpKind::Copy => dst.copy_from(binding.source(&op.a)),
-                OpKind::Reduce => {
-                    if let Some(combine) = combine(binding, op) {
-                        combine.apply(dst, binding.source(&op.a), binding.source(&op.b));
-                    }
-                }
+                OpKind::Copy | OpKind::Reduce => compute(binding, op),
                 OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => repack(binding, op),
                 OpKind::Send | OpKind::Recv | OpKind::RecvReduce => unreachable!("messages are not local"),
             }
@@ -379,16 +388,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
                 Some(state) => state,
                 None => self.fresh(binding, dst.len()),
             };
-            let combine = if op.kind == OpKind::RecvReduce { combine(binding, op) } else { None };
-            let link = link(self.links, stream);
-            let progress = match (op.kind, combine) {
-                (OpKind::Recv, _) => link.poll_recv(&mut state, &mut CopySink(dst))?,
-                (_, Some(combine)) => {
-                    let local = binding.source(&op.a);
-                    link.poll_recv(&mut state, &mut ReduceSink { combine, local, dst })?
-                }
-                (_, None) => link.poll_recv(&mut state, &mut EmptySink)?,
-            };
+            let progress = receive(link(self.links, stream).as_mut(), binding, op, &mut state)?;
             match progress {
                 RecvProgress::Idle if !ANNOUNCES => break,
                 RecvProgress::Idle | RecvProgress::Advanced => {

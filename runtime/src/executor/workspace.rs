@@ -83,6 +83,12 @@ impl Workspace {
         self.cursors[stream].recv = Some(state);
     }
 
+    /// Records that all messages of a stream up to `end` are complete.
+    pub(super) fn pass(&mut self, stream: usize, end: u32) {
+        let cursor = &mut self.cursors[stream];
+        (cursor.done, cursor.next, cursor.announced) = (end, end, end);
+    }
+
     /// Records that the first unannounced message of a stream has been announced to its link.
     pub(super) fn announced(&mut self, stream: usize, state: RecvState) {
         let cursor = &mut self.cursors[stream];
