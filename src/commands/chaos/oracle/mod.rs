@@ -30,6 +30,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The error of ranks whose launcher, or rendezvous, has ended.
 const LAUNCHER_GONE: &str = "the launcher that started this job is gone";
 
+/// The end of an error of ranks that join where no rank is left to tell them why.
+const LAUNCHER_ASKED_FOR: &str = "is the launcher (tbccl run) still running?";
+
 /// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Violation {
@@ -190,7 +193,14 @@ impl Observation<'_> {
         };
         let slowed: Duration =
             self.happened().filter(|(fault, _)| slows(fault)).map(|(fault, _)| fault.lasting).sum();
-        if late > self.round.timeout + GRACE + slowed {
+        // A member that waited for an error on another group comes after it, which is progress.
+        let held_up: Duration = self
+            .naming_members(failed)
+            .iter()
+            .map(|member| self.held_up(*member, failed))
+            .max()
+            .unwrap_or_default();
+        if late > self.round.timeout + GRACE + slowed + held_up {
             return Err(format!("failed {place} only after {late:?}: {}", failed.text));
         }
         Ok(late)
@@ -223,7 +233,8 @@ impl Observation<'_> {
         let has_lost_launcher =
             self.has_effect(Effect::EndsAll) || group == 0 && self.has_effect(Effect::Orphans);
         // Another rank may have told first, and a communicator that can't grow tells a rank that joins.
-        if failed.text.contains(LAUNCHER_GONE) && has_lost_launcher {
+        let tells_of_it = [LAUNCHER_GONE, LAUNCHER_ASKED_FOR].iter().any(|text| failed.text.contains(text));
+        if tells_of_it && has_lost_launcher {
             return true;
         }
         let members = self.naming_members(failed);
@@ -295,7 +306,7 @@ impl Observation<'_> {
             }
         }
         for member in self.naming_members(failed) {
-            if self.is_missing(*member, group, failed) || self.is_held_up(*member, group, failed) {
+            if self.is_missing(*member, group, failed) || self.is_held_up(*member, failed) {
                 culprits.insert(*member);
             }
         }
@@ -306,30 +317,42 @@ impl Observation<'_> {
     /// another group of this one's members. An error of making a group is no error of its parent, so that
     /// other members of the parent are not told of it.
     fn is_missing(&self, member: u32, group: usize, failed: &Failed) -> bool {
-        let is_making =
-            |step: Option<usize>| step.is_some_and(|step| !self.round.steps[step].work.makes().is_empty());
         let made_by = self.round.groups[group].made_by;
         self.accounts[member as usize].failures.iter().any(|other| {
             let is_on_group = self.group_of(other) == group && other.step <= failed.step;
             let is_on_parent = made_by.is_some_and(|made_by| {
                 other.step <= Some(made_by) && self.group_of(other) == self.round.steps[made_by].group
             });
-            (is_on_group && (is_making(failed.step) || is_making(other.step))) || is_on_parent
+            (is_on_group && (self.is_making(failed.step) || self.is_making(other.step))) || is_on_parent
         })
     }
 
-    /// Whether a process was waiting for its own error on another group when it should have come: when the
-    /// group failed here, or on the rank whose error this one repeats.
-    fn is_held_up(&self, member: u32, group: usize, failed: &Failed) -> bool {
+    /// Whether a step makes a group. Its error is none of the group that it is made from.
+    fn is_making(&self, step: Option<usize>) -> bool {
+        step.is_some_and(|step| !self.round.steps[step].work.makes().is_empty())
+    }
+
+    /// Whether a process was waiting for its own error on another group, or of making one, when it should
+    /// have come: when the group failed here, or on the rank whose error this one repeats.
+    fn is_held_up(&self, member: u32, failed: &Failed) -> bool {
+        !self.held_up(member, failed).is_zero()
+    }
+
+    /// Returns how long a process waited for that error.
+    fn held_up(&self, member: u32, failed: &Failed) -> Duration {
+        let group = self.group_of(failed);
         let begin = |failed: &Failed| failed.at.saturating_sub(failed.took);
-        let of_group = |other: &&Failed| self.group_of(other) == group && other.at <= failed.at;
+        let of_group = |other: &&Failed| {
+            self.group_of(other) == group && other.at <= failed.at && !self.is_making(other.step)
+        };
         let errors: Vec<&Failed> =
             self.accounts.iter().flat_map(|account| &account.failures).filter(of_group).collect();
-        self.accounts[member as usize].failures.iter().any(|other| {
-            self.group_of(other) != group
+        let elsewhere = self.accounts[member as usize].failures.iter().filter(|other| {
+            (self.group_of(other) != group || self.is_making(other.step))
                 && Duration::from_micros(other.took) >= self.round.timeout / 2
                 && errors.iter().any(|error| begin(other) < error.at && begin(error) < other.at)
-        })
+        });
+        elsewhere.map(|other| Duration::from_micros(other.took)).max().unwrap_or_default()
     }
 }
 

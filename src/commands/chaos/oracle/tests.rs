@@ -178,6 +178,9 @@ fn ranks_that_end_with_their_launcher_may_tell_of_its_end() {
         let joining =
             failed(step, 3 * SECOND, SECOND, &format!("the communicator can't grow: {LAUNCHER_GONE}"));
         accounts[1].failures.push(Failed { kind: "Bootstrap".to_owned(), ..joining });
+        let text = format!("waiting for the other ranks: unexpected end of file; {LAUNCHER_ASKED_FOR}");
+        let joining = failed(step, 3 * SECOND, SECOND, &text);
+        accounts[2].failures.push(Failed { kind: "Bootstrap".to_owned(), ..joining });
         let verdict = judged(&round, &accounts, &[Some(SECOND)]);
         assert_eq!(verdict.violations.is_empty(), is_excused, "{kind:?}: {verdict:?}");
     }
@@ -328,6 +331,25 @@ fn a_rank_that_was_held_up_elsewhere_is_named_to_itself_too() {
         accounts[2].failures.push(failed(Some(in_world), 6 * SECOND + 20, 10, "rank 2 never called"));
         let verdict = judged(&round, &accounts, &[Some(SECOND)]);
         assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
+    }
+}
+
+/// Process 0 waits for the full time limit twice: for process 2, which waits for its error on another group,
+/// and for process 1 after it.
+#[test]
+fn an_error_may_come_later_where_a_rank_was_held_up_elsewhere() {
+    let mut round = round_with(Kind::Stop, 1);
+    let in_world = round.steps.iter().position(|step| step.group == 0).expect("the world has steps");
+    round.groups.push(GroupPlan { members: vec![1, 2], made_by: None, is_tagged: false });
+    let group = round.groups.len() - 1;
+    round.steps.push(super::super::plan::Step { group, work: Work::Barrier });
+    let elsewhere = round.steps.len() - 1;
+    for (took, is_in_time) in [(3 * SECOND, true), (10, false)] {
+        let mut accounts = accounts(&round);
+        accounts[0].failures.push(failed(Some(in_world), 8 * SECOND, 6 * SECOND, "rank 1 is stopped"));
+        accounts[2].failures.push(failed(Some(elsewhere), 5 * SECOND, took, "rank 0 is stopped"));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_in_time, "{verdict:?}");
     }
 }
 
