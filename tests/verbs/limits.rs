@@ -76,3 +76,13 @@ fn rails_share_the_queue_pairs_of_a_device_and_the_eleventh_is_never_asked_for()
         assert!(message.rest.contains(expected_text), "{message:?}");
     }
 }
+
+#[test]
+fn large_arrays_travel_one_piece_at_a_time() {
+    for cables in [1, 2] {
+        let env = [("TBCCL_RDMA_WINDOW", "1"), ("TBCCL_RDMA_SERVICE", "uc"), ("TBCCL_TIMEOUT", "5")];
+        let job =
+            FabricJob::start(&Wiring::pair("apple-tb5", cables), "latency_us = 20.0", "large_sums", &env);
+        job.finish().assert_success("done", 2);
+    }
+}

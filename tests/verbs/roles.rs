@@ -39,6 +39,7 @@ fn play() {
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "hosted" => hosted(&mut comm),
         "close_after_kill" => close_after_kill(&mut comm),
+        "large_sums" => large_sums(&mut comm),
         "computes" => computes(&mut comm, Path::new(rest)),
         "until" => until(&mut comm, Path::new(rest)),
         "note_pauses" => crate::fault_gaps::note_pauses(&mut comm, Path::new(rest)),
@@ -347,6 +348,22 @@ fn hosted(comm: &mut Communicator) -> Result<()> {
     let error = group.barrier().expect_err("rank 1 is stopped");
     say(comm, "failed", &format!("{} {error}", began.elapsed().as_millis()));
     std::process::exit(1);
+}
+
+/// Sums large arrays, out of place, in place, and in parts.
+fn large_sums(comm: &mut Communicator) -> Result<()> {
+    let ranks = comm.size() as i32;
+    let input = vec![1i32; 800_012];
+    let (mut output, mut part) = (vec![0; input.len()], vec![0; input.len() / comm.size() as usize]);
+    for _ in 0..4 {
+        comm.reduce_scatter(&input, &mut part, ReduceOp::Sum)?;
+        assert!(part.iter().all(|sum| *sum == ranks));
+        comm.all_reduce(&input, &mut output, ReduceOp::Sum)?;
+        assert!(output.iter().all(|sum| *sum == ranks));
+        comm.all_reduce_in_place(&mut output, ReduceOp::Sum)?;
+        assert!(output.iter().all(|sum| *sum == ranks * ranks));
+    }
+    Ok(())
 }
 
 /// Sends to rank 1 once a file is there. Rank 1 computes meanwhile, and until another file is there.

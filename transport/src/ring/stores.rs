@@ -18,7 +18,7 @@
 //! Only processors with non-temporal stores and a clock that costs nothing have the choice: `x86_64`.
 //!
 //! # Safety
-//! [`store`] and [`stream`] write to memory of their caller.
+//! [`Sensor::store`] and [`stream`] write to memory of their caller.
 
 use super::{RingLayout, Stores};
 use std::{mem, ptr, sync::OnceLock};

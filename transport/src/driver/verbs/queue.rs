@@ -253,6 +253,14 @@ impl Queue {
         Ok(posted)
     }
 
+    /// Posts the trailer of a piece; false when there is no room.
+    ///
+    /// It asks for its completion. As long as its entry is not known to be free, the next piece may have no
+    /// room, and in a queue for one piece it never gets any.
+    pub(super) fn send_trailer(&mut self, run: Run) -> Result<bool, PostError> {
+        self.post(run, Operation::Send, true)
+    }
+
     #[inline]
     fn post(&mut self, run: Run, operation: Operation, signaled: bool) -> Result<bool, PostError> {
         if !self.has_room(run.len()) {
@@ -341,12 +349,47 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        driver::verbs::memory::{DeviceKeys, Memory},
+        memory::{Mapping, Slab},
+        verbs::{QpType, QueuePairSpec, null_device},
+    };
+    use std::sync::Arc;
 
     #[test]
     fn ids_survive_packing() {
         for kind in [RequestKind::Sent, RequestKind::Slot, RequestKind::Piece, RequestKind::Trailer] {
             let id = Id { kind, peer: 1023, rail: 7, life: 15, queue: 2, value: u32::MAX };
             assert_eq!(Id::unpack(id.pack()), id);
+        }
+    }
+
+    /// The entry of the trailer stayed taken, so that the queue never had room for a second piece.
+    #[test]
+    fn a_queue_for_one_piece_has_room_again_after_the_completions_that_were_asked_for() {
+        const PIECE_BYTES: usize = 128 << 10;
+        let mapping = Arc::new(Mapping::private(2 * PIECE_BYTES).expect("memory"));
+        let slab = Slab::over(mapping, 0..2 * PIECE_BYTES, None);
+        let memory = Memory::new(&slab, 2 * PIECE_BYTES, PIECE_BYTES);
+        let domain =
+            null_device::library().open("null").and_then(|device| device.domain()).expect("a domain");
+        let mut keys = DeviceKeys::new(domain.clone(), Access::Local, memory);
+        let completions = domain.context().completion_queue(64, None).expect("a queue");
+        let spec = QueuePairSpec { service: QpType::UC, send_depth: 33, recv_depth: 33, inline_bytes: 0 };
+        let pair = domain.queue_pair_on(&spec, &completions, &completions).expect("a queue pair");
+        let number = pair.number();
+        let id = Id { kind: RequestKind::Sent, peer: 1, rail: 0, life: 0, queue: 2, value: 0 };
+        let mut queue = Queue::new(pair, id, 33, Some(4096));
+        for piece in 0..3 {
+            assert!(queue.has_room_for_piece(PIECE_BYTES), "piece {piece}");
+            let mut run = |len| keys.run(0, len).expect("a part of the slab");
+            let posted = queue.send_piece(run(PIECE_BYTES), Operation::Send, (0, piece), (false, true));
+            assert!(posted.expect("a device that takes everything"));
+            assert!(queue.send_trailer(run(80)).expect("a device that takes everything"));
+            assert!(!queue.has_room_for_piece(PIECE_BYTES));
+            while let Some(id) = null_device::take_send(number) {
+                queue.complete(Id::unpack(id).value, |_, _| ());
+            }
         }
     }
 }

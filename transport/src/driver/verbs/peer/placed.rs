@@ -152,7 +152,7 @@ impl Peer {
             let Some(queue) = rail.queue_mut(PLACED) else { return Ok(()) };
             let posted = queue.send_piece(bytes, Operation::Send, (0, number), (false, several));
             let posted = match posted {
-                Ok(true) => queue.send(trailer, false).and_then(|is_posted| {
+                Ok(true) => queue.send_trailer(trailer).and_then(|is_posted| {
                     // There was room for both.
                     if is_posted { Ok(true) } else { Err(PostError::Full) }
                 }),
