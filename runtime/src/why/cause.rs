@@ -107,12 +107,13 @@ fn outsider(graph: &Graph, at: Position) -> Option<usize> {
     })
 }
 
-/// Returns a member of the communicator of a position that does not answer or has ended.
+/// Returns a member of the communicator of a position that does not answer, has ended or has left.
 fn absent_member(graph: &Graph, at: Position) -> Option<usize> {
     let members = graph.communicators[graph.part(at).0].members.iter().flatten().copied();
     members.into_iter().find(|node| {
         let presence = &graph.nodes[*node].presence;
-        matches!(presence, NodePresence::Silent(_) | NodePresence::Died(_) | NodePresence::NotReported)
+        use NodePresence::{Died, Left, NotReported, Silent};
+        matches!(presence, Silent(_) | Died(_) | NotReported | Left)
     })
 }
 
@@ -223,6 +224,12 @@ fn on(graph: &Graph, edge: Edge, there: Position) -> Step {
 fn elsewhere(graph: &Graph, edge: Edge, there: Position) -> Step {
     if graph.call(there).is_some() {
         return on(graph, edge, there);
+    }
+    // It waits for ranks to join. One that does not answer may be missing there.
+    if graph.nodes[edge.to].joining.is_some()
+        && let Some(to) = absent_member(graph, edge.from)
+    {
+        return Step::End(Cause::Absent(Edge { to, ..edge }));
     }
     let waiting = graph.calls_of(edge.to).find(|at| graph.waits_for(*at).is_some());
     waiting.map_or(Step::End(Cause::NeverCalled(edge)), Step::To)

@@ -300,6 +300,11 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
         "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); rank 0 waits \
          for it in recv number 1 from any rank, and 1 more rank waits",
     );
+    other(Job::new(3).absent(2, Presence::Left)).assert(
+        KnotKind::Gone,
+        "rank 2 (process 102 on a) has closed the communicator; rank 0 waits for it in recv number 1 from \
+         any rank, and 1 more rank waits",
+    );
 }
 
 /// Each rank tells of one wait, although one of them waits for rank 2 as well.
@@ -311,6 +316,18 @@ fn ranks_that_wait_for_each_other_in_a_call_in_which_another_one_is_stopped_wait
         KnotKind::Silent,
         "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); rank 0 waits \
          for it in all_reduce number 17, and 1 more rank waits",
+    );
+}
+
+/// Rank 1 has not made the call, because it waits for rank 2 to join.
+#[test]
+fn a_rank_that_waits_for_a_stopped_one_to_join_is_not_to_blame() {
+    let mut job = Job::new(3).call(0, collective("all_reduce", 17, 1, 9.0));
+    job.joining.push((1, JoinStatus { made_by: "split 7 of color 0".into(), seconds: 9.0 }));
+    job.absent(2, Presence::Silent(ProcessState::Stopped)).assert(
+        KnotKind::Silent,
+        "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); rank 0 waits \
+         for it in all_reduce number 17",
     );
 }
 
