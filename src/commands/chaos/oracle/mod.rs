@@ -233,6 +233,13 @@ impl Observation<'_> {
         let has_lost_launcher =
             self.has_effect(Effect::EndsAll) || group == 0 && self.has_effect(Effect::Orphans);
         // Another rank may have told first, and a communicator that can't grow tells a rank that joins.
+        // The rank that serves the ranks which join has ended, and told them nothing.
+        if number >= self.round.ranks
+            && failed.text.contains(LAUNCHER_ASKED_FOR)
+            && self.has_effect(Effect::Ends)
+        {
+            return true;
+        }
         let tells_of_it = [LAUNCHER_GONE, LAUNCHER_ASKED_FOR].iter().any(|text| failed.text.contains(text));
         if tells_of_it && has_lost_launcher {
             return true;
