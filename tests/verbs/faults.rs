@@ -343,6 +343,10 @@ fn an_address_that_moves_does_not_end_connections() {
         let busy = start_busy_job(&Wiring::pair(profile, 1), service, &[]);
         busy.job.fault(&["gid", "n1/d0", "--index", "2"]);
         assert!(busy.carries_traffic(0), "{profile} {service}: it goes on");
+        // A connection that is made anew is made from the address, wherever that is.
+        busy.job.fault(&["fail-qp", "n1/d0"]);
+        let is_used = (0..3).any(|_| busy.carries_traffic(0));
+        assert!(is_used, "{profile} {service}: it is used again");
         busy.stop();
     }
 }

@@ -111,6 +111,16 @@ impl Context {
         table.filter(|(_, gid)| !gid.is_empty()).collect()
     }
 
+    /// Returns the index of an address that was at an index before, which the system may have moved: the old
+    /// index if it is gone.
+    #[must_use]
+    pub fn gid_index(&self, (index, address): (u8, Gid)) -> u8 {
+        if self.0.gid(index.into()) == Some(address) {
+            return index;
+        }
+        self.gids().into_iter().find(|(_, gid)| *gid == address).map_or(index, |(index, _)| index)
+    }
+
     /// Returns the reason why connections through the port would fail, if one is known.
     #[must_use]
     pub fn port_problem(&self) -> Option<Cause> {

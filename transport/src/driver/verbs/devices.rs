@@ -10,7 +10,9 @@ use super::{
 };
 use crate::{
     TransportError,
-    verbs::{Cause, Context, DeviceCapabilities, Domain, Library, PortState, QpType, VerbsError, find_gid},
+    verbs::{
+        Cause, Context, DeviceCapabilities, Domain, Gid, Library, PortState, QpType, VerbsError, find_gid,
+    },
 };
 
 /// Open device, before memory is registered with it.
@@ -20,7 +22,8 @@ pub(super) struct OpenDevice {
     pub(super) domain: Domain,
     pub(super) capabilities: DeviceCapabilities,
     pub(super) description: Device,
-    pub(super) gid_index: u8,
+    /// The source address of connections, and its index.
+    pub(super) gid: (u8, Gid),
 }
 
 /// Opens the devices of this rank: those that the matrix names for it, or all, without those whose port is
@@ -84,13 +87,13 @@ fn open_device(
     config: &VerbsConfig,
     on_wait: &mut dyn FnMut(&str),
 ) -> Result<OpenDevice, TransportError> {
-    let (gid_index, gid) = find_gid(&context, config.address_timeout, on_wait)?;
+    let gid = find_gid(&context, config.address_timeout, on_wait)?;
     let domain = context.domain()?;
     let capabilities = DeviceCapabilities::probe(&context, &domain)?;
     let port = context.port()?;
     let description = Device {
         name: context.name().to_owned(),
-        gid: gid_text(gid),
+        gid: gid_text(gid.1),
         lid: port.lid,
         mtu: port.active_mtu.0,
         reliable: capabilities.service == QpType::RC,
@@ -99,5 +102,5 @@ fn open_device(
         frame_depth: capabilities.frame_bytes.map(|_| capabilities.depth),
         queue_pairs: capabilities.max_queue_pairs,
     };
-    Ok(OpenDevice { context, domain, capabilities, description, gid_index })
+    Ok(OpenDevice { context, domain, capabilities, description, gid })
 }

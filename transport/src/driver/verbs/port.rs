@@ -3,7 +3,7 @@
 use super::memory::DeviceKeys;
 use crate::{
     TransportError,
-    verbs::{Channel, CompletionQueue, Context, DeviceCapabilities, Domain, POLL_BATCH, PortState},
+    verbs::{Channel, CompletionQueue, Context, DeviceCapabilities, Domain, Gid, POLL_BATCH, PortState},
 };
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ pub(super) struct Port {
     pub(super) domain: Domain,
     pub(super) context: Context,
     pub(super) capabilities: DeviceCapabilities,
-    pub(super) gid_index: u8,
+    /// The source address of connections, and its index when the device was opened.
+    gid: (u8, Gid),
     pub(super) is_active: bool,
     /// Reason why the device can't be used any more.
     pub(super) failure: Option<String>,
@@ -41,7 +42,7 @@ impl Port {
     pub(super) fn new(
         (context, domain, keys, capabilities): (Context, Domain, DeviceKeys, DeviceCapabilities),
         (sends, receives, channel): (CompletionQueue, CompletionQueue, Option<Channel>),
-        gid_index: u8,
+        gid: (u8, Gid),
     ) -> Port {
         Port {
             keys,
@@ -51,7 +52,7 @@ impl Port {
             domain,
             context,
             capabilities,
-            gid_index,
+            gid,
             is_active: true,
             failure: None,
             next_look: Instant::now(),
@@ -59,6 +60,11 @@ impl Port {
             due: 0,
             depth_high_water: 0,
         }
+    }
+
+    /// Returns the index of the source address. The system may have moved it since the device was opened.
+    pub(super) fn gid_index(&self) -> u8 {
+        self.context.gid_index(self.gid)
     }
 
     pub(super) fn name(&self) -> &str {

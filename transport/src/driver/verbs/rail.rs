@@ -448,6 +448,11 @@ impl Rail {
         self.placed_is_new = false;
     }
 
+    /// Sets the index of the address from which the queue pairs connect.
+    pub(super) fn set_source(&mut self, gid_index: u8) {
+        self.ends.near.gid_index = gid_index;
+    }
+
     /// Connects the queue pairs of messages with headers, in the present life, with these rights of the peer.
     /// `is_kept` names the slots that hold messages, by queue pair and number.
     pub(super) fn connect(

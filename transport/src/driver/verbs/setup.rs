@@ -44,7 +44,7 @@ impl Network {
         let memory = engine.memory.clone();
         let mut descriptions = Vec::new();
         for device in opened {
-            let OpenDevice { context, domain, capabilities, description, gid_index } = device;
+            let OpenDevice { context, domain, capabilities, description, gid } = device;
             let access = if capabilities.one_sided { Access::Remote } else { Access::Local };
             let mut keys = DeviceKeys::new(domain.clone(), access, memory.clone());
             if !capabilities.late_registration {
@@ -62,7 +62,7 @@ impl Network {
             engine.ports.push(Port::new(
                 (context, domain, keys, capabilities),
                 (sends, receives, channel),
-                gid_index,
+                gid,
             ));
             descriptions.push(description);
         }
@@ -375,7 +375,7 @@ fn outstanding(rules: &Rules) -> [u32; 2] {
 
 fn near(port: &Port, description: &Device, psn: u32) -> LocalAddress {
     let mtu = port.context.port().map_or(Mtu::B1024, |attributes| attributes.active_mtu);
-    LocalAddress { gid_index: port.gid_index, mtu: Mtu(mtu.0.min(description.mtu)), psn }
+    LocalAddress { gid_index: port.gid_index(), mtu: Mtu(mtu.0.min(description.mtu)), psn }
 }
 
 fn remote(description: &Device, qp: u32, psn: u32, peer: u32) -> Result<RemoteAddress, TransportError> {

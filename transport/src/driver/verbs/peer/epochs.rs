@@ -34,6 +34,7 @@ impl Peer {
         let mut ready = Ready { epoch: placed.epoch.number(), first: placed.recv.done(), ..Ready::default() };
         for (index, rail) in self.rails.iter_mut().enumerate() {
             rail.fence_placed();
+            rail.set_source(env.ports[rail.port()].gid_index());
             if rail.is_up() && (rail.is_chosen || !any_chosen) && rail.connect_placed().is_ok() {
                 ready.rails |= 1 << index;
                 ready.costs[index] = rail.bandwidth.cost();

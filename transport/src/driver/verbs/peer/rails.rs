@@ -27,6 +27,7 @@ impl Peer {
         index: usize,
     ) -> Result<(), TransportError> {
         let rail = &mut self.rails[index];
+        rail.set_source(env.ports[rail.port()].gid_index());
         let connected = rail.connect(env.rules.access(), |_, _| false).and_then(|()| rail.connect_placed());
         connected.map_err(|error| TransportError::Rail { rail: rail.ends().name.clone(), error })?;
         self.post_slots(env, index)
@@ -116,6 +117,7 @@ impl Peer {
     fn open_rail(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         let kept: Vec<(u8, u32)> = self.kept_slots(index as u8);
         let rail = &mut self.rails[index];
+        rail.set_source(env.ports[rail.port()].gid_index());
         rail.handshake.renew();
         // The peer's end may still hold writes for grants of an earlier life.
         let connected = rail.connect(Access::Local, |queue, slot| kept.contains(&(queue, slot)));
