@@ -183,6 +183,7 @@ impl Program {
             Action::Recv { peer, dst: range(Buffer::Output) }
         };
         let (streams, order) = streams([(action, 0)].into_iter(), lanes);
+        let receives = (!sends).then_some(Straight { step: 0, stream: Some(0) });
         Program {
             ops: [op(action, 1, (0, 0))].into(),
             dependents: [].into(),
@@ -191,7 +192,7 @@ impl Program {
             order: order.into(),
             followed: [].into(),
             first_local: [].into(),
-            straight: None,
+            straight: Some(receives.into_iter().collect()),
             chunks: 1,
             scratch_blocks: 0,
             packing: None,

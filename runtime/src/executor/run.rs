@@ -182,6 +182,7 @@ impl Executor {
             protocols: self.protocols,
             workspace: &mut self.workspace,
         };
+        run.workspace.make_room(program);
         let mut partial = None;
         if !ANNOUNCES
             && !GROUPED

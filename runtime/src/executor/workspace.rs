@@ -30,9 +30,34 @@ pub(super) struct Workspace {
     /// Local steps that may run.
     pub(super) ready: Vec<u32>,
     pub(super) remaining: usize,
+    /// Steps for which there is room.
+    room: usize,
 }
 
 impl Workspace {
+    /// Makes room for a program, so that its later runs allocate nothing, whichever way they go.
+    #[inline(always)]
+    pub(super) fn make_room(&mut self, program: &Program) {
+        if self.room < program.ops.len() {
+            self.grow(program.ops.len());
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, steps: usize) {
+        let Workspace { waits_for, sends, cursors, ready, .. } = self;
+        for numbers in [waits_for, ready] {
+            numbers.clear();
+            numbers.reserve(steps);
+        }
+        sends.clear();
+        sends.reserve(steps);
+        // A stream has a message at least.
+        cursors.clear();
+        cursors.reserve(steps);
+        self.room = steps;
+    }
+
     #[inline(always)]
     pub(super) fn begin(&mut self, program: &Program, announces: bool) {
         self.waits_for.clear();

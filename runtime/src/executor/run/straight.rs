@@ -3,7 +3,7 @@
 //!
 //! Their steps are taken in order, each until it is complete, without the bookkeeping of steps that wait for
 //! each other. That halves the instructions of a small call. Where a send finds no room, or a message does
-//! not come at once, the run goes on as any other.
+//! not come soon and in one piece, the run goes on as any other.
 //!
 //! No rank waits for another one's receive here, since its sends are complete before its first receive.
 
@@ -66,12 +66,12 @@ impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED>
                     let received = receive(link.as_mut(), binding, op, &mut state);
                     match received.map_err(|error| failed(self.program, *step, stream.peer, error))? {
                         RecvProgress::Complete => break,
-                        RecvProgress::Advanced => polls = 0,
-                        RecvProgress::Idle => polls += 1,
-                    }
-                    if polls > if spins { POLLS } else { 0 } {
-                        partial.recv = (state.received() > 0).then_some((*number, state));
-                        return Ok(Some(partial));
+                        RecvProgress::Idle if spins && polls < POLLS => polls += 1,
+                        progress => {
+                            let has_begun = progress == RecvProgress::Advanced;
+                            partial.recv = has_begun.then_some((*number, state));
+                            return Ok(Some(partial));
+                        }
                     }
                 }
             } else {
