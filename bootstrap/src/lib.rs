@@ -72,7 +72,9 @@ mod unique_id;
 mod unix;
 mod wire;
 
-pub use client::{Connection, Joined, Notice, SnapshotReply, SnapshotRequester, provide_status};
+pub use client::{
+    Connection, Joined, LAUNCHER_ADVICE, Notice, SnapshotReply, SnapshotRequester, provide_status,
+};
 pub use connect::{ConnectSpec, RendezvousHost};
 pub use error::{Error, Result};
 #[cfg(any(test, feature = "fuzzing"))]

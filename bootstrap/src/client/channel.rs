@@ -99,8 +99,8 @@ pub enum SnapshotReply {
     ServerGone,
 }
 
-/// Advice where the rendezvous cannot be reached.
-const LAUNCHER: &str = "is the launcher (tbccl run) still running?";
+/// Advice at the end of errors of a connection to a rendezvous whose host is not known.
+pub const LAUNCHER_ADVICE: &str = "is the launcher (tbccl run) still running?";
 
 /// Returns the error for a connection that failed while doing `action`.
 pub(super) fn broken(
@@ -109,7 +109,7 @@ pub(super) fn broken(
     e: &dyn std::fmt::Display,
 ) -> Error {
     match rendezvous_host {
-        None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER}")),
+        None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER_ADVICE}")),
         Some(rendezvous_host) => Error::Absent {
             ranks: vec![Rank(rendezvous_host.rank)],
             why: format!(

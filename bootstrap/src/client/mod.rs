@@ -20,7 +20,7 @@ mod snapshot;
 mod status;
 mod status_thread;
 
-pub use channel::SnapshotReply;
+pub use channel::{LAUNCHER_ADVICE, SnapshotReply};
 pub use join::Joined;
 pub use snapshot::SnapshotRequester;
 pub use status::provide_status;

@@ -15,6 +15,7 @@ use crate::{
     error::{Error, Result},
     forks,
 };
+use bootstrap::LAUNCHER_ADVICE;
 use topology::Rank;
 
 impl Communicator {
@@ -111,13 +112,26 @@ impl Communicator {
             // The rendezvous has ended the connections of the ranks that waited.
             None => self.fail(self.not_called(error)).map(|()| Vec::new()),
         })?;
-        let mut given = heard.into_iter().filter(|said| !said.is_empty());
-        let (Some(bytes), None) = (given.next(), given.next()) else {
+        let mut given = (0..).zip(heard).filter(|(_, said)| !said.is_empty());
+        let (Some((giver, bytes)), None) = (given.next(), given.next()) else {
             return Err(Error::InvalidArgument("exactly one rank gives the id with which to grow".into()));
         };
         let bytes = bytes.try_into();
         let id = UniqueId::from_bytes(bytes.map_err(|_| Error::InvalidArgument("not a unique id".into()))?)?;
-        Communicator::from_unique_id(&id, self.rank().0, size, config)
+        let grown = Communicator::from_unique_id(&id, self.rank().0, size, config);
+        grown.map_err(|error| self.not_served(Rank(giver), error))
+    }
+
+    /// Names the rank that has created the id, and serves the ranks, in an error of the connection to it.
+    fn not_served(&self, giver: Rank, error: Error) -> Error {
+        let Error::Bootstrap(why) = &error else { return error };
+        match (why.strip_suffix(LAUNCHER_ADVICE), self.peers.names.get(giver.index())) {
+            (Some(why), Some(name)) => {
+                let why = format!("{why}{name}, whose id the ranks join with, has ended");
+                Error::Absent { ranks: vec![giver], why }
+            }
+            _ => error,
+        }
     }
 
     /// Names the ranks that did not call `grow` in an error of the exchange.

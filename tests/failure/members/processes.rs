@@ -140,3 +140,12 @@ fn a_communicator_that_can_not_grow_has_failed_and_tells_the_new_ranks_why() {
         all_say(&done, "alone", 3);
     }
 }
+
+/// Once, they were told that the launcher might have ended.
+#[test]
+fn ranks_that_grow_are_told_that_the_rank_which_serves_them_has_died() {
+    for transport in ["shm", "tcp"] {
+        let done = job(3, "grow_orphaned", &[("TBCCL_TRANSPORT", transport)]).finish();
+        assert_eq!(done.all("orphaned").len(), 2, "{transport}: {:?}\n{}", done.messages, done.stderr);
+    }
+}

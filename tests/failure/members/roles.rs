@@ -17,6 +17,7 @@ fn play() {
         }
         ("two_die", _) => scenarios::two_die(comm),
         ("grow", _) => scenarios::grow(comm),
+        ("grow_orphaned", _) => scenarios::grow_orphaned(comm),
         ("grow_alone", _) => scenarios::grow_alone(comm),
         (other, _) => panic!("no role {other}"),
     }

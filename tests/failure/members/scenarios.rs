@@ -213,6 +213,23 @@ pub(crate) fn grow(mut comm: Communicator) {
     print_message("grown", name, "");
 }
 
+/// Grows a communicator by a rank that never comes. Rank 0, which has created the id, dies meanwhile.
+pub(crate) fn grow_orphaned(mut comm: Communicator) {
+    let (name, size) = (comm.rank().0, comm.size());
+    let ours = (name == 0).then(|| comm.grow_id().expect("a rendezvous"));
+    if name == 0 {
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_secs(1));
+            std::process::abort();
+        });
+    }
+    let error = comm.grow(ours.as_ref(), size + 1, &config()).expect_err("a rank never comes");
+    assert!(matches!(&error, Error::Absent { ranks, .. } if ranks[..] == [Rank(0)]), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("rank 0 (process ") && !text.contains("launcher"), "{text}");
+    print_message("orphaned", name, &text);
+}
+
 /// Grows the communicator of ranks 0 and 1 by rank 2. Rank 1 does not call it in time.
 pub(crate) fn grow_alone(mut comm: Communicator) {
     let name = comm.rank().0;
