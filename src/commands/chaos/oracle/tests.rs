@@ -311,16 +311,22 @@ fn a_rank_that_failed_to_make_a_group_may_be_named_there() {
     }
 }
 
-/// Process 2 waits for its error on another group while process 0 waits for it on the world. Then it gets the
-/// error of process 0, which names it.
-#[test]
-fn a_rank_that_was_held_up_elsewhere_is_named_to_itself_too() {
+/// Returns a round with another group, of processes 1 and 2, and steps of the world and of that group.
+fn round_with_a_pair() -> (Round, usize, usize) {
     let mut round = round_with(Kind::Stop, 1);
     let in_world = round.steps.iter().position(|step| step.group == 0).expect("the world has steps");
     round.groups.push(GroupPlan { members: vec![1, 2], made_by: None, is_tagged: false });
     let group = round.groups.len() - 1;
     round.steps.push(super::super::plan::Step { group, work: Work::Barrier });
     let elsewhere = round.steps.len() - 1;
+    (round, in_world, elsewhere)
+}
+
+/// Process 2 waits for its error on another group while process 0 waits for it on the world. Then it gets the
+/// error of process 0, which names it.
+#[test]
+fn a_rank_that_was_held_up_elsewhere_is_named_to_itself_too() {
+    let (round, in_world, elsewhere) = round_with_a_pair();
     for (is_held_up, is_excused) in [(true, true), (false, false)] {
         let mut accounts = accounts(&round);
         accounts[0].failures.push(failed(Some(in_world), 5 * SECOND, 3 * SECOND, "rank 2 never called"));
@@ -338,12 +344,7 @@ fn a_rank_that_was_held_up_elsewhere_is_named_to_itself_too() {
 /// and for process 1 after it.
 #[test]
 fn an_error_may_come_later_where_a_rank_was_held_up_elsewhere() {
-    let mut round = round_with(Kind::Stop, 1);
-    let in_world = round.steps.iter().position(|step| step.group == 0).expect("the world has steps");
-    round.groups.push(GroupPlan { members: vec![1, 2], made_by: None, is_tagged: false });
-    let group = round.groups.len() - 1;
-    round.steps.push(super::super::plan::Step { group, work: Work::Barrier });
-    let elsewhere = round.steps.len() - 1;
+    let (round, in_world, elsewhere) = round_with_a_pair();
     for (took, is_in_time) in [(3 * SECOND, true), (10, false)] {
         let mut accounts = accounts(&round);
         accounts[0].failures.push(failed(Some(in_world), 8 * SECOND, 6 * SECOND, "rank 1 is stopped"));
