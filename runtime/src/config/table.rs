@@ -258,7 +258,7 @@ options! {
         cache_regions: u32 = 256, "TBCCL_CACHE_REGIONS", rank, Plain;
         /// bytes of memory passed to Communicator::register that a device holds at a time (16G)
         cache_bytes: u64 = 16 << 30, "TBCCL_CACHE_BYTES", rank, Bytes;
-        /// seconds without a message after which RDMA connections are kept alive, 0.01 at least (60)
+        /// seconds without a call after which idle RDMA connections are kept alive, 0.01 at least (60)
         keep_alive: Duration = Duration::from_secs(60), "TBCCL_KEEP_ALIVE", job, Seconds,
             |time| *time >= Duration::from_millis(10) => "must be a number of seconds, 0.01 at least";
         /// seconds that a job waits for a cable when no cable to a rank works any more; 0 to fail at once
