@@ -2,7 +2,7 @@
 
 use super::{Arena, ArenaLayout};
 use crate::{
-    ring::{RingLayout, Stores},
+    ring::RingLayout,
     sync::{
         AtomicU64,
         model::{Arc, explore_with, thread},
@@ -22,13 +22,7 @@ struct Message {
 #[test]
 fn loom_bytes_read_before_a_revocation_is_seen_are_those_that_were_sent() {
     explore_with("a revocation during a read in place", 4, || {
-        let ring = RingLayout {
-            cells: 2,
-            staging_bytes: 2 * 64,
-            piece_bytes: 64,
-            lap_bytes: 2 * 64,
-            stores: Stores::Auto,
-        };
+        let ring = RingLayout::SMALLEST;
         let layout = ArenaLayout { ranks: 2, lanes: 1, ring, slab_bytes: 4096 };
         let arena = Arena::private(layout).expect("memory");
         let message = Arc::new(Message::default());

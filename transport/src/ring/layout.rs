@@ -57,6 +57,16 @@ pub struct RingLayout {
 }
 
 impl RingLayout {
+    /// The smallest ring, for models.
+    #[cfg(all(test, loom))]
+    pub(crate) const SMALLEST: RingLayout = RingLayout {
+        cells: 2,
+        staging_bytes: 2 * 64,
+        piece_bytes: 64,
+        lap_bytes: 2 * 64,
+        stores: Stores::Auto,
+    };
+
     /// Bytes of a cache line, which is also the size of a cell and the unit of the staging area.
     pub const LINE: usize = 64;
 

@@ -5,7 +5,7 @@
 //! # Safety
 //! A ring lies in memory that both of its ends keep alive.
 
-use super::{Content, Publish, RingLayout, RingReceiver, RingSender, Stores};
+use super::{Content, Publish, RingLayout, RingReceiver, RingSender};
 use crate::{
     memory::Span,
     sync::{
@@ -15,8 +15,7 @@ use crate::{
 };
 use std::ptr;
 
-const LAYOUT: RingLayout =
-    RingLayout { cells: 2, staging_bytes: 2 * 64, piece_bytes: 64, lap_bytes: 2 * 64, stores: Stores::Auto };
+const LAYOUT: RingLayout = RingLayout::SMALLEST;
 
 #[derive(Clone, Copy)]
 #[repr(align(64))]

@@ -6,7 +6,7 @@ use crate::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
     driver::ring_link::RingLink,
     memory::{Arena, ArenaLayout, Span, SpanMut},
-    ring::{RingLayout, Stores},
+    ring::RingLayout,
     sync::{
         mark_read, mark_write,
         model::{Arc, explore_with, thread},
@@ -19,13 +19,7 @@ const WORDS: [usize; 2] = [1024, 1025];
 
 /// Returns the links of both ranks to each other.
 fn links() -> [MatchAckLink; 2] {
-    let ring = RingLayout {
-        cells: 2,
-        staging_bytes: 2 * 64,
-        piece_bytes: 64,
-        lap_bytes: 2 * 64,
-        stores: Stores::Auto,
-    };
+    let ring = RingLayout::SMALLEST;
     let layout = ArenaLayout { ranks: 2, lanes: 1, ring, slab_bytes: 4096 };
     let arenas = [(); 2].map(|()| Arena::private(layout).expect("memory"));
     [(0usize, 1usize), (1, 0)].map(|(rank, peer)| {
