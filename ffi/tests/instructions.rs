@@ -42,7 +42,7 @@ fn a_small_all_reduce_takes_few_instructions() {
         let mut program = Command::new(std::env::current_exe().expect("this program"));
         program.args(["--exact", "play", "--nocapture"]).env(WAY, way);
         let Some(all) = fewest_instructions(&program, "instructions::counted_calls") else {
-            return missing("Valgrind");
+            return missing("Valgrind is missing; tools/install-missing installs it");
         };
         let per_call = all / CALLS;
         eprintln!("{way}: {per_call} instructions per call, {before} before");
