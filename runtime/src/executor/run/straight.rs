@@ -2,8 +2,8 @@
 //! in one stage, a direct `all_gather`, a barrier of two ranks.
 //!
 //! Their steps are taken in order, each until it is complete, without the bookkeeping of steps that wait for
-//! each other. That halves the instructions of a small call. Where a send finds no room, or a message does
-//! not come soon and in one piece, the run goes on as any other.
+//! each other. That saves a quarter of the instructions of a small call. Where a send finds no room, or a
+//! message does not come soon and in one piece, the run goes on as any other.
 //!
 //! No rank waits for another one's receive here, since its sends are complete before its first receive.
 

@@ -20,6 +20,7 @@ use super::{
     fault::{Effect, Fault, Kind},
     plan::{Round, Work},
 };
+use bootstrap::LAUNCHER_ADVICE;
 use serde::Serialize;
 use std::{collections::BTreeSet, time::Duration};
 use transport::verbs::Cause;
@@ -29,9 +30,6 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The error of ranks whose launcher, or rendezvous, has ended.
 const LAUNCHER_GONE: &str = "the launcher that started this job is gone";
-
-/// The end of an error of ranks that join where no rank is left to tell them why.
-const LAUNCHER_ASKED_FOR: &str = "is the launcher (tbccl run) still running?";
 
 /// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -235,12 +233,12 @@ impl Observation<'_> {
         // Another rank may have told first, and a communicator that can't grow tells a rank that joins.
         // The rank that serves the ranks which join has ended, and told them nothing.
         if number >= self.round.ranks
-            && failed.text.contains(LAUNCHER_ASKED_FOR)
+            && failed.text.contains(LAUNCHER_ADVICE)
             && self.has_effect(Effect::Ends)
         {
             return true;
         }
-        let tells_of_it = [LAUNCHER_GONE, LAUNCHER_ASKED_FOR].iter().any(|text| failed.text.contains(text));
+        let tells_of_it = [LAUNCHER_GONE, LAUNCHER_ADVICE].iter().any(|text| failed.text.contains(text));
         if tells_of_it && has_lost_launcher {
             return true;
         }

@@ -178,7 +178,7 @@ fn ranks_that_end_with_their_launcher_may_tell_of_its_end() {
         let joining =
             failed(step, 3 * SECOND, SECOND, &format!("the communicator can't grow: {LAUNCHER_GONE}"));
         accounts[1].failures.push(Failed { kind: "Bootstrap".to_owned(), ..joining });
-        let text = format!("waiting for the other ranks: unexpected end of file; {LAUNCHER_ASKED_FOR}");
+        let text = format!("waiting for the other ranks: unexpected end of file; {LAUNCHER_ADVICE}");
         let joining = failed(step, 3 * SECOND, SECOND, &text);
         accounts[2].failures.push(Failed { kind: "Bootstrap".to_owned(), ..joining });
         let verdict = judged(&round, &accounts, &[Some(SECOND)]);
