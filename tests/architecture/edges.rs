@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Packages of the workspace that each package may depend on.
-const EDGES: [(&str, &[&str]); 14] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("tbccl-topology", &[]),
     ("tbccl-collectives", &["tbccl-topology"]),
     ("tbccl-kernels", &["tbccl-collectives"]),
@@ -34,7 +34,8 @@ const EDGES: [(&str, &[&str]); 14] = [
         ],
     ),
     ("tbccl-ffi", &["tbccl"]),
-    ("tbccl-mpi-shim", &["tbccl"]),
+    ("tbccl-mlx-core", &["tbccl"]),
+    ("tbccl-mpi-shim", &["tbccl", "tbccl-mlx-core"]),
     ("tbccl-python", &["tbccl"]),
     ("benches", &["tbccl-ffi", "tbccl", "tbccl-transport"]),
     ("tbccl-test-support", &[]),
@@ -56,6 +57,7 @@ const UNSAFE: &[&str] = &[
     "benches/benches/messages.rs",
     "benches/benches/rdma_messages.rs",
     "benches/benches/reduce.rs",
+    "ffi/mlx/src/",
     "ffi/mpi/src/",
     "ffi/src/",
     "ffi/tests/instructions.rs",

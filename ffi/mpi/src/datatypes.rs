@@ -1,9 +1,7 @@
 //! Datatypes behind handles: the address of an Open MPI object, or a number for a derived datatype.
 
-use crate::{
-    boundary::{Failure, Outcome},
-    objects::{self, Handle},
-};
+use crate::objects::{self, Handle};
+use mlx_core::{Failure, Outcome};
 use std::{
     ffi::c_int,
     sync::{PoisonError, RwLock},

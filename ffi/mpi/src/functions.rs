@@ -6,12 +6,15 @@
 #![allow(clippy::missing_safety_doc)] // It is the same for all of them, and said above.
 
 use crate::{
-    boundary::{Failure, Outcome, SUCCESS, or_code, or_throw},
     datatypes::{self, Datatype},
     objects::Handle,
     operations::{self, Operation, UserFunction},
     reduce::{self, Buffers},
     world,
+};
+use mlx_core::{
+    Failure, Outcome,
+    boundary::{SUCCESS, or_code, or_throw},
 };
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -230,7 +233,7 @@ pub unsafe extern "C-unwind" fn MPI_Send(
             return Err(Failure::usage(format!("tag {tag}: tags are not negative")));
         }
         // SAFETY: the caller keeps to MPI, as the module requires.
-        unsafe { world::p2p()?.send(&group, group.world_rank(to)?, tag, (data.cast(), bytes)) }
+        unsafe { world::messages()?.send(&group, group.world_rank(to)?, tag, (data.cast(), bytes)) }
     })
 }
 
@@ -251,7 +254,7 @@ pub unsafe extern "C-unwind" fn MPI_Recv(
         let from = if from == ANY { None } else { Some(group.world_rank(from)?) };
         let tag = (tag != ANY).then_some(tag);
         // SAFETY: the caller keeps to MPI, as the module requires.
-        let delivery = unsafe { world::p2p()?.recv(&group, from, tag, (data.cast(), bytes))? };
+        let delivery = unsafe { world::messages()?.recv(&group, from, tag, (data.cast(), bytes))? };
         let source = group.rank_of_world(delivery.from).unwrap_or(ANY);
         let value = Status { source, tag: delivery.tag, error: SUCCESS, cancelled: 0, bytes: delivery.bytes };
         // `MPI_STATUS_IGNORE` is a null pointer. SAFETY: the caller keeps to MPI, as the module requires.
@@ -313,7 +316,7 @@ pub extern "C" fn tbccl_mpi_is_running() -> c_int {
 /// Not part of MPI.
 #[unsafe(no_mangle)]
 pub extern "C" fn tbccl_mpi_launcher() -> *const c_char {
-    std::panic::catch_unwind(world::launcher)
+    std::panic::catch_unwind(mlx_core::launcher)
         .map_or(std::ptr::null(), |name| name.map_or(std::ptr::null(), CStr::as_ptr))
 }
 

@@ -13,10 +13,10 @@
 //! count says, each of the size of the datatype.
 
 use crate::{
-    boundary::{Failure, Outcome},
     datatypes::Datatype,
     objects::{self, Handle},
 };
+use mlx_core::{Failure, Outcome};
 use std::{
     ffi::{c_int, c_void},
     sync::{Arc, OnceLock, PoisonError, RwLock},

@@ -7,12 +7,11 @@
 //! Callers vouch for the buffers, as [`all_reduce`] says.
 
 use crate::{
-    boundary::{Failure, Outcome},
     datatypes::Datatype,
-    group::Group,
     objects::Handle,
     operations::{Operation, UserOp},
 };
+use mlx_core::{Failure, Group, Outcome};
 use std::ffi::c_int;
 use tbccl::{CallOptions, DType, RawCall, ReduceOp};
 

@@ -1,34 +1,11 @@
-//! The job that this process is a rank of, from `MPI_Init` to `MPI_Finalize`, and its groups by handle.
-//!
-//! The environment tells the rank, as for any program of tbccl. A process without a launcher is a world of
-//! one rank, as with Open MPI.
-//!
-//! MLX programs wait for people: one rank serves requests while the others wait for it in a collective.
-//! Therefore the default timeout of calls is a day; `TBCCL_TIMEOUT` overrides it. Ranks notice dead peers at
-//! once all the same.
+//! The job from `MPI_Init` to `MPI_Finalize`, and its groups by handle.
 
-use crate::{
-    boundary::{Failure, Outcome, register_fork_handler},
-    group::{Group, GroupOptions},
-    objects::{self, Handle},
-    p2p::WorldP2p,
-};
+use crate::objects::{self, Handle};
+use mlx_core::{Failure, Group, Messages, Outcome, World};
 use std::{
     collections::HashMap,
-    ffi::{CStr, CString},
-    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::Duration,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
-use tbccl::{Communicator, Config, launcher_of_env, ranks_of_env};
-
-/// Default time that a call may wait for live peers.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// Variable that overrides the default timeout.
-const TIMEOUT_VARIABLE: &str = "TBCCL_TIMEOUT";
-
-/// Variables that tell the number of ranks on this host.
-const LOCAL_SIZE_VARIABLES: [&str; 2] = ["TBCCL_LOCAL_SIZE", "LOCAL_WORLD_SIZE"];
 
 /// State of this process.
 static STATE: RwLock<State> = RwLock::new(State::Uninitialized);
@@ -36,14 +13,14 @@ static STATE: RwLock<State> = RwLock::new(State::Uninitialized);
 #[derive(Debug)]
 enum State {
     Uninitialized,
-    Running(World),
+    Running(Job),
     Finalized,
 }
 
-/// The job and its groups.
+/// The world, and its groups by handle.
 #[derive(Debug)]
-struct World {
-    p2p: Arc<WorldP2p>,
+struct Job {
+    world: World,
     groups: HashMap<usize, Arc<Group>>,
     /// Number of groups created by splits.
     created: usize,
@@ -61,17 +38,17 @@ fn state_mut() -> RwLockWriteGuard<'static, State> {
 }
 
 impl State {
-    fn world(&self) -> Outcome<&World> {
+    fn job(&self) -> Outcome<&Job> {
         match self {
-            State::Running(world) => Ok(world),
+            State::Running(job) => Ok(job),
             State::Uninitialized => Err(Failure::usage("MPI_Init has not been called")),
             State::Finalized => Err(finalized()),
         }
     }
 
-    fn world_mut(&mut self) -> Outcome<&mut World> {
+    fn job_mut(&mut self) -> Outcome<&mut Job> {
         match self {
-            State::Running(world) => Ok(world),
+            State::Running(job) => Ok(job),
             State::Uninitialized => Err(Failure::usage("MPI_Init has not been called")),
             State::Finalized => Err(finalized()),
         }
@@ -90,18 +67,18 @@ pub(crate) fn init() -> Outcome {
         State::Running(_) => return Err(Failure::usage("it has been called before")),
         State::Finalized => return Err(finalized()),
     }
-    register_fork_handler();
-    *state = State::Running(World::join()?);
+    let world = World::join()?;
+    let groups = HashMap::from([(objects::ompi_mpi_comm_world.handle(), Arc::clone(world.group()))]);
+    *state = State::Running(Job { world, groups, created: 0 });
     Ok(())
 }
 
 /// Leaves the job, and gives up calls and messages that are still in progress.
 pub(crate) fn finalize() -> Outcome {
     let previous = std::mem::replace(&mut *state_mut(), State::Finalized);
-    if let State::Running(World { p2p, groups, .. }) = previous {
-        p2p.finish();
-        drop(p2p);
+    if let State::Running(Job { world, groups, .. }) = previous {
         // Dropping the groups tells the ranks that wait for this one in any group's call.
+        world.leave();
         drop(groups);
     }
     Ok(())
@@ -112,32 +89,26 @@ pub(crate) fn is_running() -> bool {
     matches!(*state(), State::Running(_))
 }
 
-/// Returns the launcher whose variables this process has.
-pub(crate) fn launcher() -> Option<&'static CStr> {
-    static NAME: OnceLock<Option<CString>> = OnceLock::new();
-    NAME.get_or_init(|| CString::new(launcher_of_env()?).ok()).as_deref()
-}
-
 /// Returns the group of a handle.
 #[inline]
 pub(crate) fn group(handle: Handle) -> Outcome<Arc<Group>> {
     let state = state();
-    let found = state.world()?.groups.get(&(handle as usize));
+    let found = state.job()?.groups.get(&(handle as usize));
     found.cloned().ok_or_else(|| Failure::usage("not a communicator, or one that was freed"))
 }
 
 /// Returns the point-to-point messages of the job.
-pub(crate) fn p2p() -> Outcome<Arc<WorldP2p>> {
-    Ok(Arc::clone(&state().world()?.p2p))
+pub(crate) fn messages() -> Outcome<Arc<Messages>> {
+    Ok(Arc::clone(state().job()?.world.messages()))
 }
 
 /// Adds a group, and returns its handle.
 pub(crate) fn register(group: Group) -> Outcome<Handle> {
     let mut state = state_mut();
-    let world = state.world_mut()?;
-    world.created += 1;
-    let number = FIRST_HANDLE + world.created;
-    world.groups.insert(number, Arc::new(group));
+    let job = state.job_mut()?;
+    job.created += 1;
+    let number = FIRST_HANDLE + job.created;
+    job.groups.insert(number, Arc::new(group));
     Ok(std::ptr::without_provenance_mut(number))
 }
 
@@ -149,43 +120,8 @@ pub(crate) fn free(handle: Handle) -> Outcome {
     }
     let mut state = state_mut();
     // `MPI_Finalize` has freed all groups.
-    let Ok(world) = state.world_mut() else { return Ok(()) };
-    let removed = world.groups.remove(&number);
+    let Ok(job) = state.job_mut() else { return Ok(()) };
+    let removed = job.groups.remove(&number);
     drop(state);
     removed.map(drop).ok_or_else(|| Failure::usage("not a communicator, or one that was freed"))
-}
-
-/// Turns spinning off if this host has fewer than two cores per rank.
-///
-/// A rank of MLX has two threads that take turns: the program's and the stream's. Without a core for each, a
-/// thread that waits for a peer must yield at once: the peer's other thread may need the core.
-fn without_spinning_if_oversubscribed(mut config: Config) -> Config {
-    let local_size =
-        LOCAL_SIZE_VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
-    let ranks = local_size.or_else(|| ranks_of_env().map(|ranks| ranks as usize)).unwrap_or(1);
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if config.polling.spin_polls.is_some() || 2 * ranks <= cores {
-        return config;
-    }
-    config.polling.spin_polls = Some(0);
-    config
-}
-
-impl World {
-    fn join() -> Outcome<World> {
-        let config = without_spinning_if_oversubscribed(Config::from_env()?);
-        let timeout =
-            if std::env::var_os(TIMEOUT_VARIABLE).is_some() { config.timeout } else { DEFAULT_TIMEOUT };
-        let communicator = match launcher_of_env() {
-            Some(_) => Communicator::from_env_with(&config)?,
-            None => Communicator::local(1, &config)?
-                .pop()
-                .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
-        };
-        let options = GroupOptions::new(config, timeout);
-        let world = Group::world(communicator, options)?;
-        let p2p = Arc::new(WorldP2p::new(world.duplicate()?)?);
-        let groups = HashMap::from([(objects::ompi_mpi_comm_world.handle(), Arc::new(world))]);
-        Ok(World { p2p, groups, created: 0 })
-    }
 }

@@ -1,4 +1,4 @@
-//! MPI communicators: their collectives, splits, and contexts in point-to-point messages.
+//! Groups: their collectives, splits, and contexts in point-to-point messages.
 //!
 //! A group splits over links of its own. MLX splits on its main thread while its stream threads run
 //! collectives, and the order of the two differs from rank to rank. Over the same links that would be a
@@ -21,9 +21,9 @@ static GROUPS_LED: AtomicU32 = AtomicU32::new(1);
 /// Bytes of registered memory for links that only carry colors and keys.
 const CONTROL_SLAB_BYTES: u64 = 1 << 20;
 
-/// One rank of an MPI communicator.
+/// One rank of a group.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub struct Group {
     /// Communicator of the group's collectives.
     calls: SharedCommunicator,
     /// Communicator of the group's splits.
@@ -37,14 +37,14 @@ pub(crate) struct Group {
 
 /// Options with which groups are made, and the timeout of their calls.
 #[derive(Clone, Debug)]
-pub(crate) struct GroupOptions {
+pub struct GroupOptions {
     config: Config,
     timeout: Duration,
 }
 
 impl GroupOptions {
     /// Returns the options of all groups of a world.
-    pub(crate) const fn new(config: Config, timeout: Duration) -> GroupOptions {
+    pub const fn new(config: Config, timeout: Duration) -> GroupOptions {
         GroupOptions { config, timeout }
     }
 
@@ -69,7 +69,7 @@ fn shared(mut made: Communicator, options: &GroupOptions) -> SharedCommunicator 
 
 impl Group {
     /// Returns the group of all ranks.
-    pub(crate) fn world(mut calls: Communicator, options: GroupOptions) -> Outcome<Group> {
+    pub fn world(mut calls: Communicator, options: GroupOptions) -> Outcome<Group> {
         let splits = calls.split(Some(0), 0, &options.control_config())?;
         let splits = splits.ok_or_else(|| Failure::usage("a split with a color made no group"))?;
         Ok(Group {
@@ -82,7 +82,7 @@ impl Group {
     }
 
     /// Returns the group of the ranks that gave the same color, ordered by key; `None` without a color.
-    pub(crate) fn split(&self, color: Option<u32>, key: i32) -> Outcome<Option<Group>> {
+    pub fn split(&self, color: Option<u32>, key: i32) -> Outcome<Option<Group>> {
         let options = &self.options;
         let made = self.splits.with(|comm| comm.split(color, key, &options.control_config()))??;
         let Some(mut splits) = made else { return Ok(None) };
@@ -111,38 +111,41 @@ impl Group {
         Ok((members, context.ok_or_else(|| Failure::usage("too many groups"))?))
     }
 
+    /// Returns the communicator of the group's collectives.
     #[inline]
-    pub(crate) fn calls(&self) -> &SharedCommunicator {
+    pub fn calls(&self) -> &SharedCommunicator {
         &self.calls
     }
 
-    pub(crate) fn rank(&self) -> Rank {
+    /// Returns this process's rank in the group.
+    pub fn rank(&self) -> Rank {
         self.calls.rank()
     }
 
+    /// Returns the number of ranks.
     #[inline]
-    pub(crate) fn size(&self) -> u32 {
+    pub fn size(&self) -> u32 {
         self.calls.size()
     }
 
     /// Returns the group's number in point-to-point messages.
-    pub(crate) fn context(&self) -> u32 {
+    pub fn context(&self) -> u32 {
         self.context
     }
 
     /// Returns the world rank of a rank of this group.
-    pub(crate) fn world_rank(&self, rank: i32) -> Outcome<Rank> {
+    pub fn world_rank(&self, rank: i32) -> Outcome<Rank> {
         let member = usize::try_from(rank).ok().and_then(|rank| self.members.get(rank));
         member.copied().ok_or_else(|| Failure::usage(format!("rank {rank} is not one of 0..{}", self.size())))
     }
 
     /// Returns the rank in this group of a world rank.
-    pub(crate) fn rank_of_world(&self, rank: Rank) -> Option<i32> {
+    pub fn rank_of_world(&self, rank: Rank) -> Option<i32> {
         self.members.iter().position(|member| *member == rank).map(|at| at as i32)
     }
 
     /// Returns a communicator of the group's ranks with links of its own.
-    pub(crate) fn duplicate(&self) -> Outcome<Communicator> {
+    pub fn duplicate(&self) -> Outcome<Communicator> {
         let mut made = self.splits.with(|comm| self.options.duplicate(comm))??;
         made.set_timeout(self.options.timeout);
         Ok(made)

@@ -1,7 +1,7 @@
 //! Point-to-point messages of all groups, over links of the world's ranks.
 //!
-//! `MPI_Send` must return before its receive is posted, at least for small messages: an MLX stream makes one
-//! call after the other, and both ends of an exchange may send first. Here large messages return early, too.
+//! A send must return before its receive is posted, at least for small messages: an MLX stream makes one call
+//! after the other, and both ends of an exchange may send first. Here large messages return early, too.
 //! A message is copied, and the copy stays until it has been delivered, up to [`SEND_BUFFER_BYTES`] in total.
 //! A message beyond that limit is sent from the caller's buffer, and the call waits for it.
 //!
@@ -19,7 +19,7 @@ use tbccl::{Communicator, Delivery, P2p, P2pRequest, Rank};
 /// Maximum bytes of sent messages that wait for their receivers.
 const SEND_BUFFER_BYTES: usize = 256 << 20;
 
-/// Maximum time that `MPI_Finalize` waits for buffered messages.
+/// Maximum time that a leaving rank waits for buffered messages.
 const FINALIZE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time between checks for departed receivers.
@@ -33,7 +33,7 @@ const EMPTY: *const u8 = std::ptr::dangling();
 
 /// Point-to-point messages between the ranks of the world.
 #[derive(Debug)]
-pub(crate) struct WorldP2p {
+pub struct Messages {
     /// Dropped first, after which nothing reads the buffered copies any more.
     p2p: P2p,
     /// Messages that may not have been delivered yet.
@@ -49,17 +49,17 @@ struct BufferedSend {
     copy: Box<[u8]>,
 }
 
-impl WorldP2p {
+impl Messages {
     /// Opens the point-to-point messages of a communicator's ranks over its links.
-    pub(crate) fn new(links: Communicator) -> Outcome<WorldP2p> {
-        Ok(WorldP2p { p2p: P2p::new(links)?, buffered: Mutex::default() })
+    pub fn new(links: Communicator) -> Outcome<Messages> {
+        Ok(Messages { p2p: P2p::new(links)?, buffered: Mutex::default() })
     }
 
     /// Sends bytes to a world rank in a group's context. Returns when the caller's buffer may be reused.
     ///
     /// # Safety
     /// `bytes` bytes are readable at `data` until this returns.
-    pub(crate) unsafe fn send(
+    pub unsafe fn send(
         &self,
         group: &Group,
         to: Rank,
@@ -93,7 +93,7 @@ impl WorldP2p {
     ///
     /// # Safety
     /// `bytes` bytes are writable at `data` until this returns, and nothing else uses them.
-    pub(crate) unsafe fn recv(
+    pub unsafe fn recv(
         &self,
         group: &Group,
         from: Option<Rank>,
@@ -108,7 +108,7 @@ impl WorldP2p {
     /// Announces that this rank receives no more messages, and waits a while for its own to be delivered.
     ///
     /// Messages to ranks that have announced the same are not waited for.
-    pub(crate) fn finish(&self) {
+    pub fn finish(&self) {
         let others = (0..self.p2p.size()).map(Rank).filter(|rank| *rank != self.p2p.rank());
         // SAFETY: an empty message reads nothing.
         let _requests: Vec<_> =

@@ -10,14 +10,14 @@ use std::{
 use tbccl::forks;
 
 /// Return value of MPI's functions on success (`MPI_SUCCESS`).
-pub(crate) const SUCCESS: c_int = 0;
+pub const SUCCESS: c_int = 0;
 
 /// Return value of functions that must not throw, on any failure (`MPI_ERR_OTHER`).
 const ERR_OTHER: c_int = 16;
 
 /// Reason why a function failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// Error of tbccl.
     Tbccl(tbccl::Error),
     /// Invalid argument, or a call at the wrong time.
@@ -25,10 +25,11 @@ pub(crate) enum Failure {
 }
 
 /// Result of the code behind the boundary.
-pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    pub(crate) fn usage(message: impl Into<String>) -> Failure {
+    /// Returns the failure of an invalid argument, or of a call at the wrong time.
+    pub fn usage(message: impl Into<String>) -> Failure {
         Failure::Usage(message.into())
     }
 }
@@ -49,12 +50,12 @@ impl fmt::Display for Failure {
 }
 
 /// Starts fork detection: from now on, a child forked from this process gets an error from every call. The
-/// library is never unloaded (`build.rs`).
-pub(crate) use forks::register_handler as register_fork_handler;
+/// library with this code is never unloaded.
+pub use forks::register_handler as register_fork_handler;
 
 /// Runs a function that may throw, and throws if it failed.
 #[inline]
-pub(crate) fn or_throw(name: &str, body: impl FnOnce() -> Outcome) -> c_int {
+pub fn or_throw(name: &str, body: impl FnOnce() -> Outcome) -> c_int {
     match catch(body) {
         Ok(()) => SUCCESS,
         Err(why) => throw(&format!("[tbccl] {name}: {why}")),
@@ -64,7 +65,7 @@ pub(crate) fn or_throw(name: &str, body: impl FnOnce() -> Outcome) -> c_int {
 /// Runs a function that C++ calls where nothing may be thrown, and returns an error code if it failed.
 ///
 /// Returns success in a forked child, which has nothing to release.
-pub(crate) fn or_code(body: impl FnOnce() -> Outcome) -> c_int {
+pub fn or_code(body: impl FnOnce() -> Outcome) -> c_int {
     if forks::is_child() {
         return SUCCESS;
     }

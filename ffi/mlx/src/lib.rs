@@ -1,0 +1,28 @@
+//! What the libraries for MLX share: the job that a process is a rank of, its groups and messages, and
+//! failures as C++ exceptions.
+//!
+//! MLX reaches tbccl through several libraries, each with the interface of another one that MLX knows: Open
+//! MPI's (`ffi/mpi`). They only translate arguments. What a group is, in which order calls of several threads
+//! run, and how a rank leaves is decided here.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `world` | the job, from joining to leaving |
+//! | `group` | ranks that make calls together, and their splits |
+//! | `messages` | point-to-point messages of all groups |
+//! | `boundary` | failures and panics at exported functions |
+//! | `throw` | failures as C++ exceptions |
+//!
+//! Invariants: a split uses links of its own, so it runs beside calls in progress. No panic and no Rust error
+//! crosses an exported function.
+
+pub mod boundary;
+mod group;
+mod messages;
+mod throw;
+mod world;
+
+pub use boundary::{Failure, Outcome};
+pub use group::Group;
+pub use messages::Messages;
+pub use world::{World, launcher};

@@ -1,0 +1,99 @@
+//! The job that this process is a rank of, from joining to leaving.
+//!
+//! The environment tells the rank, as for any program of tbccl. A process without a launcher is a world of
+//! one rank, as with Open MPI.
+//!
+//! MLX programs wait for people: one rank serves requests while the others wait for it in a collective.
+//! Therefore the default timeout of calls is a day; `TBCCL_TIMEOUT` overrides it. Ranks notice dead peers at
+//! once all the same.
+
+use crate::{
+    boundary::{Failure, Outcome, register_fork_handler},
+    group::{Group, GroupOptions},
+    messages::Messages,
+};
+use std::{
+    ffi::{CStr, CString},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tbccl::{Communicator, Config, launcher_of_env, ranks_of_env};
+
+/// Default time that a call may wait for live peers.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Variable that overrides the default timeout.
+const TIMEOUT_VARIABLE: &str = "TBCCL_TIMEOUT";
+
+/// Variables that tell the number of ranks on this host.
+const LOCAL_SIZE_VARIABLES: [&str; 2] = ["TBCCL_LOCAL_SIZE", "LOCAL_WORLD_SIZE"];
+
+/// The job: the group of all ranks, and the messages between them.
+#[derive(Debug)]
+pub struct World {
+    group: Arc<Group>,
+    messages: Arc<Messages>,
+}
+
+impl World {
+    /// Joins the job of the launcher that started this process, and waits for the other ranks. Without a
+    /// launcher, makes a world of this process alone.
+    ///
+    /// # Errors
+    /// Those of joining a job, with their remedies.
+    pub fn join() -> Outcome<World> {
+        register_fork_handler();
+        let config = without_spinning_if_oversubscribed(Config::from_env()?);
+        let timeout =
+            if std::env::var_os(TIMEOUT_VARIABLE).is_some() { config.timeout } else { DEFAULT_TIMEOUT };
+        let communicator = match launcher_of_env() {
+            Some(_) => Communicator::from_env_with(&config)?,
+            None => Communicator::local(1, &config)?
+                .pop()
+                .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
+        };
+        let group = Group::world(communicator, GroupOptions::new(config, timeout))?;
+        let messages = Arc::new(Messages::new(group.duplicate()?)?);
+        Ok(World { group: Arc::new(group), messages })
+    }
+
+    /// Returns the group of all ranks.
+    #[must_use]
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// Returns the point-to-point messages of the job.
+    #[must_use]
+    pub fn messages(&self) -> &Arc<Messages> {
+        &self.messages
+    }
+
+    /// Leaves the job, and gives up calls and messages that are still in progress.
+    pub fn leave(self) {
+        self.messages.finish();
+    }
+}
+
+/// Returns the launcher whose variables this process has.
+#[must_use]
+pub fn launcher() -> Option<&'static CStr> {
+    static NAME: OnceLock<Option<CString>> = OnceLock::new();
+    NAME.get_or_init(|| CString::new(launcher_of_env()?).ok()).as_deref()
+}
+
+/// Turns spinning off if this host has fewer than two cores per rank.
+///
+/// A rank of MLX has two threads that take turns: the program's and the stream's. Without a core for each, a
+/// thread that waits for a peer must yield at once: the peer's other thread may need the core.
+fn without_spinning_if_oversubscribed(mut config: Config) -> Config {
+    let local_size =
+        LOCAL_SIZE_VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
+    let ranks = local_size.or_else(|| ranks_of_env().map(|ranks| ranks as usize)).unwrap_or(1);
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if config.polling.spin_polls.is_some() || 2 * ranks <= cores {
+        return config;
+    }
+    config.polling.spin_polls = Some(0);
+    config
+}
