@@ -7,13 +7,22 @@
 //! All groups of a job share the point-to-point messages of the world. The context of a group tells its
 //! messages from those of other groups. Its first rank counts the groups that it is the first rank of, and
 //! that rank's number in the world makes the context unique.
+//!
+//! # Safety
+//! The caller of a collective vouches for its buffers until the call returns.
 
-use crate::boundary::{Failure, Outcome};
+use crate::{
+    activity::Activity,
+    boundary::{Failure, Outcome},
+};
 use std::{
-    sync::atomic::{AtomicU32, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
-use tbccl::{Communicator, Config, Rank, SharedCommunicator};
+use tbccl::{CallOptions, Communicator, Config, Rank, RawCall, SharedCommunicator};
 
 /// Number of the next group that this rank may be the first rank of. Number 0 is the world's.
 static GROUPS_LED: AtomicU32 = AtomicU32::new(1);
@@ -35,19 +44,17 @@ pub struct Group {
     options: GroupOptions,
 }
 
-/// Options with which groups are made, and the timeout of their calls.
+/// Options that all groups of a world share, and their counter of calls.
 #[derive(Clone, Debug)]
-pub struct GroupOptions {
-    config: Config,
-    timeout: Duration,
+pub(crate) struct GroupOptions {
+    pub(crate) config: Config,
+    /// Timeout of calls.
+    pub(crate) timeout: Duration,
+    /// Counter of calls in progress.
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl GroupOptions {
-    /// Returns the options of all groups of a world.
-    pub const fn new(config: Config, timeout: Duration) -> GroupOptions {
-        GroupOptions { config, timeout }
-    }
-
     /// Returns the configuration of links that only carry colors and keys.
     fn control_config(&self) -> Config {
         Config { slab_bytes: Some(CONTROL_SLAB_BYTES), ..self.config.clone() }
@@ -69,7 +76,7 @@ fn shared(mut made: Communicator, options: &GroupOptions) -> SharedCommunicator 
 
 impl Group {
     /// Returns the group of all ranks.
-    pub fn world(mut calls: Communicator, options: GroupOptions) -> Outcome<Group> {
+    pub(crate) fn world(mut calls: Communicator, options: GroupOptions) -> Outcome<Group> {
         let splits = calls.split(Some(0), 0, &options.control_config())?;
         let splits = splits.ok_or_else(|| Failure::usage("a split with a color made no group"))?;
         Ok(Group {
@@ -111,10 +118,25 @@ impl Group {
         Ok((members, context.ok_or_else(|| Failure::usage("too many groups"))?))
     }
 
-    /// Returns the communicator of the group's collectives.
+    /// Makes a collective call, after all calls of this group that other threads have begun.
+    ///
+    /// # Errors
+    /// Those of the call.
+    ///
+    /// # Safety
+    /// As for [`SharedCommunicator::call`].
     #[inline]
-    pub fn calls(&self) -> &SharedCommunicator {
-        &self.calls
+    pub unsafe fn call(&self, call: &RawCall) -> Outcome {
+        let _in_progress = self.options.activity.begin();
+        // SAFETY: the caller's promise.
+        unsafe { self.calls.call(call, &CallOptions::default())? };
+        Ok(())
+    }
+
+    /// Aborts the calls in progress, and makes later ones fail.
+    pub(crate) fn abort(&self) {
+        self.calls.abort();
+        self.splits.abort();
     }
 
     /// Returns this process's rank in the group.
@@ -129,7 +151,7 @@ impl Group {
     }
 
     /// Returns the group's number in point-to-point messages.
-    pub fn context(&self) -> u32 {
+    pub(crate) fn context(&self) -> u32 {
         self.context
     }
 
@@ -145,7 +167,7 @@ impl Group {
     }
 
     /// Returns a communicator of the group's ranks with links of its own.
-    pub fn duplicate(&self) -> Outcome<Communicator> {
+    pub(crate) fn duplicate(&self) -> Outcome<Communicator> {
         let mut made = self.splits.with(|comm| self.options.duplicate(comm))??;
         made.set_timeout(self.options.timeout);
         Ok(made)

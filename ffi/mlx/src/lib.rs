@@ -10,14 +10,17 @@
 //! | `world` | the job, from joining to leaving |
 //! | `group` | ranks that make calls together, and their splits |
 //! | `messages` | point-to-point messages of all groups |
+//! | `activity`, `leave` | calls in progress, and leaving a job that has some |
 //! | `boundary` | failures and panics at exported functions |
 //! | `throw` | failures as C++ exceptions |
 //!
 //! Invariants: a split uses links of its own, so it runs beside calls in progress. No panic and no Rust error
 //! crosses an exported function.
 
+mod activity;
 pub mod boundary;
 mod group;
+mod leave;
 mod messages;
 mod throw;
 mod world;

@@ -8,25 +8,18 @@
 //! # Safety
 //! The caller's buffer is used until the call returns, and a copy until its request is done.
 
-use crate::{boundary::Outcome, group::Group};
+use crate::{activity::Activity, boundary::Outcome, group::Group};
 use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 use tbccl::{Communicator, Delivery, P2p, P2pRequest, Rank};
 
 /// Maximum bytes of sent messages that wait for their receivers.
 const SEND_BUFFER_BYTES: usize = 256 << 20;
 
-/// Maximum time that a leaving rank waits for buffered messages.
-const FINALIZE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Time between checks for departed receivers.
-const POLL_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Context in which ranks announce that they receive no more messages. No group has it.
-const FINALIZE_CONTEXT: u32 = u32::MAX;
+/// Context in which ranks announce that they leave. No group has it.
+const DEPARTURE_CONTEXT: u32 = u32::MAX;
 
 /// Address of an empty message.
 const EMPTY: *const u8 = std::ptr::dangling();
@@ -38,6 +31,7 @@ pub struct Messages {
     p2p: P2p,
     /// Messages that may not have been delivered yet.
     buffered: Mutex<Vec<BufferedSend>>,
+    activity: Arc<Activity>,
 }
 
 /// Message sent from a copy.
@@ -49,10 +43,37 @@ struct BufferedSend {
     copy: Box<[u8]>,
 }
 
+/// Announcements of departures: this rank's, and those of the others as they arrive.
+#[derive(Debug)]
+pub(crate) struct Departure {
+    _sent: Vec<P2pRequest>,
+    /// A request for each other rank. It is complete once the rank has announced its departure, or has left
+    /// or died.
+    news: Vec<(Rank, P2pRequest)>,
+}
+
+impl Departure {
+    /// Whether all other ranks leave, have left or have died.
+    pub(crate) fn all_others_leave(&self) -> bool {
+        self.news.iter().all(|(_, news)| news.test().is_some())
+    }
+
+    /// Waits for another announcement, for up to `timeout`.
+    pub(crate) fn wait_for_next(&self, timeout: Duration) {
+        if let Some((_, news)) = self.news.iter().find(|(_, news)| news.test().is_none()) {
+            let _ = news.wait(Some(timeout));
+        }
+    }
+
+    fn includes(&self, rank: Rank) -> bool {
+        self.news.iter().find(|(other, _)| *other == rank).is_none_or(|(_, news)| news.test().is_some())
+    }
+}
+
 impl Messages {
     /// Opens the point-to-point messages of a communicator's ranks over its links.
-    pub fn new(links: Communicator) -> Outcome<Messages> {
-        Ok(Messages { p2p: P2p::new(links)?, buffered: Mutex::default() })
+    pub(crate) fn new(links: Communicator, activity: Arc<Activity>) -> Outcome<Messages> {
+        Ok(Messages { p2p: P2p::new(links)?, buffered: Mutex::default(), activity })
     }
 
     /// Sends bytes to a world rank in a group's context. Returns when the caller's buffer may be reused.
@@ -66,6 +87,7 @@ impl Messages {
         tag: i32,
         (data, bytes): (*const u8, usize),
     ) -> Outcome {
+        let _in_progress = self.activity.begin();
         let mut buffered = self.buffered();
         remove_completed(&mut buffered)?;
         let buffered_bytes: usize = buffered.iter().map(|send| send.copy.len()).sum();
@@ -100,42 +122,39 @@ impl Messages {
         tag: Option<i32>,
         (data, bytes): (*mut u8, usize),
     ) -> Outcome<Delivery> {
+        let _in_progress = self.activity.begin();
         // SAFETY: writable by the caller's promise, and this waits until the request is done.
         let request = unsafe { self.p2p.recv(from, group.context(), tag, data, bytes)? };
         wait(&request)
     }
 
-    /// Announces that this rank receives no more messages, and waits a while for its own to be delivered.
-    ///
-    /// Messages to ranks that have announced the same are not waited for.
-    pub fn finish(&self) {
-        let others = (0..self.p2p.size()).map(Rank).filter(|rank| *rank != self.p2p.rank());
-        // SAFETY: an empty message reads nothing.
-        let _requests: Vec<_> =
-            others.map(|rank| unsafe { self.p2p.send(rank, FINALIZE_CONTEXT, 0, EMPTY, 0) }).collect();
-        let deadline = Instant::now() + FINALIZE_TIMEOUT;
-        let mut buffered = self.buffered();
-        let mut departures: HashMap<Rank, P2pRequest> = HashMap::new();
-        for BufferedSend { to, .. } in &*buffered {
-            let (source, dst) = (Some(*to), EMPTY.cast_mut());
-            // SAFETY: an empty message writes nothing.
-            if let Ok(request) = unsafe { self.p2p.recv(source, FINALIZE_CONTEXT, None, dst, 0) } {
-                departures.insert(*to, request);
-            }
-        }
-        let is_deliverable = |send: &BufferedSend| {
-            let departed = departures.get(&send.to).is_none_or(|request| request.test().is_some());
-            send.request.test().is_none() && !departed
+    /// Tells the other ranks that this rank leaves, and begins to listen for the same from them.
+    pub(crate) fn announce_departure(&self) -> Departure {
+        let others = || (0..self.p2p.size()).map(Rank).filter(|rank| *rank != self.p2p.rank());
+        let announce = |rank| {
+            // SAFETY: an empty message reads nothing.
+            unsafe { self.p2p.send(rank, DEPARTURE_CONTEXT, 0, EMPTY, 0) }.ok()
         };
-        while let Some(first) = buffered.iter().find(|send| is_deliverable(send)) {
-            if Instant::now() > deadline {
-                break;
-            }
-            let _ = first.request.wait(Some(POLL_INTERVAL));
+        let listen = |rank| {
+            // SAFETY: an empty message writes nothing.
+            let news = unsafe { self.p2p.recv(Some(rank), DEPARTURE_CONTEXT, None, EMPTY.cast_mut(), 0) };
+            news.ok().map(|news| (rank, news))
+        };
+        Departure {
+            _sent: others().filter_map(announce).collect(),
+            news: others().filter_map(listen).collect(),
         }
-        // Copies of unfinished requests are dropped after the point-to-point layer, which may still read
-        // them.
-        buffered.retain(|send| send.request.test().is_none());
+    }
+
+    /// Whether a message to a rank that has not announced its departure has not been delivered.
+    pub(crate) fn has_undelivered(&self, departure: &Departure) -> bool {
+        let buffered = self.buffered();
+        buffered.iter().any(|send| send.request.test().is_none() && !departure.includes(send.to))
+    }
+
+    /// Aborts all messages.
+    pub(crate) fn abort(&self) {
+        self.p2p.abort();
     }
 
     fn buffered(&self) -> MutexGuard<'_, Vec<BufferedSend>> {

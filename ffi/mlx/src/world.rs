@@ -8,8 +8,10 @@
 //! once all the same.
 
 use crate::{
+    activity::Activity,
     boundary::{Failure, Outcome, register_fork_handler},
     group::{Group, GroupOptions},
+    leave,
     messages::Messages,
 };
 use std::{
@@ -28,11 +30,13 @@ const TIMEOUT_VARIABLE: &str = "TBCCL_TIMEOUT";
 /// Variables that tell the number of ranks on this host.
 const LOCAL_SIZE_VARIABLES: [&str; 2] = ["TBCCL_LOCAL_SIZE", "LOCAL_WORLD_SIZE"];
 
-/// The job: the group of all ranks, and the messages between them.
-#[derive(Debug)]
+/// The job: the group of all ranks, and the messages between them. Clones are the same job; it ends when the
+/// last one, and all groups, are dropped.
+#[derive(Clone, Debug)]
 pub struct World {
     group: Arc<Group>,
     messages: Arc<Messages>,
+    activity: Arc<Activity>,
 }
 
 impl World {
@@ -52,9 +56,11 @@ impl World {
                 .pop()
                 .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
         };
-        let group = Group::world(communicator, GroupOptions::new(config, timeout))?;
-        let messages = Arc::new(Messages::new(group.duplicate()?)?);
-        Ok(World { group: Arc::new(group), messages })
+        let activity = Activity::new();
+        let options = GroupOptions { config, timeout, activity: Arc::clone(&activity) };
+        let group = Group::world(communicator, options)?;
+        let messages = Messages::new(group.duplicate()?, Arc::clone(&activity))?;
+        Ok(World { group: Arc::new(group), messages: Arc::new(messages), activity })
     }
 
     /// Returns the group of all ranks.
@@ -69,9 +75,19 @@ impl World {
         &self.messages
     }
 
-    /// Leaves the job, and gives up calls and messages that are still in progress.
-    pub fn leave(self) {
-        self.messages.finish();
+    /// Waits until this rank may leave the job: until its sent messages have arrived, and no rank waits for
+    /// a call of this one. Calls of other threads go on meanwhile.
+    ///
+    /// Waits for a bounded time: 3 s without a call or computation of this process, or 60 s in all, after
+    /// which its calls in progress are aborted. `groups` are the groups made by splits. The job ends when
+    /// all groups and clones of this have been dropped.
+    pub fn prepare_to_leave<'a>(&self, groups: impl IntoIterator<Item = &'a Arc<Group>>) {
+        if leave::wait_for_peers(&self.messages, &self.activity) {
+            return;
+        }
+        self.messages.abort();
+        self.group.abort();
+        groups.into_iter().for_each(|group| group.abort());
     }
 }
 

@@ -20,7 +20,7 @@ use std::{
     ffi::{CStr, c_char, c_int, c_void},
     ptr::null_mut,
 };
-use tbccl::{CallOptions, RawCall};
+use tbccl::RawCall;
 
 /// `MPI_IN_PLACE`: the contribution is in the receive buffer.
 const IN_PLACE: *const c_void = std::ptr::without_provenance(1);
@@ -95,7 +95,8 @@ pub unsafe extern "C-unwind" fn MPI_Init(_argc: *mut c_int, _argv: *mut *mut *mu
     or_throw("MPI_Init", world::init)
 }
 
-/// Leaves the job. Never throws, since programs call it at exit.
+/// Leaves the job, once no rank waits for a call of this one any more. Other threads may still make calls
+/// while it waits. Never throws, since programs call it at exit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn MPI_Finalize() -> c_int {
     or_code(world::finalize)
@@ -140,7 +141,8 @@ pub unsafe extern "C-unwind" fn MPI_Comm_split(
     })
 }
 
-/// Frees a communicator that a split has made, once no call uses it. Never throws, since destructors call it.
+/// Frees a communicator that a split has made, some frees later: threads may still have calls to make on it,
+/// which MLX has queued. Never throws, since destructors call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn MPI_Comm_free(comm: *mut Handle) -> c_int {
     or_code(|| {
@@ -209,8 +211,7 @@ pub unsafe extern "C-unwind" fn MPI_Allgather(
             recv: recv.cast(),
         };
         // SAFETY: the caller keeps to MPI, as the module requires.
-        unsafe { group.calls().call(&call, &CallOptions::default())? };
-        Ok(())
+        unsafe { group.call(&call) }
     })
 }
 

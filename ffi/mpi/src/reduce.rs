@@ -13,7 +13,7 @@ use crate::{
 };
 use mlx_core::{Failure, Group, Outcome};
 use std::ffi::c_int;
-use tbccl::{CallOptions, DType, RawCall, ReduceOp};
+use tbccl::{DType, RawCall, ReduceOp};
 
 /// Bytes gathered from all ranks at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -69,8 +69,7 @@ unsafe fn reduce_with_kernel(group: &Group, buffers: Buffers, (dtype, op): (DTyp
         recv,
     };
     // SAFETY: the buffers are valid by the caller's promise.
-    unsafe { group.calls().call(&call, &CallOptions::default())? };
-    Ok(())
+    unsafe { group.call(&call) }
 }
 
 /// # Safety
@@ -101,7 +100,7 @@ unsafe fn reduce_with_function(
                 send,
                 recv: gathered,
             };
-            group.calls().call(&call, &CallOptions::default())?;
+            group.call(&call)?;
             // The last rank comes first, since a function puts its first argument before its second.
             let block = |rank: usize| gathered.add(rank * chunk).cast_const();
             std::ptr::copy_nonoverlapping(block(ranks - 1), recv, chunk);

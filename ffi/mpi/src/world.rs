@@ -1,9 +1,14 @@
 //! The job from `MPI_Init` to `MPI_Finalize`, and its groups by handle.
+//!
+//! MLX frees a group while calls on it are still queued in a stream, as in
+//! `all_sum(x, group=world.split(c))`: the last reference is that of the operation, which is dropped once it
+//! is queued. MLX does not queue more than about ten operations. So a freed group stays usable until
+//! [`KEPT_FREED`] others have been freed.
 
 use crate::objects::{self, Handle};
 use mlx_core::{Failure, Group, Messages, Outcome, World};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
@@ -24,7 +29,12 @@ struct Job {
     groups: HashMap<usize, Arc<Group>>,
     /// Number of groups created by splits.
     created: usize,
+    /// Freed groups that queued calls may still name, the oldest first.
+    freed: VecDeque<usize>,
 }
+
+/// Number of freed groups that stay usable: more than MLX has operations queued at a time.
+const KEPT_FREED: usize = 16;
 
 /// Handles of groups are greater than this number. No object has such an address.
 const FIRST_HANDLE: usize = 0x2000;
@@ -69,18 +79,22 @@ pub(crate) fn init() -> Outcome {
     }
     let world = World::join()?;
     let groups = HashMap::from([(objects::ompi_mpi_comm_world.handle(), Arc::clone(world.group()))]);
-    *state = State::Running(Job { world, groups, created: 0 });
+    *state = State::Running(Job { world, groups, created: 0, freed: VecDeque::new() });
     Ok(())
 }
 
-/// Leaves the job, and gives up calls and messages that are still in progress.
+/// Leaves the job. Other threads may make calls until it has left.
 pub(crate) fn finalize() -> Outcome {
-    let previous = std::mem::replace(&mut *state_mut(), State::Finalized);
-    if let State::Running(Job { world, groups, .. }) = previous {
-        // Dropping the groups tells the ranks that wait for this one in any group's call.
-        world.leave();
-        drop(groups);
+    let leaving = match &*state() {
+        State::Running(job) => Some((job.world.clone(), job.groups.values().cloned().collect::<Vec<_>>())),
+        State::Uninitialized | State::Finalized => None,
+    };
+    if let Some((world, groups)) = leaving {
+        world.prepare_to_leave(&groups);
     }
+    // Dropping the groups tells the ranks that wait for this one in any group's call.
+    let previous = std::mem::replace(&mut *state_mut(), State::Finalized);
+    drop(previous);
     Ok(())
 }
 
@@ -112,7 +126,7 @@ pub(crate) fn register(group: Group) -> Outcome<Handle> {
     Ok(std::ptr::without_provenance_mut(number))
 }
 
-/// Removes a group. The group ends with its last call in progress.
+/// Frees a group. It stays usable for calls that have been queued, and ends some frees later.
 pub(crate) fn free(handle: Handle) -> Outcome {
     let number = handle as usize;
     if number == objects::ompi_mpi_comm_world.handle() {
@@ -121,7 +135,13 @@ pub(crate) fn free(handle: Handle) -> Outcome {
     let mut state = state_mut();
     // `MPI_Finalize` has freed all groups.
     let Ok(job) = state.job_mut() else { return Ok(()) };
-    let removed = job.groups.remove(&number);
+    if !job.groups.contains_key(&number) || job.freed.contains(&number) {
+        return Err(Failure::usage("not a communicator, or one that was freed"));
+    }
+    job.freed.push_back(number);
+    let ended = if job.freed.len() > KEPT_FREED { job.freed.pop_front() } else { None };
+    let ended = ended.and_then(|number| job.groups.remove(&number));
     drop(state);
-    removed.map(drop).ok_or_else(|| Failure::usage("not a communicator, or one that was freed"))
+    drop(ended);
+    Ok(())
 }

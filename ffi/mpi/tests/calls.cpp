@@ -169,8 +169,22 @@ static void groups(Handle world) {
     EXPECT((none == nullptr) == (rank == 0));
     copy = pair;
     EXPECT(Comm_free(&pair) == 0 && pair == nullptr);
+    // Calls on a freed group may still be queued. They work until 16 others have been freed.
+    int pair_size;
+    EXPECT(Comm_size(copy, &pair_size) == 0 && pair_size == many);
+    for (int freed = 0; freed < 17; freed++) {
+        std::vector<int> ranks(pair_size);
+        if (freed < 16) {
+            Allgather(&rank, 1, object("int32_t"), ranks.data(), 1, object("int32_t"), copy);
+            EXPECT(ranks[rank % 2] == rank);
+        }
+        Handle other;
+        Comm_split(backwards, 0, rank, &other);
+        EXPECT(Comm_free(&other) == 0);
+    }
     REFUSED("not a communicator", Comm_rank(copy, &own));
-    EXPECT(Comm_free(&copy) != 0 && Comm_free(&world) != 0);
+    Handle again = copy, everything = world;
+    EXPECT(Comm_free(&again) != 0 && Comm_free(&everything) != 0);
     Comm_free(&backwards);
     if (none) Comm_free(&none);
 }

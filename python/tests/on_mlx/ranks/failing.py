@@ -64,6 +64,17 @@ def killed_before_a_split() -> None:
     world.split(0)
 
 
+def streams_in_different_order() -> None:
+    order = [mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)]
+    if rank == 1:
+        order.reverse()
+    for step in range(1000):
+        y = mx.distributed.all_sum(mx.ones(100 + step), stream=order[0])
+        z = mx.distributed.all_gather(mx.ones(7), stream=order[1])
+        mx.async_eval(*((z, y) if rank == 1 else (y, z)))
+        mx.eval(y, z)
+
+
 def different_sizes() -> None:
     mx.eval(mx.distributed.all_sum(mx.ones(3 + rank)))
 

@@ -49,6 +49,22 @@ def check_a_group_of_one():
     assert_equal(mx.distributed.all_gather(x, group=alone), x)
 
 
+def check_groups_that_are_freed_before_their_calls():
+    # The last reference to each group is that of the sum, which MLX drops once it has queued the sum.
+    x = mx.random.uniform(shape=(500, 500))
+    for _ in range(20):
+        x = mx.tanh(x @ x)
+    ones = mx.ones(100) + 0 * x[0, 0]
+    sums = [mx.distributed.all_sum(ones * step, group=world.split(0)) for step in range(8)]
+    mx.async_eval(*sums)
+    assert [y[0].item() for y in sums] == [step * ranks for step in range(8)]
+
+
+def check_more_freed_groups_than_are_kept():
+    for step in range(40):
+        assert total(world.split(0), step) == step * ranks
+
+
 def check_rows_and_columns():
     if ranks % 2:
         return
