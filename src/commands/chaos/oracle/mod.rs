@@ -249,6 +249,7 @@ impl Observation<'_> {
             rank.is_some_and(|rank| {
                 mentions(&failed.text, "rank", rank as u32) || is_listed(&failed.text, rank as u32)
             }) || pid.is_some_and(|pid| mentions(&failed.text, "process", pid))
+                || is_named_in_job(&failed.text, *culprit)
         };
         culprits.iter().any(is_named)
     }
@@ -256,11 +257,21 @@ impl Observation<'_> {
     /// Whether an error says that the wiring of a group lacks a cable which was out when the group was made.
     /// A group that has connections of its own has none over a port that is down then, and is not made where
     /// that is the only one of a rank.
+    ///
+    /// A rank that waits for one which has got that error may wait in vain: the error is none of the group.
     fn lacks_cable(&self, fault: &Fault, failed: &Failed) -> bool {
         let is_out = matches!(fault.kind, Kind::Unplug | Kind::Port | Kind::Cut);
-        let tells_it = failed.kind == "Plan" || failed.text.contains("no cable connects it with rank");
-        let is_made = self.round.groups[self.group_of(failed)].made_by.is_some();
-        is_out && (tells_it && is_made || is_without_port(failed))
+        let group = self.group_of(failed);
+        let is_made = self.round.groups[group].made_by.is_some();
+        let failures = || {
+            self.naming_members(failed).iter().flat_map(|member| &self.accounts[*member as usize].failures)
+        };
+        let peer_lacks_it = || {
+            failures().any(|other| {
+                self.group_of(other) == group && other.step <= failed.step && tells_of_missing_cable(other)
+            })
+        };
+        is_out && (is_made && (tells_of_missing_cable(failed) || peer_lacks_it()) || is_without_port(failed))
     }
 
     /// Whether the next communicator has no connections because those of the last one still have the queue
@@ -319,8 +330,8 @@ impl Observation<'_> {
     }
 
     /// Whether a process has not come to a step, since it had failed to make the group, or had failed to make
-    /// another group of this one's members. An error of making a group is no error of its parent, so that
-    /// other members of the parent are not told of it.
+    /// another group of this one's members, or lacked a cable for a message. An error of making a group is no
+    /// error of its parent, so that other members of the parent are not told of it.
     fn is_missing(&self, member: u32, group: usize, failed: &Failed) -> bool {
         let made_by = self.round.groups[group].made_by;
         self.accounts[member as usize].failures.iter().any(|other| {
@@ -328,7 +339,9 @@ impl Observation<'_> {
             let is_on_parent = made_by.is_some_and(|made_by| {
                 other.step <= Some(made_by) && self.group_of(other) == self.round.steps[made_by].group
             });
-            (is_on_group && (self.is_making(failed.step) || self.is_making(other.step))) || is_on_parent
+            let is_own =
+                self.is_making(failed.step) || self.is_making(other.step) || tells_of_missing_cable(other);
+            is_on_group && is_own || is_on_parent
         })
     }
 
@@ -359,6 +372,18 @@ impl Observation<'_> {
         });
         elsewhere.map(|other| Duration::from_micros(other.took)).max().unwrap_or_default()
     }
+}
+
+/// Whether an error says that no cable connects two ranks.
+fn tells_of_missing_cable(failed: &Failed) -> bool {
+    failed.kind == "Plan" || failed.text.contains("no cable connects it with rank")
+}
+
+/// Whether a text about the communicator of the job names this process by its rank there. An error of a group
+/// does where the knot is in a call on the job's communicator.
+fn is_named_in_job(text: &str, number: u32) -> bool {
+    text.split("; ")
+        .any(|sentence| sentence.contains("of communicator 0") && mentions(sentence, "rank", number))
 }
 
 /// Whether a text lists this rank among those that have not joined, or not sent their addresses, in time.

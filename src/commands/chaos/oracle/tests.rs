@@ -214,6 +214,31 @@ fn a_group_that_is_made_while_a_cable_is_out_may_lack_it() {
 }
 
 #[test]
+fn a_rank_may_wait_in_vain_for_one_that_lacks_a_cable() {
+    let setting = Setting::all(&[Transport::Verbs], &["ib"]).remove(0);
+    let wishes = Wishes { settings: vec![setting], faults: vec![Kind::Unplug], timeout: LIMIT };
+    let step_in_made_group = |round: &Round| {
+        let is_made = |at: &usize| round.groups[round.steps[*at].group].made_by.is_some();
+        (0..round.steps.len()).find(|at| is_made(at) && round.members(round.steps[*at].group).len() > 1)
+    };
+    let rounds = (0..).map(|number| Round::new(1, number, &wishes));
+    let found = rounds.into_iter().find_map(|round| Some((step_in_made_group(&round)?, round)));
+    let (step, round) = found.expect("there are many");
+    let members = round.members(round.steps[step].group).to_vec();
+    for (has_told, is_excused) in [(true, true), (false, false)] {
+        let mut accounts = accounts(&round);
+        if has_told {
+            let error = failed(Some(step), 2 * SECOND, 10, "rank 1: no cable connects it with rank 2");
+            accounts[members[1] as usize].failures.push(error);
+        }
+        let text = "no progress within the time limit; rank 1 does not send the message";
+        accounts[members[0] as usize].failures.push(failed(Some(step), 4 * SECOND, 3 * SECOND, text));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{verdict:?}");
+    }
+}
+
+#[test]
 fn a_short_pause_excuses_nothing() {
     let round = round_with(Kind::Pause, 1);
     let mut accounts = accounts(&round);
@@ -320,6 +345,23 @@ fn round_with_a_pair() -> (Round, usize, usize) {
     round.steps.push(super::super::plan::Step { group, work: Work::Barrier });
     let elsewhere = round.steps.len() - 1;
     (round, in_world, elsewhere)
+}
+
+#[test]
+fn an_error_of_a_group_may_name_the_rank_of_the_job_that_all_wait_for() {
+    let (round, _, elsewhere) = round_with_a_pair();
+    // In the pair, process 1 is rank 0. In the job, it is rank 1.
+    for (text, is_named) in [
+        ("no progress; rank 1 never called gather number 3 of communicator 0: it has been outside", true),
+        ("no progress; rank 2 never called gather number 3 of communicator 0: it has been outside", false),
+        ("no progress in rank 1; gather number 3 of communicator 0", false),
+    ] {
+        let mut accounts = accounts(&round);
+        accounts[1].pid = None;
+        accounts[2].failures.push(failed(Some(elsewhere), 2 * SECOND, SECOND, text));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_named, "{text}: {verdict:?}");
+    }
 }
 
 /// Process 2 waits for its error on another group while process 0 waits for it on the world. Then it gets the
