@@ -11,7 +11,10 @@
 
 use crate::address::host_and_port;
 use crate::environment::Vars;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{
+    Deserialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 
 /// Name of this launcher.
 pub(super) const NAME: &str = "mlx.launch";
@@ -21,6 +24,23 @@ pub(super) const RANK: &str = "MLX_RANK";
 pub(super) const SIZE: &str = "MLX_WORLD_SIZE";
 const HOSTFILE: &str = "MLX_HOSTFILE";
 const DEVICES: &str = "MLX_IBV_DEVICES";
+
+/// Addresses of a rank in a host file: `mlx.launch` writes a list, exo a single address.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Addresses {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Addresses {
+    fn first(&self) -> Option<&str> {
+        match self {
+            Addresses::One(address) => Some(address),
+            Addresses::Several(addresses) => addresses.first().map(String::as_str),
+        }
+    }
+}
 
 /// A file with one entry per rank.
 pub(super) struct RankList {
@@ -68,9 +88,8 @@ pub(super) fn root_address(vars: &Vars) -> Result<(String, u16), String> {
         return Ok((host.to_owned(), number.ok_or_else(|| format!("NCCL_PORT={port} is not a port"))?));
     }
     if vars.get(HOSTFILE).is_some() {
-        let hosts: Vec<Vec<String>> = read_list(vars, HOSTFILE)?;
-        let first =
-            hosts.first().and_then(|addresses| addresses.first()).map(String::as_str).unwrap_or_default();
+        let hosts: Vec<Addresses> = read_list(vars, HOSTFILE)?;
+        let first = hosts.first().and_then(Addresses::first).unwrap_or_default();
         let found = host_and_port(first);
         return found.ok_or_else(|| {
             format!("{HOSTFILE}: the first address of rank 0 is `{first}`, and not HOST:PORT")
@@ -121,6 +140,15 @@ mod tests {
         );
         assert_eq!(root_address(&vars), Ok(("10.0.0.7".into(), 5000)));
         assert!(matches!(rank_list(&vars_of(&[(SIZE, "2")])), Ok(None)));
+    }
+
+    #[test]
+    fn a_host_file_may_have_one_address_per_rank_as_exo_writes_it() {
+        let ring = file(r#"["10.0.0.1:52414", "10.0.0.2:52414"]"#);
+        let vars = vars_of(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
+        let ranks = rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks));
+        assert_eq!(ranks, Ok(Some("2".into())));
+        assert_eq!(root_address(&vars), Ok(("10.0.0.1".into(), 52414)));
     }
 
     #[test]

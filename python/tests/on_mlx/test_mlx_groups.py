@@ -7,12 +7,12 @@ import pytest
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize("module", ["collectives", "groups", "messages", "layers"])
+@pytest.mark.parametrize("module", ["collectives", "groups", "messages", "layers", "ours"])
 def test_over_shared_memory(module, ranks):
     jobs.checks(ranks, module)
 
 
-@pytest.mark.parametrize("module", ["collectives", "messages", "layers"])
+@pytest.mark.parametrize("module", ["collectives", "messages", "layers", "ours"])
 def test_over_tcp(module):
     jobs.checks(2, module, "tcp")
 
@@ -27,7 +27,7 @@ def test_eight_ranks(module):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the software device is for Linux")
-@pytest.mark.parametrize("module", ["groups", "messages", "layers"])
+@pytest.mark.parametrize("module", ["groups", "messages", "layers", "ours"])
 def test_over_devices_in_software(module):
     result = jobs.over_fabric(2, jobs.RANKS / f"{module}.py").expect_success()
     assert len(result.lines("@checked")) == 2, result.out

@@ -1,6 +1,4 @@
-"""Groups of MLX over tbccl.
-
-After `group = tbccl.mlx.init()`, all of `mx.distributed` communicates through tbccl.
+"""The group of all ranks.
 
 MLX takes its groups from an MPI library, which it opens by the name in the environment variable
 `MLX_MPI_LIBNAME`. tbccl has a library with that interface. This module makes MLX open it and reports why MLX
@@ -28,6 +26,8 @@ __all__ = ["init", "is_available", "library"]
 
 _LIBRARY_VARIABLE = "MLX_MPI_LIBNAME"
 _MIN_MLX_VERSION = (0, 29)
+#: MLX's own functions, which `tbccl.mlx.install` replaces.
+_init_of_mlx, _is_available_in_mlx = mx.distributed.init, mx.distributed.is_available
 #: Prefix of the messages of errors that tbccl's library raises while MLX makes its first group.
 _INIT_ERROR_PREFIX = "[tbccl] MPI_Init: "
 
@@ -84,9 +84,9 @@ def init(strict: bool = True) -> mx.distributed.Group:
         )
     if launcher is None or loaded.tbccl_mpi_ranks() == 1:
         # MLX makes the group of a single process itself, without the MPI library.
-        return mx.distributed.init(strict=False, backend="mpi")
+        return _init_of_mlx(strict=False, backend="mpi")
     try:
-        group = mx.distributed.init(strict=True, backend="mpi")
+        group = _init_of_mlx(strict=True, backend="mpi")
     except RuntimeError as failure:
         text = str(failure)
         if not text.startswith(_INIT_ERROR_PREFIX):
@@ -98,6 +98,15 @@ def init(strict: bool = True) -> mx.distributed.Group:
             f"before mx.distributed is used, or set {_LIBRARY_VARIABLE}={library()} in the environment"
         )
     return group
+
+
+def has_launcher() -> bool:
+    """Returns whether a launcher started this process.
+
+    Raises:
+        UsageError: As for `init`.
+    """
+    return _load_library().tbccl_mpi_launcher() is not None
 
 
 def _load_library() -> ctypes.CDLL:
@@ -123,7 +132,7 @@ def _load_library() -> ctypes.CDLL:
 def _is_mpi_available() -> bool:
     """Returns whether MLX has opened an MPI library."""
     try:
-        return mx.distributed.is_available("mpi")
+        return _is_available_in_mlx("mpi")
     except TypeError:
         # MLX before 0.30 takes no argument here; its init reports whether it opened the library.
         return True

@@ -1,0 +1,30 @@
+"""MLX over tbccl: groups, collectives that MLX lacks, and programs that name another backend.
+
+After `group = tbccl.mlx.init()`, all of `mx.distributed` communicates through tbccl. MLX itself is not
+changed. After `tbccl.mlx.install()`, `mx.distributed.init` gives groups of tbccl whatever backend a program
+names; `python -m tbccl.mlx PROGRAM` runs an unmodified program that way.
+
+| module | contents |
+|---|---|
+| `_groups` | the group of all ranks, through the MPI interface that MLX has |
+| `_collectives` | `all_to_all`, `broadcast`, `sum_scatter`, `barrier` |
+| `_install` | MLX's functions replaced in this process |
+| `__main__` | a program run with them |
+"""
+
+from tbccl.mlx._collectives import all_to_all, barrier, broadcast, reduce_scatter, sum_scatter
+from tbccl.mlx._groups import init, is_available, library
+from tbccl.mlx._install import install, uninstall
+
+__all__ = [
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "init",
+    "install",
+    "is_available",
+    "library",
+    "reduce_scatter",
+    "sum_scatter",
+    "uninstall",
+]

@@ -1,0 +1,129 @@
+"""Replaces functions of `mx.distributed` in this process, for programs that name another backend.
+
+Programs such as exo call `mx.distributed.init(backend="jaccl")` or `"ring"`, and read no variable that leads
+to tbccl. After `install()`, every name gives the group of `tbccl.mlx.init()` in a process that a launcher
+started. MLX's functions get what its MPI interface lacks: `sum_scatter`, and arrays of more than 2147483647
+elements, of which MLX would tell the library a wrong number.
+
+`TBCCL_MLX=off` makes `install()` do nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+
+from tbccl.mlx import _collectives, _groups
+
+__all__ = ["install", "uninstall"]
+
+_VARIABLE = "TBCCL_MLX"
+#: Most elements of an array of which MLX can tell an MPI library.
+_MAX_ELEMENTS = (1 << 31) - 1
+#: Functions of MLX that are replaced, by name.
+_originals: dict[str, Any] = {}
+
+
+def install() -> bool:
+    """Makes `mx.distributed.init` give groups of tbccl, whatever backend a program names.
+
+    Call it before a program makes its first group. In a process that no launcher started, MLX's functions
+    stay as they are. Later calls change nothing.
+
+    Returns:
+        Whether MLX's functions are replaced: not with `TBCCL_MLX=off`, nor without a launcher.
+
+    Raises:
+        tbccl.UsageError: MLX cannot use tbccl here, or `TBCCL_MLX` has another value than `on` or `off`.
+    """
+    value = os.environ.get(_VARIABLE, "on")
+    if value not in ("on", "off"):
+        raise _groups.UsageError(f"{_VARIABLE}={value} is neither on nor off")
+    if value == "off" or not _groups.has_launcher():
+        return False
+    if _originals:
+        return True
+    replacements: dict[str, Callable[..., Any]] = {
+        "init": _init,
+        "is_available": lambda backend="any": True,
+        "sum_scatter": _collectives.sum_scatter,
+        "all_gather": _in_parts_gathered,
+        "send": _in_world("send"),
+        "recv": _in_world("recv"),
+        "recv_like": _in_world("recv_like"),
+        **{name: _in_parts(name) for name in ("all_sum", "all_max", "all_min") if _has(name)},
+    }
+    for name, replacement in replacements.items():
+        _originals[name] = getattr(mx.distributed, name, None)
+        replacement.__name__ = name
+        setattr(mx.distributed, name, replacement)
+    return True
+
+
+def uninstall() -> None:
+    """Restores MLX's functions. Groups made meanwhile stay as they are."""
+    for name, original in _originals.items():
+        if original is None:
+            delattr(mx.distributed, name)
+        else:
+            setattr(mx.distributed, name, original)
+    _originals.clear()
+
+
+def _has(name: str) -> bool:
+    return hasattr(mx.distributed, name)
+
+
+def _init(strict: bool = False, backend: str = "any", **_options: Any) -> mx.distributed.Group:
+    """Returns the group of all ranks, as `tbccl.mlx.init`, whatever the backend."""
+    return _groups.init(strict=strict)
+
+
+def _world(group: mx.distributed.Group | None) -> mx.distributed.Group:
+    return group or _groups.init(strict=False)
+
+
+def _in_world(name: str) -> Callable[..., mx.array]:
+    """Returns MLX's function with tbccl's group as the default."""
+    original = getattr(mx.distributed, name)
+
+    def call(*arguments: Any, group: mx.distributed.Group | None = None, **options: Any) -> mx.array:
+        return original(*arguments, group=_world(group), **options)
+
+    return call
+
+
+def _in_parts(name: str) -> Callable[..., mx.array]:
+    """Returns MLX's function for arrays of any size, with tbccl's group as the default."""
+    original = getattr(mx.distributed, name)
+
+    def call(
+        x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
+    ) -> mx.array:
+        group = _world(group)
+        if x.size <= _MAX_ELEMENTS:
+            return original(x, group=group, stream=stream)
+        flat = x.reshape(-1)
+        parts = [flat[at : at + _MAX_ELEMENTS] for at in range(0, x.size, _MAX_ELEMENTS)]
+        reduced = [original(part, group=group, stream=stream) for part in parts]
+        return mx.concatenate(reduced).reshape(x.shape)
+
+    return call
+
+
+def _in_parts_gathered(
+    x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
+) -> mx.array:
+    """Gathers arrays of any size."""
+    group = _world(group)
+    original = _originals["all_gather"]
+    if x.size <= _MAX_ELEMENTS:
+        return original(x, group=group, stream=stream)
+    ranks = group.size()
+    flat = x.reshape(-1)
+    parts = [flat[at : at + _MAX_ELEMENTS] for at in range(0, x.size, _MAX_ELEMENTS)]
+    gathered = [original(part, group=group, stream=stream).reshape(ranks, -1) for part in parts]
+    return mx.concatenate(gathered, axis=1).reshape(ranks * x.shape[0], *x.shape[1:])

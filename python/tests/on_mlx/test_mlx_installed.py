@@ -1,0 +1,87 @@
+"""Programs that name a backend of MLX run over tbccl after `tbccl.mlx.install`."""
+
+import json
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import jobs
+import mlx.nn as nn
+import pytest
+
+PROGRAM = jobs.RANKS / "installed.py"
+
+
+def installed(role, *args, ranks=2, env=None):
+    return jobs.run(ranks, PROGRAM, role, *args, env={"INSTALL": "1", **(env or {})}).expect_success()
+
+
+@pytest.mark.parametrize("backend", ["any", "ring", "jaccl", "mpi", "nccl"])
+def test_every_name_gives_the_group_of_the_job(backend):
+    assert len(installed("names_a_backend", backend).lines("@hello")) == 2
+
+
+def test_functions_without_a_group_use_the_job():
+    assert [line.split(" ")[1] for line in installed("names_none", ranks=3).lines("@sum")] == ["9.0"] * 3
+
+
+def test_arrays_of_more_elements_than_mlx_can_tell_are_taken_to_pieces():
+    assert len(installed("large_arrays", ranks=3).lines("@right")) == 3
+
+
+@pytest.mark.skipif(not hasattr(nn, "fully_shard"), reason="this version of MLX has no fully_shard")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_training_with_sharded_parameters_is_that_of_one_process(ranks):
+    assert len(installed("trains_fully_sharded", ranks=ranks).lines("@right")) == ranks
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(ranks, variables, *command):
+    """Runs each rank with variables of its own, without a launcher, and returns the results."""
+    def one(rank):
+        return jobs.finish([sys.executable, *command], variables(rank))
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return [result.expect_success() for result in pool.map(one, range(ranks))]
+
+
+@pytest.mark.parametrize("form", ["flat", "nested"])
+def test_an_unmodified_program_with_the_variables_of_a_ring_runs_over_tbccl(tmp_path, form):
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text(json.dumps(addresses if form == "flat" else [[address] for address in addresses]))
+
+    def variables(rank):
+        return {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts), "MLX_RING_VERBOSE": "1"}
+
+    results = start(2, variables, "-m", "tbccl.mlx", str(PROGRAM), "names_a_backend", "ring")
+    assert all(len(result.lines("@hello")) == 1 and "2 3.0" in result.out for result in results)
+
+
+def test_a_module_is_run_and_its_arguments_are_its_own():
+    result = jobs.finish([sys.executable, "-m", "tbccl.mlx", "-m", "json.tool", "--help"]).expect_success()
+    assert "json.tool" in result.out and "tbccl" not in result.out
+
+
+def test_help_says_how_to_start():
+    result = jobs.finish([sys.executable, "-m", "tbccl.mlx", "--help"]).expect_success()
+    assert "tbccl run -n 2 -- python -m tbccl.mlx train.py" in result.out
+    assert jobs.finish([sys.executable, "-m", "tbccl.mlx"]).code == 1
+
+
+def test_it_can_be_turned_off():
+    text = "import tbccl.mlx, mlx.core as mx; print(tbccl.mlx.install(), mx.distributed.init.__module__)"
+    env = {"MLX_RANK": "0", "MLX_WORLD_SIZE": "1", "NCCL_HOST_IP": "127.0.0.1", "NCCL_PORT": "1"}
+    result = jobs.finish([sys.executable, "-c", text], {**env, "TBCCL_MLX": "off"})
+    assert result.expect_success().out.split()[0] == "False", result.out
+    assert jobs.finish([sys.executable, "-c", text], env).expect_success().out.split() == [
+        "True",
+        "tbccl.mlx._install",
+    ]
+    wrong = jobs.finish([sys.executable, "-c", text], {**env, "TBCCL_MLX": "yes"})
+    assert wrong.code == 1 and "TBCCL_MLX=yes is neither on nor off" in wrong.err, wrong.err
