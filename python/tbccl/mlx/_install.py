@@ -86,6 +86,11 @@ def _world(group: mx.distributed.Group | None) -> mx.distributed.Group:
     return group or _groups.init(strict=False)
 
 
+def _fits(x: Any) -> bool:
+    """Returns whether MLX can tell an MPI library the size; MLX also takes numbers."""
+    return not isinstance(x, mx.array) or x.size <= _MAX_ELEMENTS
+
+
 def _in_world(name: str) -> Callable[..., mx.array]:
     """Returns MLX's function with tbccl's group as the default."""
     original = getattr(mx.distributed, name)
@@ -104,7 +109,7 @@ def _in_parts(name: str) -> Callable[..., mx.array]:
         x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
     ) -> mx.array:
         group = _world(group)
-        if x.size <= _MAX_ELEMENTS:
+        if _fits(x):
             return original(x, group=group, stream=stream)
         flat = x.reshape(-1)
         parts = [flat[at : at + _MAX_ELEMENTS] for at in range(0, x.size, _MAX_ELEMENTS)]
@@ -120,7 +125,7 @@ def _in_parts_gathered(
     """Gathers arrays of any size."""
     group = _world(group)
     original = _originals["all_gather"]
-    if x.size <= _MAX_ELEMENTS:
+    if _fits(x):
         return original(x, group=group, stream=stream)
     ranks = group.size()
     flat = x.reshape(-1)

@@ -90,6 +90,15 @@ def over_fabric(ranks: int, program: Path, *args: str) -> JobResult:
     return finish([*command, "--", sys.executable, str(program), *args])
 
 
+def environment(changes: dict[str, str]) -> dict[str, str]:
+    """Returns the environment of a job."""
+    # A test that a launcher started must not pass on its rank to the jobs that it starts.
+    prefixes = ("TBCCL_", "MLX_", "OMPI_")
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
+    # Otherwise MLX calls a C++ compiler to fuse operations, which takes longer than the rest of the test.
+    return {**inherited, "MLX_DISABLE_COMPILE": "1", "PYTHONUNBUFFERED": "1", **changes}
+
+
 def finish(
     command: list[str], env: dict[str, str] | None = None, timeout: float = TIMEOUT_SECONDS
 ) -> JobResult:
@@ -97,12 +106,7 @@ def finish(
     mark = f"{os.getpid()}.{next(_numbers)}"
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        # A test that a launcher started must not pass on its rank to the jobs that it starts.
-        prefixes = ("TBCCL_", "MLX_", "OMPI_")
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
-        # Otherwise MLX calls a C++ compiler to fuse operations, which takes longer than the rest of the test.
-        inherited["MLX_DISABLE_COMPILE"] = "1"
-        variables = {**inherited, "TMPDIR": folder, _MARK: mark, "PYTHONUNBUFFERED": "1", **(env or {})}
+        variables = environment({"TMPDIR": folder, _MARK: mark, **(env or {})})
         process = subprocess.Popen(
             command,
             env=variables,
