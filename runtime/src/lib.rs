@@ -16,6 +16,7 @@
 //! links.
 
 mod agreement;
+pub mod calibration;
 mod call;
 pub mod communicator;
 mod config;
@@ -23,6 +24,7 @@ mod error;
 mod executor;
 pub mod forks;
 pub mod p2p;
+mod processors;
 mod recorder;
 pub mod shared;
 mod sync;

@@ -5,6 +5,7 @@
 //! | `agent` | `tbccl agent`: starts ranks on a host for the launcher |
 //! | `arguments` | parsers of arguments that several subcommands share |
 //! | `bench` | `tbccl bench`: measures collectives |
+//! | `calibrate` | `tbccl calibrate`: measures the machine for thresholds of shared memory |
 //! | `chaos` | `tbccl chaos`: random work under random faults |
 //! | `devices` | `tbccl devices`: lists RDMA devices |
 //! | `error` | errors of commands |
@@ -27,6 +28,7 @@
 mod agent;
 mod arguments;
 mod bench;
+mod calibrate;
 mod chaos;
 mod devices;
 mod error;
@@ -82,6 +84,7 @@ enum Command {
     Devices(devices::Args),
     Ping(ping::Args),
     Tune(tune::Args),
+    Calibrate(calibrate::Args),
     Chaos(chaos::Args),
     Fabric(fabric::Args),
     Agent(agent::Args),
@@ -92,13 +95,14 @@ enum Command {
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 11] = [
+    const NAMES: [&str; 12] = [
         "run",
         "bench",
         "plan",
         "devices",
         "ping",
         "tune",
+        "calibrate",
         "chaos",
         "fabric",
         "rendezvous",
@@ -131,6 +135,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Devices(args) => devices::run(&args),
             Command::Ping(args) => ping::run(&args),
             Command::Tune(args) => tune::run(&args),
+            Command::Calibrate(args) => calibrate::run(&args),
             Command::Chaos(args) => chaos::run(&args),
             Command::Fabric(args) => fabric::run(args),
             Command::Agent(args) => agent::run(&args),

@@ -3,6 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `bench` | `tbccl bench` |
+//! | `calibrate` | `tbccl calibrate`, and the effect of its file on jobs |
 //! | `chaos` | `tbccl chaos` |
 //! | `choices` | choice of algorithms in jobs |
 //! | `devices` | `tbccl devices` |
@@ -17,6 +18,7 @@
 //! | `why` | `tbccl why`, without a job |
 
 mod bench;
+mod calibrate;
 #[cfg(target_os = "linux")]
 mod chaos;
 mod choices;

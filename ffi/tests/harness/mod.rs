@@ -131,7 +131,8 @@ pub(crate) struct CommandOutput {
 /// If the command fails or exceeds the timeout.
 pub(crate) fn run(command: &mut Command) -> CommandOutput {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TBCCL_")) {
-        if !command.get_envs().any(|(given, _)| given == name) {
+        // The one that keeps tests from leaving a calibration in the user's cache folder stays.
+        if name != "TBCCL_CALIBRATE" && !command.get_envs().any(|(given, _)| given == name) {
             command.env_remove(name);
         }
     }

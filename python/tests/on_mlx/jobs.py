@@ -96,7 +96,8 @@ def environment(changes: dict[str, str]) -> dict[str, str]:
     prefixes = ("TBCCL_", "MLX_", "OMPI_")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
     # Otherwise MLX calls a C++ compiler to fuse operations, which takes longer than the rest of the test.
-    return {**inherited, "MLX_DISABLE_COMPILE": "1", "PYTHONUNBUFFERED": "1", **changes}
+    settings = {"MLX_DISABLE_COMPILE": "1", "PYTHONUNBUFFERED": "1", "TBCCL_CALIBRATE": "0"}
+    return {**inherited, **settings, **changes}
 
 
 def finish(

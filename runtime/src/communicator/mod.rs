@@ -7,7 +7,9 @@
 //!
 //! This module moves no bytes: `plans` turns calls into plans, and the executor runs them.
 
+mod arenas;
 mod buffer;
+mod calibrating;
 mod call;
 mod call_options;
 mod closing;
@@ -54,9 +56,11 @@ pub use scale::Scale;
 use crate::{
     Config,
     agreement::{Agreement, Published},
+    calibration::Thresholds,
     error::{Error, PeerName, Result},
     executor::{Executor, Program, Protocols},
     kernels::Threads,
+    processors::Processors,
 };
 use bootstrap::{Connection, Identity, Server};
 use call_options::check_segments;
@@ -67,7 +71,7 @@ use collectives::{
 };
 use control::{ControlParts, stats_of};
 use join::Rejoin;
-use machine::{Processors, fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
+use machine::{fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
 use plans::{PlanKey, Plans};
 use std::{sync::Arc, time::Duration};
 use topology::{Rank, Reach};
@@ -141,6 +145,22 @@ struct Parts {
     /// Whether it is not made from another communicator: only then warnings about the job are printed.
     is_first: bool,
     identifier: Identifier,
+    /// Thresholds of rank 0's machine, equal on all ranks.
+    thresholds: Thresholds,
+}
+
+/// Returns the thresholds by which protocols are chosen: those of options, and of the machine for the others.
+///
+/// The machine was measured with a core for each rank.
+fn protocols_of(config: &Config, machine: Thresholds) -> Protocols {
+    let (pull, direct) = (config.shm.pull_min_bytes, config.direct_min_bytes);
+    let options =
+        Protocols::with_minima(pull.unwrap_or(usize::MAX), direct.unwrap_or(Config::DIRECT_MIN_BYTES));
+    Protocols {
+        gather_pull_min_bytes: pull.unwrap_or(machine.gather_pull_min_bytes),
+        combined_direct_min_bytes: direct.map_or(machine.combined_direct_min_bytes, |_| 0),
+        ..options
+    }
 }
 
 /// Values by which a communicator, and this rank of it, are found in reports of a hang.
@@ -170,6 +190,7 @@ impl Communicator {
 
     fn assemble(parts: Parts, config: &Config) -> Communicator {
         let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport, .. } = parts;
+        let thresholds = parts.thresholds;
         let size = names.len() as u32;
         let cores = usable_cores();
         let on_this_host = ranks_on_host_of(rank, &names);
@@ -184,10 +205,6 @@ impl Communicator {
         if endpoint.is_some() {
             wait.poll_interval = config.polling.interval;
         }
-        let protocols = Protocols {
-            pull_min_bytes: config.shm.pull_min_bytes,
-            direct_min_bytes: config.direct_min_bytes,
-        };
         let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
         let placement = placement_of(endpoint.as_deref(), &names);
         let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
@@ -212,6 +229,7 @@ impl Communicator {
         let tuning = tuning_of(transport, apart);
         let together = placement.is_none_or(|placement| placement.hosts() == 1);
         let oversubscribed = by_memory && together && size as usize > cores;
+        let protocols = protocols_of(config, if oversubscribed { Thresholds::DEFAULT } else { thresholds });
         if let Some((what, there, here)) =
             config.selection.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
             && rank.0 == 0

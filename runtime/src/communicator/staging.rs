@@ -23,7 +23,7 @@
 //!
 //! All ranks of a job agree on the size of the areas, but not on the laps: machines differ.
 
-use std::{fs, path::Path, sync::OnceLock};
+use crate::processors::Caches;
 
 /// Bytes of the staging areas of a rank together, at most, where they are longer than [`LEAST`].
 const TOGETHER: usize = 64 << 20;
@@ -40,49 +40,21 @@ pub(super) fn area_bytes(ranks: u32) -> usize {
 
 /// Returns the bytes of a lap in an area of `area_bytes`, for a job of `ranks` ranks.
 pub(super) fn lap_bytes(area_bytes: usize, ranks: u32) -> usize {
-    static CACHES: OnceLock<Option<Caches>> = OnceLock::new();
-    let caches = CACHES.get_or_init(|| Caches::read(Path::new("/sys/devices/system/cpu/cpu0/cache")));
-    caches.as_ref().map_or(LEAST, |caches| caches.lap_bytes(ranks)).min(area_bytes)
+    Caches::here().map_or(LEAST, |caches| lap_for(caches, ranks)).min(area_bytes)
 }
 
-/// Bytes of the data caches of a core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Caches {
-    /// The largest one below the last level.
-    own: usize,
-    /// The last level.
-    last: usize,
-}
-
-impl Caches {
-    /// Reads sysfs; `None` where it lists no third level, as on other systems than Linux.
-    fn read(folder: &Path) -> Option<Caches> {
-        let mut sizes = [0; 3];
-        for cache in fs::read_dir(folder).ok()?.flatten() {
-            let text = |name: &str| fs::read_to_string(cache.path().join(name)).ok();
-            let Some(level) = text("level").and_then(|level| level.trim().parse::<usize>().ok()) else {
-                continue;
-            };
-            let kib = text("size").and_then(|size| size.trim().strip_suffix('K')?.parse::<usize>().ok());
-            if text("type").is_some_and(|kind| kind.trim() != "Instruction") && (1..=3).contains(&level) {
-                sizes[level - 1] = kib? << 10;
-            }
-        }
-        let [first, second, last] = sizes;
-        (last > 0).then_some(Caches { own: first.max(second), last })
-    }
-
-    /// The laps of all pairs of ranks together take a quarter of the last level, and those of a pair in both
-    /// directions are eight times as long as the core's own caches at most.
-    fn lap_bytes(&self, ranks: u32) -> usize {
-        let ranks = ranks.max(2) as usize;
-        let share = self.last / 4 / (ranks * (ranks - 1));
-        let lap = share.min(4 * self.own).max(1);
-        // The nearest power of two, by ratio.
-        let below = 1 << lap.ilog2();
-        let nearest = if lap * lap > 2 * below * below { 2 * below } else { below };
-        nearest.clamp(LEAST, MOST)
-    }
+/// Returns the bytes of a lap that these caches take best.
+///
+/// The laps of all pairs of ranks together take a quarter of the last level, and those of a pair in both
+/// directions are eight times as long as the core's own caches at most.
+fn lap_for(caches: &Caches, ranks: u32) -> usize {
+    let ranks = ranks.max(2) as usize;
+    let share = caches.last / 4 / (ranks * (ranks - 1));
+    let lap = share.min(4 * caches.own).max(1);
+    // The nearest power of two, by ratio.
+    let below = 1 << lap.ilog2();
+    let nearest = if lap * lap > 2 * below * below { 2 * below } else { below };
+    nearest.clamp(LEAST, MOST)
 }
 
 #[cfg(test)]
@@ -94,11 +66,11 @@ mod tests {
     #[test]
     fn laps_are_longer_than_a_core_s_caches_and_fit_into_the_shared_one() {
         let epyc = Caches { own: MIB, last: 32 * MIB };
-        assert_eq!([2, 4, 8, 64].map(|ranks| epyc.lap_bytes(ranks)), [4 * MIB, MIB / 2, LEAST, LEAST]);
+        assert_eq!([2, 4, 8, 64].map(|ranks| lap_for(&epyc, ranks)), [4 * MIB, MIB / 2, LEAST, LEAST]);
         let xeon = Caches { own: 2 * MIB, last: 480 * MIB };
-        assert_eq!([2, 4, 16].map(|ranks| xeon.lap_bytes(ranks)), [8 * MIB, 8 * MIB, MIB / 2]);
+        assert_eq!([2, 4, 16].map(|ranks| lap_for(&xeon, ranks)), [8 * MIB, 8 * MIB, MIB / 2]);
         let laptop = Caches { own: MIB / 4, last: 6 * MIB };
-        assert_eq!([2, 4].map(|ranks| laptop.lap_bytes(ranks)), [MIB, LEAST]);
+        assert_eq!([2, 4].map(|ranks| lap_for(&laptop, ranks)), [MIB, LEAST]);
     }
 
     #[test]
@@ -108,25 +80,5 @@ mod tests {
             [8192, 8192, 8192, 8192, 4096, 4096, 256, 256]
         );
         assert_eq!(lap_bytes(LEAST, 2), LEAST);
-    }
-
-    #[test]
-    fn caches_are_read_from_sysfs() {
-        let folder = std::env::temp_dir().join(format!("tbccl-caches-{}", std::process::id()));
-        let write = |index: &str, kind: &str, level: &str, size: &str| {
-            let cache = folder.join(index);
-            fs::create_dir_all(&cache).expect("a folder");
-            for (name, text) in [("type", kind), ("level", level), ("size", size)] {
-                fs::write(cache.join(name), format!("{text}\n")).expect("a file");
-            }
-        };
-        write("index0", "Data", "1", "32K");
-        write("index1", "Instruction", "1", "64K");
-        write("index2", "Unified", "2", "1024K");
-        assert_eq!(Caches::read(&folder), None, "no cache is shared by all cores");
-        write("index3", "Unified", "3", "32768K");
-        assert_eq!(Caches::read(&folder), Some(Caches { own: MIB, last: 32 * MIB }));
-        fs::remove_dir_all(&folder).expect("it is there");
-        assert_eq!(Caches::read(&folder), None);
     }
 }

@@ -18,7 +18,7 @@ pub use table::{
 };
 pub use transport::Transport;
 
-use crate::{Error, error::Result};
+use crate::{Error, calibration::default_path, error::Result};
 use collectives::{
     UnknownName,
     select::{Fingerprint, Names, Overrides, Policy, Tuning},
@@ -46,6 +46,9 @@ pub const IDENTITY: &[&str] = &[
 const OF_TESTS: &str = "TBCCL_TEST_";
 
 impl Config {
+    /// Smallest operation whose registered memory is moved without a copy, where no option sets it.
+    pub(crate) const DIRECT_MIN_BYTES: u64 = 4096;
+
     /// Default address space for registered memory, in bytes per rank; untouched memory costs nothing.
     pub const SLAB_BYTES: u64 = 16 << 30;
 
@@ -70,6 +73,10 @@ impl Config {
             };
             (option.set)(&mut config, value.trim())
                 .map_err(|why| Error::InvalidArgument(format!("{name}={value}: {why}; {}", option.doc)))?;
+        }
+        if config.calibration.is_none() && config.calibrate {
+            let variable = |name: &str| others.iter().find(|(given, _)| given == name);
+            config.calibration = default_path(|name| variable(name).map(|(_, value)| value.clone()));
         }
         config.check()?;
         Ok(config)
@@ -142,6 +149,28 @@ mod tests {
         }
         assert_eq!(with("JACCL_IBV_DEVICES", "").expect("empty").verbs.devices, None);
         assert_eq!(with("JACCL_IBV_DEVICES", "/j").expect("a path").verbs.devices, Some("/j".into()));
+    }
+
+    #[test]
+    fn the_calibration_is_in_the_cache_folder_of_the_user_unless_an_option_says_where() {
+        let of = |vars: &[(&str, &str)]| {
+            let vars = vars.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            Config::from_vars(vars).expect("valid").calibration
+        };
+        let home = of(&[("HOME", "/home/me")]).expect("a folder");
+        assert!(
+            home.starts_with("/home/me") && home.extension().is_some_and(|end| end == "json"),
+            "{home:?}"
+        );
+        assert_eq!(of(&[]), None, "there is no folder");
+        assert_eq!(of(&[("HOME", "me")]), None, "it depends on the working directory");
+        assert_eq!(of(&[("HOME", "/home/me"), ("TBCCL_CALIBRATE", "0")]), None);
+        assert_eq!(of(&[("HOME", "/home/me"), ("TBCCL_CALIBRATION", "/x")]), Some("/x".into()));
+        if !cfg!(target_vendor = "apple") {
+            let cache = of(&[("HOME", "/home/me"), ("XDG_CACHE_HOME", "/fast")]).expect("a folder");
+            assert!(cache.starts_with("/fast/tbccl"), "{cache:?}");
+            assert!(home.starts_with("/home/me/.cache/tbccl"), "{home:?}");
+        }
     }
 
     #[test]

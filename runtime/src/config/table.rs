@@ -154,8 +154,15 @@ options! {
         /// order in which contributions are combined: fast, or reproducible: the same bits for every
         /// algorithm, size and transport (fast)
         numerics: Numerics = Numerics::Fast, "TBCCL_NUMERICS", job, Plain;
-        /// smallest operation whose registered memory is moved without a copy (4096)
-        direct_min_bytes: u64 = 4096, "TBCCL_DIRECT_MIN_BYTES", job, Bytes;
+        /// smallest operation whose registered memory is moved without a copy (4096; within a host, memory
+        /// into which the operation combines is copied up to larger messages, by calibration)
+        direct_min_bytes: Option<u64> = None, "TBCCL_DIRECT_MIN_BYTES", job, Auto<Bytes>;
+        /// 1 to measure the machine in its first job that shares memory, and use the results in later ones;
+        /// 0 for the defaults, see docs/tuning.md (1)
+        calibrate: bool = true, "TBCCL_CALIBRATE", job, Flag;
+        /// file for the results of the calibration (a file in $XDG_CACHE_HOME/tbccl or ~/.cache/tbccl, on
+        /// macOS ~/Library/Caches/tbccl)
+        calibration: Option<PathBuf> = None, "TBCCL_CALIBRATION", rank, Auto<FilePath>;
         /// threads that one rank may use to reduce large chunks (cores / ranks of this host)
         reduce_threads: Option<u32> = None, "TBCCL_REDUCE_THREADS", rank, Auto<Plain>;
         /// name of this host where one machine stands for several: ranks with different names share no memory
@@ -203,10 +210,9 @@ options! {
         stores: Stores = Stores::Auto, "TBCCL_STAGING_STORES", rank, Plain;
         /// 1 to read peers' memory by system call where allowed, 0 never to (1)
         pull: bool = true, "TBCCL_PULL", job, Flag;
-        /// smallest message from unregistered memory that is read by system call instead of staged (never:
-        /// between two cores that share a cache, staging took from 0.4 (1 MiB) to 0.6 (64 MiB) of the time of
-        /// pulling)
-        pull_min_bytes: usize = usize::MAX, "TBCCL_PULL_MIN_BYTES", rank, Bytes;
+        /// smallest message from unregistered memory that is read by system call instead of staged (by
+        /// calibration for collectives that combine nothing, never for other calls)
+        pull_min_bytes: Option<usize> = None, "TBCCL_PULL_MIN_BYTES", rank, Auto<Bytes>;
     }
 
     /// Options of TCP.

@@ -14,11 +14,21 @@ use transport::{
 pub(crate) struct Protocols {
     /// Messages of at least this many bytes from unregistered memory are pulled where possible.
     pub(crate) pull_min_bytes: usize,
+    /// The same for collectives that combine nothing; `pull_min_bytes` at most.
+    pub(crate) gather_pull_min_bytes: usize,
     /// Operations of at least this many bytes move registered memory without copying it.
     pub(crate) direct_min_bytes: u64,
+    /// Smallest message of such an operation from memory into which the operation combines.
+    pub(crate) combined_direct_min_bytes: usize,
 }
 
 impl Protocols {
+    /// Returns thresholds that are the same for all memory and all calls.
+    pub(crate) const fn with_minima(pull_min_bytes: usize, direct_min_bytes: u64) -> Protocols {
+        let (gather_pull_min_bytes, combined_direct_min_bytes) = (pull_min_bytes, 0);
+        Protocols { pull_min_bytes, gather_pull_min_bytes, direct_min_bytes, combined_direct_min_bytes }
+    }
+
     /// Returns the size class of an operation: `Bulk` if it is worth the set-up of transfers without copies.
     #[inline]
     pub(crate) fn size_class(&self, operation_bytes: u64) -> SizeClass {
@@ -26,22 +36,24 @@ impl Protocols {
     }
 
     /// Returns the protocol of a message, by the link's capabilities, the operation's size, and the message's
-    /// memory.
+    /// memory: whether its call combines nothing (`gathered`), whether its call combines messages into this
+    /// memory (`combined`), and whether it is registered.
     #[inline]
     pub(super) fn choose(
         &self,
         capabilities: &Capabilities,
-        size: SizeClass,
-        message_bytes: usize,
+        (size, message_bytes): (SizeClass, usize),
+        gathered: bool,
+        combined: impl FnOnce() -> bool,
         registered: impl FnOnce() -> bool,
     ) -> Protocol {
-        if capabilities.direct && size == SizeClass::Bulk && registered() {
-            Protocol::Direct
-        } else if capabilities.pull && message_bytes >= self.pull_min_bytes {
-            Protocol::Pull
-        } else {
-            Protocol::Copy
+        // The lines of a combined message are in the caches of this rank's core alone.
+        let may_be_direct = || message_bytes >= self.combined_direct_min_bytes || !combined();
+        if capabilities.direct && size == SizeClass::Bulk && may_be_direct() && registered() {
+            return Protocol::Direct;
         }
+        let pull_min_bytes = if gathered { self.gather_pull_min_bytes } else { self.pull_min_bytes };
+        if capabilities.pull && message_bytes >= pull_min_bytes { Protocol::Pull } else { Protocol::Copy }
     }
 }
 
@@ -85,6 +97,8 @@ pub(crate) struct Binding<'a> {
     pub(crate) threads: Threads,
     /// Derived from the bytes of the call, which are equal on all ranks, not from buffers, which differ.
     pub(crate) sizing: Sizing,
+    /// Whether this is a collective that combines nothing: a broadcast, or a gathering of blocks.
+    pub(crate) gathers: bool,
     /// Whether sends are complete only when they are matched, because nothing else shows this rank that its
     /// peers are in the same call.
     pub(crate) confirmed: bool,
@@ -126,6 +140,15 @@ impl<'a> Binding<'a> {
         let from = layout.offset(run.buffer, run.from.0, run.from.1);
         let to = layout.offset(run.buffer, run.to.0, run.to.1);
         (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
+    }
+
+    /// Whether the call combines messages into memory of this buffer.
+    pub(super) fn combines_into(&self, buffer: Buffer) -> bool {
+        let in_place = || {
+            let offset = (self.output.as_mut_ptr() as usize).wrapping_sub(self.input.as_ptr() as usize);
+            offset < self.input.len()
+        };
+        !self.gathers && (buffer != Buffer::Input || in_place())
     }
 
     /// Returns the size class of a message of this many bytes.

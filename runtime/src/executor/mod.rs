@@ -33,4 +33,4 @@ pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
 pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
 pub(crate) use run::{Executor, Stop, Waiting, Watch};
-pub(crate) use sink::CopySink;
+pub(crate) use sink::{Combine, CopySink, ReduceSink};

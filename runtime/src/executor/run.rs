@@ -106,7 +106,8 @@ impl Executor {
         let size = self.protocols.size_class(src.len() as u64);
         let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
         let capabilities = self.links.at(index).capabilities();
-        let protocol = self.protocols.choose(capabilities, size, src.len(), registered);
+        let message = (size, src.len());
+        let protocol = self.protocols.choose(capabilities, message, false, || false, registered);
         SendState::new(digest, protocol).with_size(size)
     }
 
@@ -327,7 +328,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             let link = link(self.links, stream);
             let (slab, protocols) = (self.slab, &self.protocols);
             let state = self.workspace.sends[step as usize]
-                .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), src));
+                .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), (src, op.a.buffer)));
             match link.poll_send(state, src)? {
                 SendProgress::Idle => break,
                 SendProgress::Advanced => {

@@ -27,18 +27,18 @@ impl Sink for CopySink<'_> {
 
 /// The reduction of a step, and whether its result is complete.
 #[derive(Clone, Copy)]
-pub(super) struct Combine<'r> {
-    pub(super) reducer: &'r Reducer,
-    pub(super) elem_bytes: usize,
-    pub(super) threads: Threads,
+pub(crate) struct Combine<'r> {
+    pub(crate) reducer: &'r Reducer,
+    pub(crate) elem_bytes: usize,
+    pub(crate) threads: Threads,
     /// `Some(ranks)` when the result is complete.
-    pub(super) last: Option<u32>,
+    pub(crate) last: Option<u32>,
 }
 
 impl Combine<'_> {
     /// Computes `dst = a ⊕ b`. All have the same length; `dst` equals `a` or `b`, or is disjoint from both.
     #[inline]
-    pub(super) fn apply(&self, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
+    pub(crate) fn apply(&self, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
         assert!(dst.len() == a.len() && dst.len() == b.len(), "operands of different lengths");
         let count = dst.len() / self.elem_bytes;
         // SAFETY: the spans hold `count` accessible elements each. The plan's verifier admits only steps
@@ -58,10 +58,10 @@ impl Combine<'_> {
 }
 
 /// Combines a message with a local operand.
-pub(super) struct ReduceSink<'a, 'r> {
-    pub(super) combine: Combine<'r>,
-    pub(super) local: Span<'a>,
-    pub(super) dst: SpanMut<'a>,
+pub(crate) struct ReduceSink<'a, 'r> {
+    pub(crate) combine: Combine<'r>,
+    pub(crate) local: Span<'a>,
+    pub(crate) dst: SpanMut<'a>,
 }
 
 impl Sink for ReduceSink<'_, '_> {

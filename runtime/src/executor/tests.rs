@@ -51,7 +51,7 @@ fn links(rank: u32, ranks: u32, mut make: impl FnMut(u32, u8) -> Box<dyn Link>) 
 
 fn executor(links: Links, slab: &Slab, ranks: u32) -> Executor {
     let wait = WaitPolicy::for_host(ranks, 1);
-    Executor::new(links, slab.clone(), wait, Protocols { pull_min_bytes: usize::MAX, direct_min_bytes: 64 })
+    Executor::new(links, slab.clone(), wait, Protocols::with_minima(usize::MAX, 64))
 }
 
 fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
@@ -126,6 +126,7 @@ impl Job {
             digest: self.count * 2 + 2,
             uneven: None,
             packed: None,
+            gathers: false,
             confirmed: !program.unheard.is_empty(),
         };
         if rank == 0 {
@@ -266,6 +267,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         digest: 8,
         uneven: None,
         packed: None,
+        gathers: false,
         confirmed: way == Way::ConfirmedSend,
     };
     executor.run(&program, &[binding], &mut TimeoutWatch)
@@ -373,6 +375,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         digest: 8,
         uneven: None,
         packed: None,
+        gathers: false,
         confirmed: false,
     };
     executor.run(&program, &[binding], &mut TimeoutWatch).expect("both are sent");

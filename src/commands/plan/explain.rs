@@ -1,7 +1,11 @@
 //! `tbccl plan explain`: explains the choice of an algorithm for a call.
 
 use super::machine;
-use crate::commands::{CommandError, arguments, print};
+use crate::commands::{
+    CommandError, arguments,
+    calibrate::{effect, json as calibration_json},
+    print,
+};
 use collectives::{
     Collective, Hosts, Numerics, PlanError, Spec,
     schedule::InPlace,
@@ -14,7 +18,7 @@ use collectives::{
 };
 use serde_json::json;
 use std::{fmt::Write, process::ExitCode};
-use tbccl::Config;
+use tbccl::{Communicator, Config, calibration::Calibration};
 use topology::{Cluster, Rank, Reach};
 
 const EXAMPLES: &str = "\
@@ -109,6 +113,8 @@ struct Case {
     verdict: Verdict,
     /// The choice of a job with its simulated seconds, or the reason why it fails.
     job_choice: Result<(Choice, Option<f64>), String>,
+    /// The calibration of this machine, for ranks that share a host.
+    calibration: Option<Calibration>,
 }
 
 /// Runs `tbccl plan explain`.
@@ -170,7 +176,11 @@ impl Case {
             (choice, seconds)
         });
         let (bytes, job_choice) = (args.bytes, job_choice.map_err(|error| error.to_string()));
-        Ok(Case { shape, bytes, verdict, job_choice, model })
+        let calibration = (model.cluster.hosts() == 1).then(|| {
+            let found = Communicator::calibration(config);
+            found.unwrap_or_else(|error| Calibration::Missing(error.to_string()))
+        });
+        Ok(Case { shape, bytes, verdict, job_choice, model, calibration })
     }
 
     /// Whether the call moves any bytes.
@@ -238,6 +248,15 @@ impl Case {
             bounds.bandwidth * 1e6
         );
         text.push_str(&self.job_choice_text());
+        match &self.calibration {
+            None => {}
+            Some(Calibration::Measured(record)) => {
+                let _ = write!(text, "\nby the calibration of this machine:\n{}", effect(record));
+            }
+            Some(Calibration::Missing(why)) => {
+                let _ = writeln!(text, "\nthis machine is not calibrated: {why}");
+            }
+        }
         text
     }
 
@@ -302,6 +321,10 @@ impl Case {
             "bandwidth_bound_us": bounds.bandwidth * 1e6,
             "above_bound_percent": excess_percent(*seconds, bounds.seconds()),
             "taken": job_choice,
+            "calibration": match &self.calibration {
+                Some(Calibration::Measured(record)) => calibration_json(record),
+                _ => serde_json::Value::Null,
+            },
         });
         format!("{output:#}\n")
     }

@@ -45,6 +45,8 @@ fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     for name in FOREIGN {
         command.env_remove(name);
     }
+    // Tests leave nothing in the user's cache folder, and don't depend on the machine's calibration.
+    command.env("TBCCL_CALIBRATE", "0");
     command.stdin(Stdio::null());
     with_default_signals(&mut command);
     command

@@ -3,12 +3,14 @@
 //! The layout is the same on every rank of a job, so an offset has the same meaning on all of them:
 //!
 //! ```text
-//! | board | revoked | ring from rank 0 lane 0 | ring from rank 0 lane 1 | ... | slab           |
+//! | board | revoked | notes | ring from rank 0 lane 0 | ring from rank 0 lane 1 | ... | slab           |
 //! ```
 //!
 //! Peers read registered memory in place, and other memory by system call. A rank whose call fails gives that
 //! memory back to its owner while a late peer may still read it. So the rank sets the word `revoked` before
 //! ([`Arena::revoke`]), and peers check the word after each read ([`Arena::is_revoked`]).
+//!
+//! The notes are words that the rank leaves for its peers before they map the arena; zero if it leaves none.
 //!
 //! Every rank's arena has a ring for every rank and lane that may send to it. Pages take up memory only once
 //! they are used, so an arena can reserve addresses generously.
@@ -28,7 +30,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::Ordering::{Acquire, Relaxed, SeqCst},
+        atomic::Ordering::{Acquire, Relaxed, Release, SeqCst},
     },
 };
 
@@ -51,9 +53,12 @@ impl ArenaLayout {
     /// Offset of the word `revoked`, which has a cache line of its own.
     const REVOKED: usize = Board::BYTES;
 
-    /// Returns the bytes of the board and of the word `revoked`.
+    /// Offset of the notes, which have a cache line of their own.
+    const NOTES: usize = Self::REVOKED + 64;
+
+    /// Returns the bytes of the board, of the word `revoked`, and of the notes.
     fn board_bytes() -> usize {
-        (Self::REVOKED + 64).next_multiple_of(Self::PAGE)
+        (Self::NOTES + 64).next_multiple_of(Self::PAGE)
     }
 
     fn slab_start(&self) -> usize {
@@ -83,6 +88,9 @@ pub struct Arena {
 }
 
 impl Arena {
+    /// Number of words that a rank can leave for its peers.
+    pub const NOTES: usize = 2;
+
     /// Creates an arena for ranks that are threads of this process.
     ///
     /// # Errors
@@ -157,6 +165,26 @@ impl Arena {
         unsafe { &*self.mapping.as_ptr().add(ArenaLayout::REVOKED).cast() }
     }
 
+    /// Leaves notes for the peers, before they map the arena.
+    pub fn leave_notes(&self, notes: [u64; Arena::NOTES]) {
+        for (word, note) in self.notes().iter().zip(notes) {
+            word.store(note, Release);
+        }
+    }
+
+    /// Returns the notes that the arena's rank has left; zeros if none.
+    #[must_use]
+    pub fn read_notes(&self) -> [u64; Arena::NOTES] {
+        self.notes().each_ref().map(|word| word.load(Acquire))
+    }
+
+    fn notes(&self) -> &[AtomicU64; Arena::NOTES] {
+        // SAFETY: the words lie behind `revoked` and before the rings, within the mapping, which is aligned
+        // to pages and lives as long as `self`. They start zeroed, and every process accesses them as
+        // atomics.
+        unsafe { &*self.mapping.as_ptr().add(ArenaLayout::NOTES).cast() }
+    }
+
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
@@ -197,5 +225,23 @@ impl Arena {
         let Range { start: from, end: to } = slab..slab + self.layout.slab_bytes;
         let at = start as usize;
         (at >= from && at <= to && len <= to - at).then(|| (at - from) as u64)
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_read_the_notes_that_a_rank_has_left_and_zeros_where_it_left_none() {
+        let layout = ArenaLayout { ranks: 2, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 16 };
+        let (ours, object) = Arena::shared(layout).expect("memory");
+        let theirs = Arena::of_peer(layout, &object).expect("mapped");
+        assert_eq!(theirs.read_notes(), [0, 0]);
+        ours.leave_notes([7, u64::MAX]);
+        assert_eq!(theirs.read_notes(), [7, u64::MAX]);
+        assert!(!theirs.is_revoked(), "they are words of their own");
+        ours.revoke();
+        assert_eq!(theirs.read_notes(), [7, u64::MAX]);
     }
 }

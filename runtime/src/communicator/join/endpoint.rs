@@ -10,6 +10,7 @@ use super::{
 use crate::{
     Config, Transport,
     agreement::Agreement,
+    calibration::Thresholds,
     error::{Error, Result},
 };
 use bootstrap::{Connection, Identity, Joined, ReconnectListener};
@@ -87,6 +88,7 @@ pub(super) fn join(
         rendezvous_rank: rendezvous_rank(&members),
         identifier: Identifier::of_processes(id, identity),
         is_first: !identity.has_parent(),
+        thresholds: Thresholds::DEFAULT,
     };
     Ok(Communicator::assemble(parts, config))
 }

@@ -23,7 +23,7 @@ mod verbs;
 
 pub(super) use rejoin::Rejoin;
 
-use super::{Communicator, dumps::catch_signal, live, record_on_signal, staging, status};
+use super::{Communicator, arenas::layout, dumps::catch_signal, live, record_on_signal, status};
 use crate::{
     Config, Transport,
     error::{Error, Result},
@@ -31,34 +31,7 @@ use crate::{
 use bootstrap::{Identity, LaunchInfo, ReconnectListener, Resolved, UniqueId};
 use threads::Threads;
 use topology::{Rank, Reach};
-use transport::{
-    Link,
-    memory::{Arena, ArenaLayout, Slab},
-    ring::RingLayout,
-};
-
-fn layout(ranks: u32, config: &Config) -> ArenaLayout {
-    ArenaLayout {
-        ranks,
-        lanes: Communicator::LANES,
-        ring: ring(ranks, config),
-        slab_bytes: config.slab_bytes.unwrap_or(Config::SLAB_BYTES).next_multiple_of(Slab::BLOCK_BYTES)
-            as usize,
-    }
-}
-
-fn ring(ranks: u32, config: &Config) -> RingLayout {
-    let piece_bytes = config.shm.piece_bytes;
-    let (staging_bytes, lap_bytes) = match config.shm.staging_bytes {
-        Some(bytes) => (bytes, bytes),
-        None => {
-            // Whole pieces, of which a lap has eight at least.
-            let area = staging::area_bytes(ranks).next_multiple_of(piece_bytes).max(8 * piece_bytes);
-            (area, staging::lap_bytes(area, ranks).next_multiple_of(piece_bytes).max(8 * piece_bytes))
-        }
-    };
-    RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes, stores: config.shm.stores }
-}
+use transport::{Link, memory::Arena};
 
 impl Communicator {
     /// Joins the job that the launcher started this process for, and waits until all ranks have joined.

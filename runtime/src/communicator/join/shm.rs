@@ -1,9 +1,13 @@
 //! Joining over shared memory: every rank maps the arena of every other one.
 
 use super::{
-    super::{Communicator, Identifier, Parts},
+    super::{
+        Communicator, Identifier, Parts,
+        arenas::layout,
+        calibrating::{leave_thresholds, thresholds_of},
+    },
     greeting::{greeting, names, rendezvous_rank},
-    layout, links,
+    links,
     rejoin::Rejoin,
 };
 use crate::{Config, agreement::Agreement, error::Result};
@@ -23,6 +27,7 @@ pub(super) fn join(
     let (rank, size, rendezvous) = (identity.rank(), identity.size(), identity.rendezvous());
     let layout = layout(size, config);
     let (ours, object) = Arena::shared(layout)?;
+    leave_thresholds(identity, config, &ours);
     // A word that other ranks try to read; it must not move until all have tried.
     let probe = Box::new(u64::from(std::process::id()) << 32 ^ 0x7bcc_1000 ^ u64::from(rank));
     let hello = greeting(identity, config, Some(&object), &probe, reconnect_listener.as_ref());
@@ -52,6 +57,7 @@ pub(super) fn join(
         rendezvous_rank: rendezvous_rank(&members),
         identifier: Identifier::of_processes(id, identity),
         is_first: !identity.has_parent(),
+        thresholds: thresholds_of(&arenas[0]),
     };
     drop(probe);
     Ok(Communicator::assemble(parts, config))
@@ -81,7 +87,7 @@ fn agree_on_reading(
     let first = connection.start(obstacle)?;
     if let Some(obstacle) = &first
         && config.shm.pull
-        && config.shm.pull_min_bytes < usize::MAX
+        && config.shm.pull_min_bytes.is_some()
         && rank == 0
         && !identity.has_parent()
     {

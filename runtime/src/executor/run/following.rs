@@ -11,6 +11,7 @@ use crate::executor::{
     binding::{Binding, Protocols},
     program::Followed,
 };
+use collectives::schedule::Buffer;
 use transport::{
     Link, SendProgress, SendState, TransportError,
     memory::{Slab, Span},
@@ -40,7 +41,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED>
         let link = link(self.links, &self.program.streams[at]);
         let (slab, protocols) = (self.slab, &self.protocols);
         let state = self.workspace.sends[step as usize]
-            .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), src));
+            .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), (src, op.a.buffer)));
         debug_assert!(ready < src.len(), "a receive that has all of its bytes is complete");
         Ok(link.poll_send_prefix(state, src, ready)? == SendProgress::Advanced)
     }
@@ -53,11 +54,13 @@ pub(super) fn begun(
     slab: &Slab,
     protocols: &Protocols,
     link: &dyn Link,
-    src: Span<'_>,
+    (src, buffer): (Span<'_>, Buffer),
 ) -> SendState {
     let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
     let size = binding.size_of(protocols, src.len());
-    let protocol = protocols.choose(link.capabilities(), size, src.len(), registered);
+    let combined = || binding.combines_into(buffer);
+    let message = (size, src.len());
+    let protocol = protocols.choose(link.capabilities(), message, binding.gathers, combined, registered);
     let state = SendState::new(binding.digest, protocol).with_size(size);
     if binding.confirmed { state.with_match_ack() } else { state }
 }

@@ -43,9 +43,10 @@ impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED>
         let mut partial = Partial::default();
         for stream in self.program.streams.iter().take_while(|stream| stream.sends) {
             let step = self.program.order[stream.first as usize];
-            let src = binding.source(&self.program.ops[step as usize].a);
+            let source = &self.program.ops[step as usize].a;
+            let src = binding.source(source);
             let link = link(self.links, stream);
-            let mut state = begun(binding, self.slab, &self.protocols, link.as_ref(), src);
+            let mut state = begun(binding, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
             let sent = link.poll_send(&mut state, src);
             if sent.map_err(|error| failed(self.program, step, stream.peer, error))? != SendProgress::Complete
             {

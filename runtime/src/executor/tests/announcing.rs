@@ -71,6 +71,7 @@ fn announced(steps: Vec<Step>) -> [u32; 4] {
         digest: 8,
         uneven: None,
         packed: None,
+        gathers: false,
         confirmed: false,
     };
     executor.run(&program, &[binding], &mut TimeoutWatch).expect_err("nothing arrives");

@@ -108,7 +108,7 @@ fn copying(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
     let one = |rank: u32| {
         let slab = Slab::new(&arenas[rank as usize], None);
         let links = counting(links(rank, ranks, |p, lane| local::link(&arenas, rank, p, lane)), sent_on);
-        let protocols = Protocols { pull_min_bytes: usize::MAX, direct_min_bytes: u64::MAX };
+        let protocols = Protocols::with_minima(usize::MAX, u64::MAX);
         (Executor::new(links, slab.clone(), WaitPolicy::for_host(ranks, 1), protocols), slab)
     };
     (0..ranks).map(one).collect()

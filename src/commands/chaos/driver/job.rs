@@ -221,6 +221,8 @@ impl Starter<'_> {
         FOREIGN.iter().for_each(|name| {
             command.env_remove(name);
         });
+        // A round leaves nothing behind, and depends on nothing that an earlier one has left.
+        command.env("TBCCL_CALIBRATE", "0");
         command.envs(self.round.options.iter().map(|(name, value)| (name, value)));
         command.env(MARK, self.folder).env("TMPDIR", self.folder.join("tmp"));
         command.env("TBCCL_DUMP", self.folder.join("dumps"));

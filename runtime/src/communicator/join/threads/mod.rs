@@ -3,12 +3,13 @@
 mod rendezvous;
 
 use super::{
-    super::{Communicator, Identifier, Parts, machine::host_name, plans::SharedChoice},
-    catch_signal_if_wanted, layout,
+    super::{Communicator, Identifier, Parts, arenas::layout, machine::host_name, plans::SharedChoice},
+    catch_signal_if_wanted,
 };
 use crate::{
     Config,
     agreement::Agreement,
+    calibration::Thresholds,
     error::{PeerName, Result},
     executor::LinkMaker,
 };
@@ -71,6 +72,7 @@ impl Threads {
             rejoin: Arc::clone(rendezvous).into(),
             rendezvous_rank: None,
             is_first: true,
+            thresholds: Thresholds::DEFAULT,
             identifier: Identifier { id: *id, made_by: made_by.clone(), place: RANKS.fetch_add(1, Relaxed) },
         };
         let mut communicator = Communicator::assemble(parts, config);

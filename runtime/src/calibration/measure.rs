@@ -1,0 +1,389 @@
+//! The measurement: two threads of this process, bound to two cores, run over rings of their own.
+//!
+//! The ways of a size take turns, so that a machine whose cores move apart slows down all of them. Of the
+//! batches of each the fastest counts: the first job of a machine starts while its other ranks start as well.
+//! The threads are new ones, so that the cores to which the caller is bound stay what they are.
+
+use super::{
+    ends::{End, Patience, Stalled, TOO_BUSY, pair},
+    record::{Combine, ExchangeCost, Gather, Seen},
+};
+use std::{
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release},
+    },
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
+use transport::{Protocol, memory::ArenaLayout};
+
+/// Sizes of the messages that are exchanged.
+const SIZES: [usize; 6] = [4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10];
+/// Largest message that is combined in one stage, as selection does.
+const ONE_STAGE_BYTES: usize = 32 << 10;
+/// Bytes that a way exchanges in a batch, and its exchanges at least and at most. A batch is so short that
+/// the threads of a busy machine often run without an interruption, and so long that both ends have equal
+/// shares.
+const BATCH_BYTES: usize = 256 << 10;
+const BATCH_EXCHANGES: (usize, usize) = (2, 16);
+/// Rounds at least and at most. A round has a batch of each way of each size.
+const ROUNDS: (u64, u64) = (3, 50);
+/// Time after which no further round begins, and in which everything is measured or nothing.
+const TIME: Duration = Duration::from_millis(80);
+const DEADLINE: Duration = Duration::from_millis(180);
+/// Round trips of a line in a batch, and batches of which the fastest counts.
+const LINE_TRIPS: u64 = 50;
+const BATCHES: u64 = 40;
+/// Batches of yields, and yields of a batch.
+const YIELDS: (u32, u32) = (40, 20);
+/// Wakes that are timed, and the time in which the other thread falls asleep before each.
+const WAKES: u64 = 50;
+const FALLS_ASLEEP: Duration = Duration::from_micros(50);
+
+/// A word with cache lines to itself.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+impl Line {
+    /// Waits until the word is at least `value`.
+    fn wait_for(&self, value: u64, deadline: Instant) -> Result<u64, Stalled> {
+        let mut patience = Patience::until(deadline);
+        loop {
+            let found = self.0.load(Acquire);
+            if found >= value {
+                return Ok(found);
+            }
+            patience.turn()?;
+        }
+    }
+}
+
+/// Words that the threads share, of which each is written by one of them.
+#[derive(Debug, Default)]
+struct Words {
+    /// Words of a round trip.
+    ping: Line,
+    pong: Line,
+    /// Rounds that may run; [`OVER`] at the end.
+    rounds: Line,
+    /// Wakes that were sent, and that were answered.
+    wakes: Line,
+    awake: Line,
+}
+
+const OVER: u64 = u64::MAX;
+
+/// Measures the costs of this machine between two cores that this process may use; `None` if it may use only
+/// one.
+///
+/// # Errors
+/// [`Stalled`] when the system refuses memory, or the machine is too busy to run both threads.
+pub(crate) fn measure(layout: ArenaLayout) -> Result<Option<Seen>, Stalled> {
+    let began = Instant::now();
+    let Some(cores) = two_cores() else { return Ok(None) };
+    let deadline = began + DEADLINE;
+    let [mut first, mut second] = pair(layout, SIZES[SIZES.len() - 1], deadline)?;
+    let words = Words::default();
+    let (measured, answered) = thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            bind(cores.get(1));
+            answer(&mut second, &words)
+        });
+        let (sleeper, words, cores) = (other.thread().clone(), &words, &cores);
+        let measuring = scope.spawn(move || {
+            bind(cores.first());
+            let seen = observe(&mut first, words, &sleeper);
+            // Ends the other thread in any case.
+            words.rounds.0.store(OVER, Release);
+            seen
+        });
+        (measuring.join(), other.join())
+    });
+    let panicked = |_| Err(Stalled::new("a thread panicked"));
+    let seen = measured.unwrap_or_else(panicked)?;
+    answered.unwrap_or_else(|_| Err(Stalled::new("a thread panicked")))?;
+    Ok(Some(Seen { cores, took_ms: began.elapsed().as_secs_f64() * 1e3, ..seen }))
+}
+
+/// Runs the measuring thread.
+fn observe(end: &mut End, words: &Words, sleeper: &Thread) -> Result<Seen, Stalled> {
+    let line_ns = line_ns(words, end.deadline)?;
+    let exchanges = exchanges(end, words)?;
+    let wake_ns = wake_ns(words, sleeper, end.deadline)?;
+    let yield_ns = yield_ns(end.deadline);
+    Ok(Seen { cores: Vec::new(), line_ns, yield_ns, wake_ns, exchanges, took_ms: 0.0 })
+}
+
+/// Runs the other thread.
+fn answer(end: &mut End, words: &Words) -> Result<(), Stalled> {
+    for trip in 1..=LINE_TRIPS * BATCHES {
+        words.ping.wait_for(trip, end.deadline)?;
+        words.pong.0.store(trip, Release);
+    }
+    for round in 1.. {
+        if words.rounds.wait_for(round, end.deadline)? == OVER {
+            break;
+        }
+        run_round(end, |_, _| ())?;
+    }
+    for wake in 1..=WAKES {
+        while words.wakes.0.load(Acquire) < wake {
+            let left = end.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            thread::park_timeout(left);
+        }
+        words.awake.0.store(wake, Release);
+    }
+    Ok(())
+}
+
+fn line_ns(words: &Words, deadline: Instant) -> Result<f64, Stalled> {
+    let mut fastest = f64::INFINITY;
+    let mut trip = 0;
+    for _ in 0..BATCHES {
+        let began = Instant::now();
+        for _ in 0..LINE_TRIPS {
+            trip += 1;
+            words.ping.0.store(trip, Release);
+            words.pong.wait_for(trip, deadline)?;
+        }
+        fastest = fastest.min(nanoseconds(began.elapsed()) / (2 * LINE_TRIPS) as f64);
+    }
+    Ok(fastest)
+}
+
+/// Measures the ways of exchanging messages, in rounds, until the time is over.
+fn exchanges(end: &mut End, words: &Words) -> Result<Vec<ExchangeCost>, Stalled> {
+    let began = Instant::now();
+    let mut fastest = [[f64::INFINITY; WAYS.len()]; SIZES.len()];
+    let (least, most) = ROUNDS;
+    for round in 1..=most {
+        if round > least && began.elapsed() > TIME {
+            break;
+        }
+        if Instant::now() > end.deadline {
+            return Err(Stalled::new(TOO_BUSY));
+        }
+        words.rounds.0.store(round, Release);
+        // New pages are touched in the first round, which does not count.
+        run_round(end, |(size, way), us| {
+            if round > 1 {
+                fastest[size][way] = fastest[size][way].min(us);
+            }
+        })?;
+    }
+    words.rounds.0.store(OVER, Release);
+    let pulls = end.pulls;
+    let cost = |(bytes, us): (usize, [f64; WAYS.len()])| {
+        let [fresh_staged, fresh_pulled, staged, pulled, written_staged, written_in_place] = us;
+        ExchangeCost {
+            bytes,
+            fresh: Gather { staged_us: fresh_staged, pulled_us: pulls.then_some(fresh_pulled) },
+            unchanged: Gather { staged_us: staged, pulled_us: pulls.then_some(pulled) },
+            combined: Combine { staged_us: written_staged, in_place_us: written_in_place },
+        }
+    };
+    smooth(&mut fastest);
+    if !is_plausible(&fastest) {
+        return Err(Stalled::new(TOO_BUSY));
+    }
+    Ok(SIZES.into_iter().zip(fastest).map(cost).collect())
+}
+
+/// Lowers times that are longer than those of longer messages: they were interrupted.
+fn smooth(times: &mut [[f64; WAYS.len()]]) {
+    for size in (1..times.len()).rev() {
+        let longer = times[size];
+        for (time, longer) in times[size - 1].iter_mut().zip(longer) {
+            *time = time.min(longer);
+        }
+    }
+}
+
+/// Whether no time exceeds that of shorter messages by far more than the sizes tell: all its batches were
+/// interrupted then.
+fn is_plausible(times: &[[f64; WAYS.len()]]) -> bool {
+    times.windows(2).zip(SIZES.windows(2)).all(|(times, sizes)| {
+        let most = 2.0 * sizes[1] as f64 / sizes[0] as f64;
+        times[1].iter().zip(times[0]).all(|(longer, shorter)| *longer <= most * shorter)
+    })
+}
+
+/// An exchange of messages of a size.
+type Exchange = fn(&mut End, usize) -> Result<(), Stalled>;
+
+/// Exchanges that are compared, in the order of the costs of a size.
+const WAYS: [Exchange; 6] = [
+    |end, bytes| end.gather(Protocol::Copy, bytes, true),
+    |end, bytes| end.gather(pull(end), bytes, true),
+    |end, bytes| end.gather(Protocol::Copy, bytes, false),
+    |end, bytes| end.gather(pull(end), bytes, false),
+    |end, bytes| combine(end, Protocol::Copy, bytes),
+    |end, bytes| combine(end, Protocol::Direct, bytes),
+];
+
+fn pull(end: &End) -> Protocol {
+    if end.pulls { Protocol::Pull } else { Protocol::Copy }
+}
+
+fn combine(end: &mut End, way: Protocol, bytes: usize) -> Result<(), Stalled> {
+    if bytes <= ONE_STAGE_BYTES { end.combine(way, bytes) } else { end.combine_in_stages(way, bytes) }
+}
+
+/// Runs all ways of all sizes; `took` gets the indices of size and way, and the microseconds of an exchange.
+fn run_round(end: &mut End, mut took: impl FnMut((usize, usize), f64)) -> Result<(), Stalled> {
+    for (size, bytes) in SIZES.into_iter().enumerate() {
+        let exchanges = (BATCH_BYTES / bytes).clamp(BATCH_EXCHANGES.0, BATCH_EXCHANGES.1);
+        for (index, exchange) in WAYS.into_iter().enumerate() {
+            // Both ends begin together after the first one.
+            exchange(end, bytes)?;
+            let began = Instant::now();
+            for _ in 0..exchanges {
+                exchange(end, bytes)?;
+            }
+            took((size, index), nanoseconds(began.elapsed()) / 1e3 / exchanges as f64);
+        }
+    }
+    Ok(())
+}
+
+fn wake_ns(words: &Words, sleeper: &Thread, deadline: Instant) -> Result<f64, Stalled> {
+    let mut fastest = f64::INFINITY;
+    for wake in 1..=WAKES {
+        let asleep = Instant::now() + FALLS_ASLEEP;
+        while Instant::now() < asleep {
+            std::hint::spin_loop();
+        }
+        let began = Instant::now();
+        words.wakes.0.store(wake, Release);
+        sleeper.unpark();
+        words.awake.wait_for(wake, deadline)?;
+        fastest = fastest.min(nanoseconds(began.elapsed()));
+    }
+    Ok(fastest)
+}
+
+fn yield_ns(deadline: Instant) -> f64 {
+    let (batches, yields) = YIELDS;
+    let batch = |_| {
+        let began = Instant::now();
+        (0..yields).for_each(|_| thread::yield_now());
+        nanoseconds(began.elapsed()) / f64::from(yields)
+    };
+    // The first batch counts in any case.
+    let in_time = (0..batches).take_while(|batch| *batch == 0 || Instant::now() < deadline);
+    in_time.map(batch).fold(f64::INFINITY, f64::min)
+}
+
+fn nanoseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e9
+}
+
+/// Returns two cores, as two ranks that are bound would have them; none of them where threads cannot be
+/// bound, and `None` where there is only one core.
+///
+/// The launcher may have bound this process to a core of its own, so a new thread finds out which cores the
+/// system allows.
+#[cfg(target_os = "linux")]
+fn two_cores() -> Option<Vec<usize>> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = || {
+        let mut all = CpuSet::new();
+        (0..CpuSet::MAX_CPU).for_each(|core| all.set(core));
+        // Without it only the cores of the process are considered.
+        let _ = sched_setaffinity(None, &all);
+        let allowed = sched_getaffinity(None).ok()?;
+        Some((0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect::<Vec<_>>())
+    };
+    let allowed = thread::scope(|scope| scope.spawn(allowed).join().ok().flatten())?;
+    let [first, rest @ ..] = &allowed[..] else { return None };
+    let path = format!("/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list");
+    let siblings = numbers(std::fs::read_to_string(path).unwrap_or_default().trim());
+    // Two ranks have the first core and the one in the middle, which may be threads of the same core.
+    let mut others = allowed[allowed.len() / 2..].iter().chain(rest);
+    let second = others.find(|core| *core != first && !siblings.contains(core)).or(rest.first())?;
+    Some(vec![*first, *second])
+}
+
+/// Reads a list of numbers and ranges, as `0,4-6`.
+#[cfg(target_os = "linux")]
+fn numbers(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        from.parse().ok().zip(to.parse().ok()).map(|(from, to): (usize, usize)| from..=to)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+/// Binds this thread to a core. A refusal does not prevent the measurement.
+#[cfg(target_os = "linux")]
+fn bind(core: Option<&usize>) {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let Some(core) = core else { return };
+    let mut own = CpuSet::new();
+    own.set(*core);
+    let _ = sched_setaffinity(None, &own);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn two_cores() -> Option<Vec<usize>> {
+    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (cores > 1).then(Vec::new)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bind(_core: Option<&usize>) {}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use transport::ring::RingLayout;
+
+    #[test]
+    fn all_ways_of_all_sizes_are_measured_in_bounded_time() {
+        let layout = ArenaLayout { ranks: 2, lanes: 1, ring: RingLayout::default(), slab_bytes: 0 };
+        for _ in 0..500 {
+            let began = Instant::now();
+            let measured = measure(layout);
+            assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+            let seen = match measured {
+                Ok(Some(seen)) => seen,
+                Ok(None) => return assert!(two_cores().is_none()),
+                // Other tests run beside this one.
+                Err(error) => {
+                    assert_eq!(error.to_string(), TOO_BUSY);
+                    continue;
+                }
+            };
+            assert_eq!(seen.exchanges.iter().map(|cost| cost.bytes).collect::<Vec<_>>(), SIZES);
+            let times = seen.exchanges.iter().flat_map(ExchangeCost::times);
+            assert!(
+                times.chain([seen.line_ns, seen.yield_ns, seen.wake_ns]).all(|time| time > 0.0),
+                "{seen:?}"
+            );
+            return;
+        }
+        panic!("the machine was never idle enough");
+    }
+
+    #[test]
+    fn interrupted_times_are_lowered_to_those_of_longer_messages_or_refused() {
+        let mut times = [1.0, 90.0, 6.0, 12.0, 24.0, 48.0].map(|time| [time; WAYS.len()]);
+        smooth(&mut times);
+        assert_eq!(times.map(|times| times[0]), [1.0, 6.0, 6.0, 12.0, 24.0, 48.0]);
+        assert!(is_plausible(&times));
+        times[5][3] = 200.0;
+        assert!(!is_plausible(&times), "twice the bytes take eight times as long");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn lists_of_cores_are_read() {
+        assert_eq!(numbers("0,4-6"), [0, 4, 5, 6]);
+        assert_eq!(numbers(""), [0; 0]);
+    }
+}
