@@ -19,6 +19,7 @@
 //! | `rendezvous` | `tbccl rendezvous`: a rendezvous server |
 //! | `role` | launcher or rank of a measuring command |
 //! | `run` | `tbccl run`: starts a job |
+//! | `selftest` | `tbccl selftest`: tests real hardware |
 //! | `tune` | `tbccl tune`: measures a tuning table |
 //! | `why` | `tbccl why`: shows what the ranks of a job wait for |
 //!
@@ -42,6 +43,7 @@ mod progress;
 mod rendezvous;
 mod role;
 mod run;
+mod selftest;
 mod tune;
 mod why;
 
@@ -83,6 +85,7 @@ enum Command {
     Plan(plan::Args),
     Devices(devices::Args),
     Ping(ping::Args),
+    Selftest(selftest::Args),
     Tune(tune::Args),
     Calibrate(calibrate::Args),
     Chaos(chaos::Args),
@@ -101,6 +104,7 @@ impl Command {
         "plan",
         "devices",
         "ping",
+        "selftest",
         "tune",
         "calibrate",
         "chaos",
@@ -134,6 +138,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Plan(args) => plan::run(args),
             Command::Devices(args) => devices::run(&args),
             Command::Ping(args) => ping::run(&args),
+            Command::Selftest(args) => selftest::run(&args),
             Command::Tune(args) => tune::run(&args),
             Command::Calibrate(args) => calibrate::run(&args),
             Command::Chaos(args) => chaos::run(&args),

@@ -11,6 +11,7 @@
 //! | `over_tcp` | collectives over TCP |
 //! | `ping` | `tbccl ping` |
 //! | `plan` | `tbccl plan` |
+//! | `selftest` | `tbccl selftest` |
 //! | `tools` | scripts under `tools/` |
 //! | `tune` | `tbccl tune` |
 //! | `verbs_errors` | error messages of the verbs transport |
@@ -29,6 +30,8 @@ mod fabric;
 mod over_tcp;
 mod ping;
 mod plan;
+#[cfg(target_os = "linux")]
+mod selftest;
 mod tools;
 mod tune;
 #[cfg(target_os = "linux")]
