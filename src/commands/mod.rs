@@ -98,7 +98,7 @@ enum Command {
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 12] = [
+    const NAMES: [&str; 13] = [
         "run",
         "bench",
         "plan",
