@@ -61,7 +61,8 @@ impl Address {
 /// Parses a host and a port: `host:7777`, `10.0.0.1:7777`, `[fe80::1%en0]:7777`.
 ///
 /// Returns `None` for other text, and for port 0.
-pub(crate) fn host_and_port(text: &str) -> Option<(String, u16)> {
+#[must_use]
+pub fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));

@@ -72,6 +72,7 @@ mod unique_id;
 mod unix;
 mod wire;
 
+pub use address::host_and_port;
 pub use client::{
     Connection, Joined, LAUNCHER_ADVICE, Notice, SnapshotReply, SnapshotRequester, provide_status,
 };

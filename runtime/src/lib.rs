@@ -41,12 +41,12 @@ pub use communicator::{
     Registration, Scale, Stats, record_on_signal,
 };
 pub use config::{
-    Config, ConfigOption, IDENTITY, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions,
-    Transport, VerbsOptions,
+    Config, ConfigOption, IDENTITY, NamedDevices, OPTIONS, PollingConfig, SelectionConfig, ShmConfig,
+    TcpOptions, Transport, VerbsOptions,
 };
 pub use error::{Error, PeerName, Place, Result};
 pub use kernels::{self, Element, element};
 pub use p2p::{Delivery, P2p, P2pRequest};
 pub use shared::{Pending, SharedCommunicator};
-pub use topology::Rank;
+pub use topology::{DeviceMatrix, Rank};
 pub use transport::{Counters, PollCounters, driver::RailInfo};

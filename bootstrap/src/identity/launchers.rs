@@ -20,6 +20,7 @@ pub(super) struct Launcher {
 /// programs and no launchers, and any of the others may have started it.
 pub(super) const LAUNCHERS: &[Launcher] = &[
     Launcher { name: "tbccl run", rank: "TBCCL_RANK", size: &["TBCCL_SIZE"] },
+    Launcher { name: mlx::JACCL_NAME, rank: mlx::JACCL_RANK, size: &[] },
     Launcher { name: mlx::NAME, rank: mlx::RANK, size: &[mlx::SIZE] },
     Launcher { name: "torchrun", rank: "RANK", size: &["WORLD_SIZE"] },
     Launcher { name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", size: &["OMPI_COMM_WORLD_SIZE"] },
@@ -51,7 +52,7 @@ pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
         if let Some(size) = launcher.size.iter().find_map(|name| Some((*name, vars.get(name)?))) {
             return parse_rank(launcher.name, rank, size);
         }
-        if launcher.name == mlx::NAME
+        if [mlx::NAME, mlx::JACCL_NAME].contains(&launcher.name)
             && let Some(rank_list) = mlx::rank_list(vars)?
         {
             return parse_rank(launcher.name, rank, (rank_list.variable, &rank_list.ranks));
@@ -89,12 +90,15 @@ fn missing_variables(vars: &Vars, candidates: &[Launcher]) -> String {
     let half = candidates.iter().find_map(|launcher| {
         let has_size = launcher.size.iter().any(|name| vars.get(name).is_some());
         match (vars.get(launcher.rank).is_some(), has_size) {
-            (true, false) => Some((launcher.rank, launcher.size[0])),
+            (true, false) => Some((launcher.rank, launcher.size.first().copied().unwrap_or_default())),
             (false, true) => Some((launcher.size[0], launcher.rank)),
             _ => None,
         }
     });
     match half {
+        Some((mlx::JACCL_RANK, _)) => {
+            format!("{} is set and JACCL_IBV_DEVICES is not set: {INSTEAD}", mlx::JACCL_RANK)
+        }
         Some((mlx::RANK, missing)) => format!(
             "{} is set, but neither {missing} nor MLX_HOSTFILE nor MLX_IBV_DEVICES, one of which \
              mlx.launch sets as well: {INSTEAD}",
@@ -170,6 +174,8 @@ mod tests {
                 "MLX_RANK is set, but neither MLX_WORLD_SIZE nor MLX_HOSTFILE nor MLX_IBV_DEVICES",
             ),
             (&[("MLX_RANK", "1"), ("MLX_HOSTFILE", "/nowhere")], "MLX_HOSTFILE=/nowhere: "),
+            (&[("JACCL_RANK", "1")], "JACCL_RANK is set and JACCL_IBV_DEVICES is not set"),
+            (&[("JACCL_RANK", "1"), ("MLX_IBV_DEVICES", "/nowhere")], "MLX_IBV_DEVICES=/nowhere: "),
             (&[("TBCCL_RANK", "2"), ("TBCCL_SIZE", "2")], "TBCCL_RANK=2 is not one of 0..2 (TBCCL_SIZE)"),
             (&[("RANK", "one"), ("WORLD_SIZE", "2")], "RANK=one is not a rank"),
             (&[("RANK", "0"), ("WORLD_SIZE", "-2")], "WORLD_SIZE=-2 is not a number of ranks"),

@@ -6,6 +6,9 @@
 //! | `ring` | the file of `MLX_HOSTFILE`: a list with the addresses of each rank | the first of them |
 //! | `jaccl`, `jaccl-ring` | the file of `MLX_IBV_DEVICES`: each rank's devices | `MLX_JACCL_COORDINATOR` |
 //!
+//! Programs of JACCL, MLX's library for RDMA, have the variables `JACCL_RANK`, `JACCL_IBV_DEVICES` and
+//! `JACCL_COORDINATOR` for the last row. Where both forms are set, those of JACCL count, as in JACCL itself.
+//!
 //! `--backend mpi` starts `mpirun`, which sets variables of its own. A program that uses tbccl does not use
 //! the backend it was started for, so the backend's port is free for the rendezvous.
 
@@ -18,12 +21,19 @@ use serde::{
 
 /// Name of this launcher.
 pub(super) const NAME: &str = "mlx.launch";
+/// Name of launchers that set JACCL's own variables.
+pub(super) const JACCL_NAME: &str = "JACCL's variables";
 /// Variable with the rank.
 pub(super) const RANK: &str = "MLX_RANK";
+/// Variable of JACCL with the rank.
+pub(super) const JACCL_RANK: &str = "JACCL_RANK";
 /// Variable with the number of ranks; only some backends set it.
 pub(super) const SIZE: &str = "MLX_WORLD_SIZE";
 const HOSTFILE: &str = "MLX_HOSTFILE";
 const DEVICES: &str = "MLX_IBV_DEVICES";
+const JACCL_DEVICES: &str = "JACCL_IBV_DEVICES";
+/// Variables with the address of rank 0; the first that is set counts.
+const COORDINATORS: [&str; 2] = ["JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"];
 
 /// Addresses of a rank in a host file: `mlx.launch` writes a list, exo a single address.
 #[derive(Deserialize)]
@@ -55,7 +65,8 @@ pub(super) struct RankList {
 /// # Errors
 /// A sentence that names the file that cannot be read.
 pub(super) fn rank_list(vars: &Vars) -> Result<Option<RankList>, String> {
-    let Some(variable) = [HOSTFILE, DEVICES].into_iter().find(|name| vars.get(name).is_some()) else {
+    let Some(variable) = [HOSTFILE, JACCL_DEVICES, DEVICES].into_iter().find(|name| vars.get(name).is_some())
+    else {
         return Ok(None);
     };
     let entries: Vec<IgnoredAny> = read_list(vars, variable)?;
@@ -95,11 +106,11 @@ pub(super) fn root_address(vars: &Vars) -> Result<(String, u16), String> {
             format!("{HOSTFILE}: the first address of rank 0 is `{first}`, and not HOST:PORT")
         });
     }
-    if let Some(text) = vars.get("MLX_JACCL_COORDINATOR") {
-        return host_and_port(text).ok_or_else(|| format!("MLX_JACCL_COORDINATOR={text} is not HOST:PORT"));
+    if let Some((name, text)) = COORDINATORS.iter().find_map(|name| Some((name, vars.get(name)?))) {
+        return host_and_port(text).ok_or_else(|| format!("{name}={text} is not HOST:PORT"));
     }
     Err(format!(
-        "{RANK} says which rank this is, but no variable gives the address of rank 0: start \
+        "{RANK} or {JACCL_RANK} says which rank this is, but no variable gives the address of rank 0: start \
          the program with `tbccl run`, or with `mlx.launch` of the backend nccl, ring or jaccl, whose \
          variables are NCCL_HOST_IP and NCCL_PORT, {HOSTFILE}, or MLX_JACCL_COORDINATOR"
     ))
@@ -149,6 +160,22 @@ mod tests {
         let ranks = rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks));
         assert_eq!(ranks, Ok(Some("2".into())));
         assert_eq!(root_address(&vars), Ok(("10.0.0.1".into(), 52414)));
+    }
+
+    #[test]
+    fn the_variables_of_jaccl_count_before_those_of_mlx() {
+        let (two, three) = (file("[[null, 1], [1, null]]"), file("[[], [], []]"));
+        let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("a path").to_owned();
+        let (two, three) = (path(&two), path(&three));
+        let vars = vars_of(&[
+            (DEVICES, &three),
+            (JACCL_DEVICES, &two),
+            ("MLX_JACCL_COORDINATOR", "h:1"),
+            ("JACCL_COORDINATOR", "h:2"),
+        ]);
+        let found = rank_list(&vars).expect("a list").expect("a variable");
+        assert_eq!((found.variable, found.ranks.as_str()), (JACCL_DEVICES, "2"));
+        assert_eq!(root_address(&vars), Ok(("h".into(), 2)));
     }
 
     #[test]

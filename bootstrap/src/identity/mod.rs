@@ -25,7 +25,7 @@ use crate::{
     Secret,
     address::{Address, host_and_port},
     connect::ConnectSpec,
-    environment::{Vars, configured_secret},
+    environment::{Vars, configured_secret, secret_of_env},
     error::{Error, Result},
 };
 use launchers::{LaunchedRank, detect, find_launcher, first_host};
@@ -167,6 +167,8 @@ pub struct LaunchInfo {
     rank: u32,
     size: u32,
     discovery: Discovery,
+    /// Whether every process that reaches the rendezvous can join.
+    is_open: bool,
 }
 
 /// How a rank finds the rendezvous.
@@ -204,8 +206,61 @@ impl LaunchInfo {
     fn from_vars(vars: &Vars) -> Result<LaunchInfo, String> {
         let launched = detect(vars)?;
         let discovery = discovery_of(vars, &launched)?;
-        Ok(LaunchInfo { rank: launched.rank, size: launched.size, discovery })
+        Ok(LaunchInfo { rank: launched.rank, size: launched.size, discovery, is_open: false })
     }
+
+    /// Describes one of several ranks that meet at an address of rank 0, for programs that pass such an
+    /// address on by means of their own.
+    ///
+    /// Rank 0 may name all addresses of its host (0.0.0.0), and other ranks different ones. Without a
+    /// configured secret, ranks that meet at a loopback address know each other by their user. Other ranks
+    /// use a secret that everyone knows: the job is open ([`LaunchInfo::is_open`]).
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`] if the configured secret is malformed.
+    pub fn at_root(rank: u32, size: u32, host: &str, port: u16) -> Result<LaunchInfo> {
+        LaunchInfo::at_root_with(rank, size, (host, port), secret_of_env()?)
+    }
+
+    fn at_root_with(
+        rank: u32,
+        size: u32,
+        (host, port): (&str, u16),
+        secret: Option<Secret>,
+    ) -> Result<LaunchInfo> {
+        let host = host.to_owned();
+        let is_open = secret.is_none() && !is_loopback(&host);
+        let discovery = match secret {
+            None if is_loopback(&host) => Discovery::LocalPort { host, port },
+            None => Discovery::Root { host, port, secret: public_secret(port)? },
+            Some(secret) => Discovery::Root { host, port, secret },
+        };
+        Ok(LaunchInfo { rank, size, discovery, is_open })
+    }
+
+    /// Whether the ranks may be on several hosts, as far as this rank knows: not if they meet by a name that
+    /// only this host knows.
+    #[must_use]
+    pub fn may_span_hosts(&self) -> bool {
+        match &self.discovery {
+            Discovery::Known(rendezvous) => rendezvous.has_remote_address(),
+            Discovery::Root { .. } | Discovery::Store { .. } => true,
+            Discovery::Single | Discovery::LocalPort { .. } => false,
+        }
+    }
+
+    /// Whether every process that reaches the rendezvous can join, since the ranks have no secret.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+}
+
+/// Returns the secret of jobs that have none. It keeps ranks of other versions and other programs out, and
+/// nobody else.
+fn public_secret(port: u16) -> Result<Secret> {
+    let derived = Secret::from_bytes([0; Secret::BYTES]).derive(format!("open at port {port}").as_bytes());
+    derived.map_err(|e| Error::Rendezvous(e.to_string()))
 }
 
 /// Returns the launcher that the environment names: `tbccl run`, `mlx.launch`, `torchrun`, `Open MPI` and so
@@ -296,7 +351,7 @@ fn root_address(vars: &Vars, launched: &LaunchedRank) -> Result<(String, u16), S
             format!("TBCCL_ROOT={text} is not HOST:PORT, with the host of rank 0 and a free port there")
         });
     }
-    if launched.launcher == mlx::NAME {
+    if [mlx::NAME, mlx::JACCL_NAME].contains(&launched.launcher) {
         return mlx::root_address(vars);
     }
     // PyTorch programs that torchrun did not start open the master port themselves, so tbccl uses the next

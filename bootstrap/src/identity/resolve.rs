@@ -6,6 +6,7 @@ use crate::{
     address::Address,
     connect::ConnectSpec,
     error::{Error, Result},
+    interfaces::our_addresses,
     server::{Server, ServerSpec},
     unix::name_here,
 };
@@ -69,7 +70,7 @@ impl LaunchInfo {
             }
             Discovery::Root { host, port, secret } if self.rank == 0 => {
                 let listen = listen_addresses(host, *port);
-                let remote_addresses = vec![Address::Tcp(host.clone(), *port)];
+                let remote_addresses = root_addresses(host, *port);
                 Ok(server_and_spec(open(self.size, &listen, secret)?, Some(secret.clone()), remote_addresses))
             }
             Discovery::Root { host, port, secret } => {
@@ -177,6 +178,18 @@ fn listen_addresses(host: &str, port: u16) -> Vec<SocketAddr> {
         return vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)];
     }
     [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()].map(|ip| SocketAddr::new(ip, port)).into()
+}
+
+/// Returns the addresses at which other ranks reach rank 0: its host, or all addresses of this host if that
+/// is what the host stands for.
+fn root_addresses(host: &str, port: u16) -> Vec<Address> {
+    match host.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => {
+            let ours = our_addresses().into_iter().filter(|ours| ours.is_ipv4() == ip.is_ipv4());
+            ours.map(|ip| Address::Tcp(ip.to_string(), port)).collect()
+        }
+        _ => vec![Address::Tcp(host.to_owned(), port)],
+    }
 }
 
 /// Opens a rendezvous on a port that the system chooses. Other ranks reach it as `host`, or at the address

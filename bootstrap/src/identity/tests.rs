@@ -165,6 +165,7 @@ fn ranks_meet_through_a_store_on_whose_port_nobody_else_listens() {
         rank,
         size: 2,
         discovery: Discovery::Store { host: "127.0.0.1".into(), port, key: key.clone(), secret: None },
+        is_open: false,
     };
     let waiting = thread::spawn({
         let identity = of(1);
@@ -196,7 +197,8 @@ fn a_store_that_is_not_there_is_said_with_its_address() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").port();
     let discovery = Discovery::Store { host: "127.0.0.1".into(), port: free, key: "k".into(), secret: None };
     let error =
-        LaunchInfo { rank: 1, size: 2, discovery }.resolve(Duration::from_millis(100)).expect_err("nobody");
+        LaunchInfo { rank: 1, size: 2, discovery, is_open: false }.resolve(Duration::from_millis(100));
+    let error = error.expect_err("nobody");
     let Error::Rendezvous(why) = &error else { panic!("{error:?}") };
     assert!(why.contains(&format!("127.0.0.1:{free}")) && why.contains("torchrun"), "{why}");
 }
@@ -251,7 +253,7 @@ fn port() -> u16 {
 }
 
 fn local_port(rank: u32, port: u16) -> LaunchInfo {
-    LaunchInfo { rank, size: 2, discovery: Discovery::LocalPort { host: "127.0.0.1".into(), port } }
+    LaunchInfo::at_root_with(rank, 2, ("127.0.0.1", port), None).expect("a user needs no secret")
 }
 
 #[test]
@@ -274,4 +276,32 @@ fn two_jobs_that_would_meet_by_the_same_port_are_told() {
     let _first = local_port(0, port).resolve(Duration::from_secs(20)).expect("a rendezvous");
     let error = local_port(0, port).resolve(Duration::from_secs(20)).expect_err("taken").to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")) && error.contains("--nccl-port"), "{error}");
+}
+
+#[test]
+fn ranks_without_a_secret_meet_at_any_address_of_the_first_one_and_are_open() {
+    let port = port();
+    let at = |rank, host| LaunchInfo::at_root_with(rank, 2, (host, port), None).expect("a description");
+    assert!(!local_port(0, port).is_open() && at(0, "0.0.0.0").is_open());
+    assert!(!local_port(0, port).may_span_hosts() && at(0, "0.0.0.0").may_span_hosts());
+    let with = LaunchInfo::at_root_with(0, 2, ("0.0.0.0", port), Some(Secret::from_bytes([7; 32])));
+    assert!(!with.expect("a description").is_open());
+    let Some(IpAddr::V4(ip)) = crate::interfaces::our_addresses().into_iter().find(IpAddr::is_ipv4) else {
+        eprintln!("skipped: this host has no address");
+        return;
+    };
+    if ip.is_loopback() {
+        eprintln!("skipped: this host has only a loopback address");
+        return;
+    }
+    let first = at(0, "0.0.0.0").resolve(Duration::from_secs(20)).expect("a rendezvous");
+    let advertised = first.identity.rendezvous.addresses.clone();
+    assert!(advertised.contains(&Address::Tcp(ip.to_string(), port)), "{advertised:?}");
+    let second = at(1, &ip.to_string()).resolve(Duration::from_secs(20)).expect("an address");
+    assert!(
+        second.identity.rendezvous.has_remote_address() && first.identity.rendezvous.has_remote_address()
+    );
+    let waiting = thread::spawn(move || join(&second.identity.rendezvous, &hello(1, 2, 20_000)).map(|_| ()));
+    let _ours = join(&first.identity.rendezvous, &hello(0, 2, 20_000)).expect("both are there");
+    waiting.join().expect("no panic").expect("both are there");
 }

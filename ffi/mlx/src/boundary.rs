@@ -72,8 +72,9 @@ pub fn or_code(body: impl FnOnce() -> Outcome) -> c_int {
     catch(body).map_or(ERR_OTHER, |()| SUCCESS)
 }
 
-/// Runs a function, and returns the message of its failure or panic.
-fn catch(body: impl FnOnce() -> Outcome) -> Result<(), String> {
+/// Runs a function for a caller that reports failures by itself, and returns the message of its failure or
+/// panic.
+pub fn catch(body: impl FnOnce() -> Outcome) -> Result<(), String> {
     if forks::is_child() {
         return Err(format!(
             "{}; start a program in it, or fork before the first group is made",

@@ -2,12 +2,13 @@
 //! failures as C++ exceptions.
 //!
 //! MLX reaches tbccl through several libraries, each with the interface of another one that MLX knows: Open
-//! MPI's (`ffi/mpi`). They only translate arguments. What a group is, in which order calls of several threads
-//! run, and how a rank leaves is decided here.
+//! MPI's (`ffi/mpi`) and JACCL's (`ffi/jaccl`). They only translate arguments. What a group is, in which
+//! order calls of several threads run, and how a rank leaves is decided here.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `world` | the job, from joining to leaving |
+//! | `job` | jobs that a program describes, without a launcher |
 //! | `group` | ranks that make calls together, and their splits |
 //! | `messages` | point-to-point messages of all groups |
 //! | `activity`, `leave` | calls in progress, and leaving a job that has some |
@@ -20,6 +21,7 @@
 mod activity;
 pub mod boundary;
 mod group;
+mod job;
 mod leave;
 mod messages;
 mod throw;
@@ -27,5 +29,6 @@ mod world;
 
 pub use boundary::{Failure, Outcome};
 pub use group::Group;
+pub use job::{JobSpec, Rendezvous};
 pub use messages::Messages;
 pub use world::{World, launcher};

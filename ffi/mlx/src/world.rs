@@ -48,14 +48,18 @@ impl World {
     pub fn join() -> Outcome<World> {
         register_fork_handler();
         let config = without_spinning_if_oversubscribed(Config::from_env()?);
-        let timeout =
-            if std::env::var_os(TIMEOUT_VARIABLE).is_some() { config.timeout } else { DEFAULT_TIMEOUT };
         let communicator = match launcher_of_env() {
             Some(_) => Communicator::from_env_with(&config)?,
             None => Communicator::local(1, &config)?
                 .pop()
                 .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
         };
+        World::of(communicator, config)
+    }
+
+    /// Returns the world of a communicator of all ranks.
+    pub(crate) fn of(communicator: Communicator, config: Config) -> Outcome<World> {
+        let timeout = if has_timeout() { config.timeout } else { DEFAULT_TIMEOUT };
         let activity = Activity::new();
         let options = GroupOptions { config, timeout, activity: Arc::clone(&activity) };
         let group = Group::world(communicator, options)?;
@@ -89,6 +93,11 @@ impl World {
         self.group.abort();
         groups.into_iter().for_each(|group| group.abort());
     }
+}
+
+/// Whether the environment sets the timeout of calls.
+pub(crate) fn has_timeout() -> bool {
+    std::env::var_os(TIMEOUT_VARIABLE).is_some()
 }
 
 /// Returns the launcher whose variables this process has.

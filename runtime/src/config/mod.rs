@@ -3,16 +3,19 @@
 //! | module | purpose |
 //! |---|---|
 //! | `table` | the declaration of every option |
+//! | `devices` | RDMA devices that a program names |
 //! | `forms` | how values are read and written |
 //! | `transport` | names of transports |
 //!
 //! This module reads the environment, and checks options that depend on each other. Nothing below the
 //! constructors of a communicator reads the environment.
 
+mod devices;
 mod forms;
 mod table;
 mod transport;
 
+pub use devices::NamedDevices;
 pub use table::{
     Config, ConfigOption, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions, VerbsOptions,
 };
@@ -26,7 +29,9 @@ use collectives::{
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Variables of MLX and JACCL that name the file of a device matrix.
-const MATRICES: [&str; 2] = ["MLX_IBV_DEVICES", "JACCL_IBV_DEVICES"];
+///
+/// The first that is set counts, as in JACCL.
+const MATRICES: [&str; 2] = ["JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"];
 
 /// Variables that tell a rank who it is; set by the launcher, not options.
 pub const IDENTITY: &[&str] = &[
@@ -142,7 +147,7 @@ mod tests {
     fn the_device_matrix_of_mlx_is_ours_too() {
         let all =
             [("MLX_IBV_DEVICES", "/mlx"), ("JACCL_IBV_DEVICES", "/jaccl"), ("TBCCL_IBV_DEVICES", "/ours")];
-        for (count, path) in [(1, "/mlx"), (2, "/mlx"), (3, "/ours")] {
+        for (count, path) in [(1, "/mlx"), (2, "/jaccl"), (3, "/ours")] {
             let vars = all[..count].iter().rev().map(|(name, value)| ((*name).into(), (*value).into()));
             let config = Config::from_vars(vars).expect("paths");
             assert_eq!(config.verbs.devices.as_deref(), Some(std::path::Path::new(path)));

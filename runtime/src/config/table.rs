@@ -6,7 +6,7 @@
 //! [`OPTIONS`].
 
 use super::{
-    Transport,
+    NamedDevices, Transport,
     forms::{
         AlgorithmNames, Auto, Bytes, FilePath, Flag, Form, Interface, Microseconds, ModelFile, Plain,
         Protection, RulesFile, Seconds, Service, Text, TuningFile,
@@ -239,10 +239,13 @@ options! {
     }
 
     /// Options of RDMA.
-    VerbsOptions [verbs] {} {
+    VerbsOptions [verbs] {
+        /// Devices between each two ranks by a program that has them in memory; they count before the file.
+        named: NamedDevices;
+    } {
         /// verbs library to load, by path (librdma.dylib on macOS, libibverbs.so.1 elsewhere)
         library: Option<PathBuf> = None, "TBCCL_VERBS_LIB", rank, Auto<FilePath>;
-        /// JSON file with the RDMA devices between each two ranks, as MLX_IBV_DEVICES and JACCL_IBV_DEVICES,
+        /// JSON file with the RDMA devices between each two ranks, as JACCL_IBV_DEVICES and MLX_IBV_DEVICES,
         /// which are read where this is not set (discovery)
         devices: Option<PathBuf> = None, "TBCCL_IBV_DEVICES", rank, Auto<FilePath>;
         /// rc for reliable RDMA connections, uc for unreliable ones (rc where all devices have it)

@@ -49,7 +49,15 @@ impl Communicator {
     /// # Errors
     /// As for [`Communicator::from_env`].
     pub fn from_env_with(config: &Config) -> Result<Communicator> {
-        let Resolved { identity, server } = LaunchInfo::from_env()?.resolve(config.timeout)?;
+        Communicator::from_launch_info(&LaunchInfo::from_env()?, config)
+    }
+
+    /// Joins the job that the launch information describes, and waits until all ranks have joined.
+    ///
+    /// # Errors
+    /// As for [`Communicator::from_env`].
+    pub fn from_launch_info(info: &LaunchInfo, config: &Config) -> Result<Communicator> {
+        let Resolved { identity, server } = info.resolve(config.timeout)?;
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
         if let Some(folder) = &config.dump {

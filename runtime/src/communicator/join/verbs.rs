@@ -5,6 +5,7 @@ use crate::{
     error::{Error, Result},
 };
 use bootstrap::Identity;
+use std::borrow::Cow;
 use topology::{DeviceMatrix, Rank};
 use transport::driver::{
     Endpoint,
@@ -27,25 +28,18 @@ pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
 pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfig> {
     let world_ranks = identity.world_ranks();
     // A single rank, as a split may leave it, has no cable that a matrix could name.
-    let path = config.verbs.devices.as_ref().filter(|_| !identity.has_parent() || identity.size() > 1);
-    let matrix = path.map(|path| {
-        let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))
-        })?;
-        let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
-        matrix.check_size(world_ranks.size()).map_err(|error| broken(error.to_string()))?;
-        let row =
-            |from: &u32| world_ranks.by_rank().iter().map(|to| (Rank(*from), Rank(*to))).collect::<Vec<_>>();
-        Ok::<_, Error>(
-            (world_ranks.by_rank().iter())
-                .map(|from| row(from).into_iter().map(|(from, to)| matrix.rails(from, to).to_vec()).collect())
-                .collect(),
-        )
+    let has_cables = !identity.has_parent() || identity.size() > 1;
+    let matrix = if has_cables { matrix(config, world_ranks.size())? } else { None };
+    let rows = matrix.map(|matrix| {
+        let row = |from: u32| {
+            let others = world_ranks.by_rank().iter();
+            others.map(|to| matrix.rails(Rank(from), Rank(*to)).to_vec()).collect()
+        };
+        world_ranks.by_rank().iter().map(|from| row(*from)).collect()
     });
     Ok(VerbsConfig {
         library: config.verbs.library.clone(),
-        matrix: matrix.transpose()?,
+        matrix: rows,
         slab_bytes: config.slab_bytes,
         segment_bytes: config.verbs.segment_bytes,
         cache_regions: config.verbs.cache_regions,
@@ -63,4 +57,21 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         notify: Notify(|what| eprintln!("tbccl: {what}")),
         networks: Networks::default(),
     })
+}
+
+/// Returns the device matrix of a first job of `ranks` ranks: the one that the program names, or that of the
+/// file.
+fn matrix(config: &Config, ranks: u32) -> Result<Option<Cow<'_, DeviceMatrix>>> {
+    if let Some(matrix) = config.verbs.named.matrix() {
+        matrix.check_size(ranks).map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        return Ok(Some(Cow::Borrowed(matrix)));
+    }
+    let Some(path) = &config.verbs.devices else { return Ok(None) };
+    let broken = |why: String| Error::InvalidArgument(format!("{}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        broken(format!("the device matrix can't be read: {error}; set TBCCL_IBV_DEVICES to its path"))
+    })?;
+    let matrix = DeviceMatrix::parse(&text).map_err(|error| broken(error.to_string()))?;
+    matrix.check_size(ranks).map_err(|error| broken(error.to_string()))?;
+    Ok(Some(Cow::Owned(matrix)))
 }
