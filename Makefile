@@ -91,8 +91,8 @@ wheel: tools ## Build the Python package, optimized, below target/wheels
 	PATH="$$(tools/python-env plain)/bin:$$PATH" \
 	  pip wheel -q --no-deps --no-build-isolation --wheel-dir target/wheels .
 
-install: tools ## Install the command line, the C library and the MPI shim for MLX
-	$(CARGO) build --release -p tbccl-cli -p tbccl-ffi -p tbccl-mpi-shim
+install: tools ## Install the command line, the C library and the libraries for MLX
+	$(CARGO) build --release -p tbccl-cli -p tbccl-ffi -p tbccl-mpi-shim -p tbccl-jaccl
 	ffi/install.sh target/release "$(PREFIX)" "$(DESTDIR)"
 
 tools: ## Install missing build tools

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the C library, the MPI shim for MLX and the command: install.sh BUILD PREFIX [DESTDIR]
+# Installs the C library, the libraries for MLX and the command: install.sh BUILD PREFIX [DESTDIR]
 # BUILD is cargo's output folder, as target/release. `make install PREFIX=...` builds and runs this script.
 set -eu
 
@@ -16,12 +16,12 @@ minor=${rest%%.*}
 # Names of the shared library, and the libraries that programs with libtbccl.a link in addition.
 case $(uname -s) in
 Darwin)
-    built=libtbccl_c.dylib mpi=libtbccl_mpi.dylib
+    built=libtbccl_c.dylib mpi=libtbccl_mpi.dylib jaccl=libjaccl.dylib
     shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib
     private="-lSystem -lc -lm -framework CoreFoundation"
     ;;
 *)
-    built=libtbccl_c.so mpi=libtbccl_mpi.so
+    built=libtbccl_c.so mpi=libtbccl_mpi.so jaccl=libjaccl.so
     shared=libtbccl.so.$version soname=libtbccl.so.$major plain=libtbccl.so
     private="-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc"
     ;;
@@ -32,7 +32,7 @@ fill() {
         -e "s|@PRIVATE@|$private|g; s|@SHARED@|$shared|g; s|@SONAME@|$soname|g" "$1" >"$2"
 }
 
-mkdir -p "$root/bin" "$root/lib/pkgconfig" "$root/lib/cmake/tbccl" "$root/include"
+mkdir -p "$root/bin" "$root/lib/pkgconfig" "$root/lib/tbccl" "$root/lib/cmake/tbccl" "$root/include"
 
 # Writes a file beside its destination and then renames it, so that running programs keep the old one.
 install_file() {
@@ -57,6 +57,8 @@ install_stripped() {
 install_stripped 755 "$build/tbccl" "$root/bin/tbccl"
 install_stripped 755 "$build/$built" "$root/lib/$shared"
 install_stripped 755 "$build/$mpi" "$root/lib/$mpi"
+# In a folder of its own: programs find it only where they are told to.
+install_stripped 755 "$build/$jaccl" "$root/lib/tbccl/$jaccl"
 install_stripped 644 "$build/libtbccl_c.a" "$root/lib/libtbccl.a"
 install_file 644 "$here/tbccl.h" "$root/include/tbccl.h"
 ln -sf "$shared" "$root/lib/$soname"

@@ -1,9 +1,9 @@
 """The build backend (PEP 517): builds the wheel's other binaries, then calls maturin.
 
-`pip install .` calls this module. Cargo builds the program `tbccl`, the C library and the MPI library, in the
-same target folder and profile as the extension module. This module copies them into the package's folder,
-where maturin picks them up. The environment variable TBCCL_WHEEL_PROFILE selects cargo's profile: `release`
-by default, `dev` for tests.
+`pip install .` calls this module. Cargo builds the program `tbccl`, the C library and the libraries for MLX,
+in the same target folder and profile as the extension module. This module copies them into the package's
+folder, where maturin picks them up. The environment variable TBCCL_WHEEL_PROFILE selects cargo's profile:
+`release` by default, `dev` for tests.
 
 Cargo.toml, not this module, decides how the code is compiled.
 """
@@ -55,13 +55,14 @@ def _install_all() -> None:
         # Wheels cannot contain symbolic links; the linker reads this file as a script that names the library.
         (PACKAGE / "lib" / "libtbccl.so").write_text("INPUT(libtbccl.so.0)\n")
     _install(build_dir / f"libtbccl_mpi.{suffix}", PACKAGE / "lib" / f"libtbccl_mpi.{suffix}", 0o755)
+    _install(build_dir / f"libjaccl.{suffix}", PACKAGE / "lib" / f"libjaccl.{suffix}", 0o755)
     _install(ROOT / "ffi" / "tbccl.h", PACKAGE / "include" / "tbccl.h", 0o644)
 
 
 def _build_extras() -> None:
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--profile", PROFILE]
     # One command together with the extension module, so that shared crates are built once.
-    for package in ("tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim", "tbccl-python"):
+    for package in ("tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim", "tbccl-jaccl", "tbccl-python"):
         cargo += ["-p", package]
     subprocess.run(cargo + FEATURES, cwd=ROOT, check=True)
     _install_all()

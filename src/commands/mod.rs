@@ -10,6 +10,7 @@
 //! | `devices` | `tbccl devices`: lists RDMA devices |
 //! | `error` | errors of commands |
 //! | `fabric` | `tbccl fabric`: programs on software RDMA devices |
+//! | `install_jaccl` | `tbccl install-jaccl`: replaces JACCL in an installed MLX |
 //! | `install_mpirun` | `tbccl install-mpirun`: links this program as mpirun |
 //! | `mpirun` | translates Open MPI's options |
 //! | `pin` | binds measuring ranks to cores |
@@ -34,6 +35,7 @@ mod chaos;
 mod devices;
 mod error;
 mod fabric;
+mod install_jaccl;
 mod install_mpirun;
 mod mpirun;
 mod pin;
@@ -92,13 +94,14 @@ enum Command {
     Fabric(fabric::Args),
     Agent(agent::Args),
     Rendezvous(rendezvous::Args),
+    InstallJaccl(install_jaccl::Args),
     InstallMpirun(install_mpirun::Args),
     Why(why::Args),
 }
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 14] = [
         "run",
         "bench",
         "plan",
@@ -110,6 +113,7 @@ impl Command {
         "chaos",
         "fabric",
         "rendezvous",
+        "install-jaccl",
         "install-mpirun",
         "why",
     ];
@@ -145,6 +149,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Fabric(args) => fabric::run(args),
             Command::Agent(args) => agent::run(&args),
             Command::Rendezvous(args) => rendezvous::run(&args),
+            Command::InstallJaccl(args) => install_jaccl::run(&args),
             Command::InstallMpirun(args) => install_mpirun::run(&args),
             Command::Why(args) => why::run(&args),
         },

@@ -8,10 +8,11 @@ use crate::sources::{code_of, root, rust_files, words};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Source folder of each package.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "bootstrap/src",
     "benches/src",
     "collectives/src",
+    "ffi/jaccl/src",
     "ffi/mlx/src",
     "ffi/mpi/src",
     "ffi/src",

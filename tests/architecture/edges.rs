@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Packages of the workspace that each package may depend on.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("tbccl-topology", &[]),
     ("tbccl-collectives", &["tbccl-topology"]),
     ("tbccl-kernels", &["tbccl-collectives"]),
@@ -35,6 +35,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ),
     ("tbccl-ffi", &["tbccl"]),
     ("tbccl-mlx-core", &["tbccl"]),
+    ("tbccl-jaccl", &["tbccl", "tbccl-mlx-core"]),
     ("tbccl-mpi-shim", &["tbccl", "tbccl-mlx-core"]),
     ("tbccl-python", &["tbccl"]),
     ("benches", &["tbccl-ffi", "tbccl", "tbccl-transport"]),
@@ -42,7 +43,7 @@ const EDGES: [(&str, &[&str]); 15] = [
 ];
 
 /// Packages that the library must not depend on, since only the command needs them.
-const NOT_IN_THE_LIBRARY: [&str; 4] = ["clap", "humantime", "indicatif", "shlex"];
+const NOT_IN_THE_LIBRARY: [&str; 5] = ["clap", "humantime", "indicatif", "object", "shlex"];
 
 /// Packages that only compute.
 const PURE: [&str; 2] = ["collectives", "topology"];
@@ -57,6 +58,7 @@ const UNSAFE: &[&str] = &[
     "benches/benches/messages.rs",
     "benches/benches/rdma_messages.rs",
     "benches/benches/reduce.rs",
+    "ffi/jaccl/src/",
     "ffi/mlx/src/",
     "ffi/mpi/src/",
     "ffi/src/",

@@ -1,0 +1,379 @@
+//! Functions that the C++ side calls: joining, the calls of a group, leaving.
+//!
+//! `cpp/core.h` declares them. A function that can fail returns null, or a message that the C++ side frees by
+//! [`tbccl_jaccl_free_message`] and throws.
+//!
+//! A world is never freed, since calls may be in progress on other threads when the program drops its group:
+//! they find out by its state that it has been left.
+//!
+//! # Safety
+//! The C++ side passes addresses that are valid while a call lasts, and worlds that a function of this module
+//! has returned. Buffers are as large as the program says.
+#![allow(clippy::missing_safety_doc)] // It is the same for all of them, and said above.
+
+use crate::devices::{CDevices, DeviceList, matrix};
+use mlx_core::{
+    Failure, Group, JobSpec, Messages, Outcome, Rendezvous, World,
+    boundary::{catch, or_code},
+};
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_void},
+    path::Path,
+    ptr::null_mut,
+    sync::{Arc, PoisonError, RwLock},
+};
+use tbccl::{Collective, DType, Operation, RawCall, ReduceOp, UniqueId, bootstrap};
+
+/// A joined job, as the C++ side holds it.
+#[derive(Debug)]
+pub(crate) struct JoinedWorld {
+    rank: c_int,
+    size: c_int,
+    /// The world; `None` once it is left.
+    world: RwLock<Option<World>>,
+}
+
+/// A rank of a job, as its program describes it (`tbccl_jaccl_job`).
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct CJob {
+    rank: u32,
+    devices: CDevices,
+    ring: bool,
+}
+
+/// Element types by JACCL's numbers.
+const DTYPES: [DType; 14] = [
+    DType::Bool,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::F16,
+    DType::Bf16,
+    DType::F32,
+    DType::F64,
+    DType::Complex64,
+];
+
+/// Tag of all messages.
+const TAG: i32 = 0;
+
+impl JoinedWorld {
+    fn new(world: World) -> *const JoinedWorld {
+        let (rank, size) = (world.group().rank().0 as c_int, world.group().size() as c_int);
+        Box::leak(Box::new(JoinedWorld { rank, size, world: RwLock::new(Some(world)) }))
+    }
+
+    /// Returns a part of the world that outlives the lock.
+    fn part<T>(&self, of: impl FnOnce(&World) -> &Arc<T>) -> Outcome<Arc<T>> {
+        let world = self.world.read().unwrap_or_else(PoisonError::into_inner);
+        let part = world.as_ref().map(|world| Arc::clone(of(world)));
+        part.ok_or_else(|| Failure::usage("this group has been dropped"))
+    }
+
+    fn group(&self) -> Outcome<Arc<Group>> {
+        self.part(World::group)
+    }
+
+    fn messages(&self) -> Outcome<Arc<Messages>> {
+        self.part(World::messages)
+    }
+}
+
+/// Runs a function, and returns null or the message of its failure.
+fn message_of(name: &str, body: impl FnOnce() -> Outcome) -> *mut c_char {
+    match catch(body) {
+        Ok(()) => null_mut(),
+        Err(why) => {
+            let text = format!("[tbccl] {name}: {why}").replace('\0', " ");
+            CString::new(text).unwrap_or_default().into_raw()
+        }
+    }
+}
+
+/// Returns the text at an address.
+///
+/// # Safety
+/// A text that ends with a zero is there.
+unsafe fn text<'t>(at: *const c_char) -> Outcome<&'t str> {
+    // SAFETY: by this function's contract.
+    let text = unsafe { CStr::from_ptr(at) };
+    text.to_str().map_err(|_| Failure::usage(format!("{} is not UTF-8", text.to_string_lossy())))
+}
+
+/// Frees a message.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_free_message(message: *mut c_char) {
+    // SAFETY: `message_of` has made it, and the C++ side frees it once.
+    drop(unsafe { CString::from_raw(message) });
+}
+
+/// Reads a file with devices.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_read_devices(
+    path: *const c_char,
+    output: *mut CDevices,
+) -> *mut c_char {
+    message_of("jaccl::init", || {
+        // SAFETY: the C++ side keeps to the module's rules.
+        let path = unsafe { text(path)? };
+        let list = DeviceList::read(Path::new(path)).map_err(Failure::usage)?;
+        // SAFETY: as above.
+        unsafe { output.write(list.into_c()) };
+        Ok(())
+    })
+}
+
+/// Frees the devices of a file.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_free_devices(devices: *mut CDevices) {
+    // SAFETY: the C++ side passes what `tbccl_jaccl_read_devices` has written, or zeros.
+    unsafe { devices.replace(CDevices::NONE).free() };
+}
+
+/// Whether `tbccl run` has started this process.
+pub(crate) extern "C" fn tbccl_jaccl_is_launched() -> bool {
+    std::env::var_os("TBCCL_RANK").is_some_and(|rank| !rank.is_empty())
+}
+
+/// Joins the job of `tbccl run`. Writes no world for a job of one rank.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_join_launched(output: *mut *const JoinedWorld) -> *mut c_char {
+    message_of("jaccl::init", || {
+        if tbccl::ranks_of_env() == Some(1) {
+            return Ok(());
+        }
+        let world = JoinedWorld::new(World::join()?);
+        // SAFETY: the C++ side keeps to the module's rules.
+        unsafe { output.write(world) };
+        Ok(())
+    })
+}
+
+/// Joins the job that the program describes, whose ranks meet at this address of rank 0.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_join_at(
+    job: *const CJob,
+    coordinator: *const c_char,
+    output: *mut *const JoinedWorld,
+) -> *mut c_char {
+    message_of("jaccl::init", || {
+        // SAFETY: the C++ side keeps to the module's rules.
+        let (job, coordinator) = unsafe { (&*job, text(coordinator)?) };
+        let (host, port) = bootstrap::host_and_port(coordinator).ok_or_else(|| {
+            Failure::usage(format!(
+                "the coordinator `{coordinator}` is not HOST:PORT, with an address of rank 0 and a free port \
+                 there (JACCL_COORDINATOR, MLX_JACCL_COORDINATOR)"
+            ))
+        })?;
+        // SAFETY: as above.
+        unsafe { join(job, Rendezvous::Root { host, port }, output) }
+    })
+}
+
+/// Creates the id of a job.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_create_id(output: *mut [u8; UniqueId::BYTES]) -> *mut c_char {
+    message_of("jaccl::init", || {
+        let id = UniqueId::create_for_channel().map_err(tbccl::Error::from)?;
+        // SAFETY: the C++ side keeps to the module's rules.
+        unsafe { output.write(id) };
+        Ok(())
+    })
+}
+
+/// Gives up an id that has been created and not been passed on.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_discard_id(id: *const [u8; UniqueId::BYTES]) {
+    or_code(|| {
+        // SAFETY: the C++ side keeps to the module's rules.
+        if let Ok(id) = UniqueId::from_channel(unsafe { id.read() }) {
+            id.discard("rank 0 could not pass on the id of its job");
+        }
+        Ok(())
+    });
+}
+
+/// Joins the job that the program describes, by the id that rank 0 has created.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_join_by(
+    job: *const CJob,
+    id: *const [u8; UniqueId::BYTES],
+    output: *mut *const JoinedWorld,
+) -> *mut c_char {
+    message_of("jaccl::init", || {
+        // SAFETY: the C++ side keeps to the module's rules.
+        let (job, id) = unsafe { (&*job, id.read()) };
+        let id = UniqueId::from_channel(id).map_err(|error| {
+            Failure::usage(format!(
+                "the all-gather function of the program did not pass rank 0's id on: {error}"
+            ))
+        })?;
+        // SAFETY: as above.
+        unsafe { join(job, Rendezvous::Id(id), output) }
+    })
+}
+
+/// # Safety
+/// As the module says.
+unsafe fn join(job: &CJob, rendezvous: Rendezvous, output: *mut *const JoinedWorld) -> Outcome {
+    // SAFETY: the C++ side keeps to the module's rules.
+    let list = unsafe { job.devices.to_list()? };
+    let devices = matrix(&list, job.ring).map_err(Failure::usage)?;
+    let world = World::join_job(JobSpec { rank: job.rank, size: list.ranks(), rendezvous, devices })?;
+    // SAFETY: as above.
+    unsafe { output.write(JoinedWorld::new(world)) };
+    Ok(())
+}
+
+/// Leaves the job, once no rank waits for a call of this one any more.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_leave(world: *const JoinedWorld) {
+    or_code(|| {
+        // SAFETY: the C++ side keeps to the module's rules.
+        let joined = unsafe { &*world };
+        let world = joined.world.read().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(world) = world {
+            // Other threads may still make calls while it waits, which MLX has queued.
+            world.prepare_to_leave([]);
+        }
+        let left = joined.world.write().unwrap_or_else(PoisonError::into_inner).take();
+        drop(left);
+        Ok(())
+    });
+}
+
+/// Returns this rank.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_rank(world: *const JoinedWorld) -> c_int {
+    // SAFETY: the C++ side keeps to the module's rules.
+    unsafe { (*world).rank }
+}
+
+/// Returns the number of ranks.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_size(world: *const JoinedWorld) -> c_int {
+    // SAFETY: the C++ side keeps to the module's rules.
+    unsafe { (*world).size }
+}
+
+/// Returns the element type, and the number of elements in some bytes.
+fn elements(bytes: usize, dtype: c_int) -> Outcome<(DType, usize)> {
+    let known = usize::try_from(dtype).ok().and_then(|dtype| DTYPES.get(dtype));
+    let dtype = *known.ok_or_else(|| {
+        Failure::usage(format!("element type {dtype} is not one of 0..{} (jaccl::Dtype)", DTYPES.len()))
+    })?;
+    if !bytes.is_multiple_of(dtype.size()) {
+        let size = dtype.size();
+        return Err(Failure::usage(format!(
+            "{bytes} bytes are not whole elements of {dtype}, which have {size}"
+        )));
+    }
+    Ok((dtype, bytes / dtype.size()))
+}
+
+/// Makes a call of all ranks.
+///
+/// # Safety
+/// The buffers are as large as the operation says.
+unsafe fn call(
+    world: *const JoinedWorld,
+    operation: Operation<'static>,
+    (dtype, count): (DType, usize),
+    (send, recv): (*const c_void, *mut c_void),
+) -> Outcome {
+    // SAFETY: the C++ side keeps to the module's rules.
+    let group = unsafe { &*world }.group()?;
+    let call = RawCall { operation, dtype, count, send: send.cast(), recv: recv.cast() };
+    // SAFETY: by this function's contract.
+    unsafe { group.call(&call) }
+}
+
+/// Defines functions that reduce elements of all ranks.
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $function:ident, $name:literal: $collective:ident, $op:ident;)*) => {
+        $(
+            $(#[$doc])*
+            pub(crate) unsafe extern "C" fn $function(
+                world: *const JoinedWorld,
+                input: *const c_void,
+                output: *mut c_void,
+                bytes: usize,
+                dtype: c_int,
+            ) -> *mut c_char {
+                message_of($name, || {
+                    let operation = Operation::new(Collective::$collective).with_op(ReduceOp::$op);
+                    // SAFETY: the C++ side keeps to the module's rules.
+                    unsafe { call(world, operation, elements(bytes, dtype)?, (input, output)) }
+                })
+            }
+        )*
+    };
+}
+
+reductions! {
+    /// Sums elements.
+    tbccl_jaccl_all_sum, "all_sum": AllReduce, Sum;
+    /// Stores the greatest elements.
+    tbccl_jaccl_all_max, "all_max": AllReduce, Max;
+    /// Stores the least elements.
+    tbccl_jaccl_all_min, "all_min": AllReduce, Min;
+    /// Sums a block of elements per rank, and stores the block of this rank.
+    tbccl_jaccl_sum_scatter, "sum_scatter": ReduceScatter, Sum;
+}
+
+/// Gathers the bytes of all ranks.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_all_gather(
+    world: *const JoinedWorld,
+    input: *const c_void,
+    output: *mut c_void,
+    bytes: usize,
+) -> *mut c_char {
+    message_of("all_gather", || {
+        // SAFETY: the C++ side keeps to the module's rules.
+        unsafe { call(world, Operation::new(Collective::AllGather), (DType::U8, bytes), (input, output)) }
+    })
+}
+
+/// Sends bytes to a rank.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_send(
+    world: *const JoinedWorld,
+    input: *const c_void,
+    bytes: usize,
+    to: c_int,
+) -> *mut c_char {
+    message_of("send", || {
+        // SAFETY: the C++ side keeps to the module's rules.
+        let world = unsafe { &*world };
+        let (group, messages) = (world.group()?, world.messages()?);
+        // SAFETY: as above.
+        unsafe { messages.send(&group, group.world_rank(to)?, TAG, (input.cast(), bytes)) }
+    })
+}
+
+/// Receives bytes from a rank. Waits until they have arrived.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_recv(
+    world: *const JoinedWorld,
+    output: *mut c_void,
+    bytes: usize,
+    from: c_int,
+) -> *mut c_char {
+    message_of("recv", || {
+        // SAFETY: the C++ side keeps to the module's rules.
+        let world = unsafe { &*world };
+        let (group, messages) = (world.group()?, world.messages()?);
+        let source = group.world_rank(from)?;
+        // SAFETY: as above.
+        let got = unsafe { messages.recv(&group, Some(source), Some(TAG), (output.cast(), bytes))? }.bytes;
+        if got == bytes {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "rank {from} sent {got} bytes, and rank {} receives {bytes}: both must name the same number",
+            world.rank
+        )))
+    })
+}
+
+/// Waits until all ranks have called it.
+pub(crate) unsafe extern "C" fn tbccl_jaccl_barrier(world: *const JoinedWorld) -> *mut c_char {
+    message_of("barrier", || {
+        let nothing = (std::ptr::null(), null_mut());
+        // SAFETY: a barrier uses no memory.
+        unsafe { call(world, Operation::new(Collective::Barrier), (DType::U8, 0), nothing) }
+    })
+}
