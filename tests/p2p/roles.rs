@@ -24,6 +24,7 @@ fn play() {
             scenarios::beside_a_collective(&mut comm, &p2p);
             scenarios::too_long(&p2p);
             scenarios::in_place(&p2p, comm.transport(), 8 << 20);
+            scenarios::eager(&mut comm, &p2p);
             (0..3u32).for_each(|round| random::traffic(&p2p, round.into(), round, 200));
             comm.barrier().expect("all are here");
         }

@@ -135,6 +135,18 @@ pub(crate) fn beside_a_collective(comm: &mut Communicator, p2p: &P2p) {
     }
 }
 
+/// Sends messages of up to 16 KiB before the receiver posts a receive: none of them waits for it.
+pub(crate) fn eager(comm: &mut Communicator, p2p: &P2p) {
+    let (me, size) = (p2p.rank().0, p2p.size());
+    let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
+    for len in [100, 4096, 16 << 10] {
+        let sent = send(p2p, next, 0, 9, bytes_of(me, next, len)).expect("taken");
+        sent.open().expect("sent before its receive");
+        comm.barrier().expect("all are here");
+        check(recv(p2p, Some(previous), 0, Some(9), len).expect("taken"), (previous, me), 9, len);
+    }
+}
+
 /// A message longer than its receive is an error of the receive, in every order and by every protocol; later
 /// messages are delivered.
 pub(crate) fn too_long(p2p: &P2p) {

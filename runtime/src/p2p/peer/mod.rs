@@ -167,12 +167,9 @@ impl Peer {
     /// Returns the longest message that may be sent eagerly to this peer.
     pub(super) fn eager_limit(&self, links: &mut LinkAccess) -> usize {
         let capabilities = links.link(self.rank, CONTROL).capabilities();
-        // Links that want larger receives announced get them on the data lane.
-        if capabilities.announced_bytes.is_some() {
-            EAGER_BYTES.min(capabilities.inline_bytes)
-        } else {
-            EAGER_BYTES
-        }
+        // Receives that the link wants to be announced are announced on the data lane.
+        let unannounced = |from: usize| capabilities.inline_bytes.max(from.saturating_sub(1));
+        EAGER_BYTES.min(capabilities.announced_bytes.map_or(EAGER_BYTES, unannounced))
     }
 
     /// Queues a frame, and the payload that follows it.
