@@ -23,6 +23,8 @@ __all__ = ["install", "uninstall"]
 _VARIABLE = "TBCCL_MLX"
 #: Most elements of an array of which MLX can tell an MPI library.
 _MAX_ELEMENTS = (1 << 31) - 1
+#: Names of MLX's backends.
+_BACKENDS = ("any", "mpi", "ring", "nccl", "jaccl")
 #: Functions of MLX that are replaced, by name.
 _originals: dict[str, Any] = {}
 
@@ -77,8 +79,21 @@ def _has(name: str) -> bool:
     return hasattr(mx.distributed, name)
 
 
-def _init(strict: bool = False, backend: str = "any", **_options: Any) -> mx.distributed.Group:
-    """Returns the group of all ranks, as `tbccl.mlx.init`, whatever the backend."""
+def _init(
+    strict: bool = False, backend: str = "any", *, all_gather_factory: Callable[..., Any] | None = None
+) -> mx.distributed.Group:
+    """Returns the group of all ranks, as `tbccl.mlx.init`, whatever the backend.
+
+    Refuses what MLX refuses: unknown backends, and a factory with another backend than `jaccl`. tbccl does
+    not need the factory.
+    """
+    if backend not in _BACKENDS:
+        raise ValueError(f"the backend {backend!r} is none of {', '.join(_BACKENDS)}")
+    if all_gather_factory is not None:
+        if not callable(all_gather_factory):
+            raise TypeError("all_gather_factory is not callable")
+        if backend != "jaccl":
+            raise ValueError(f"all_gather_factory is for the backend 'jaccl', and not for {backend!r}")
     return _groups.init(strict=strict)
 
 

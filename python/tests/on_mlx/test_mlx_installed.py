@@ -21,6 +21,10 @@ def test_every_name_gives_the_group_of_the_job(backend):
     assert len(installed("names_a_backend", backend).lines("@hello")) == 2
 
 
+def test_arguments_that_mlx_refuses_are_refused():
+    assert len(installed("names_what_mlx_refuses").lines("@refused")) == 6
+
+
 def test_functions_without_a_group_use_the_job():
     assert [line.split(" ")[1] for line in installed("names_none", ranks=3).lines("@sum")] == ["9.0"] * 3
 

@@ -23,6 +23,19 @@ def names_a_backend(backend: str) -> None:
     report("hello", f"{world.rank()} {world.size()} {total}")
 
 
+def names_what_mlx_refuses() -> None:
+    """Gives arguments that MLX refuses."""
+    for error, arguments in [
+        (ValueError, {"backend": "other"}),
+        (ValueError, {"backend": "ring", "all_gather_factory": lambda rank, size: None}),
+        (TypeError, {"backend": "jaccl", "all_gather_factory": "not callable"}),
+    ]:
+        try:
+            mx.distributed.init(**arguments)
+        except error as refused:
+            report("refused", refused)
+
+
 def names_none() -> None:
     """Uses no group at all."""
     x = mx.distributed.all_sum(mx.ones(3))
