@@ -51,6 +51,8 @@ fn is_cross_compiled_for_macos() -> bool {
 fn has_compiler_for_target() -> bool {
     let target = env::var("TARGET").expect("set by cargo");
     let names = [format!("CXX_{target}"), format!("CXX_{}", target.replace('-', "_")), "TARGET_CXX".into()];
+    // A check without a compiler comes before a build with one, in the same folder.
+    names.iter().for_each(|name| println!("cargo:rerun-if-env-changed={name}"));
     names.iter().any(|name| env::var_os(name).is_some())
 }
 

@@ -135,8 +135,12 @@ pub(crate) fn beside_a_collective(comm: &mut Communicator, p2p: &P2p) {
     }
 }
 
-/// Sends messages of up to 16 KiB before the receiver posts a receive: none of them waits for it.
+/// Sends messages of up to 16 KiB before the receiver posts a receive: none of them waits for it, but with the
+/// driver that buffers nothing.
 pub(crate) fn eager(comm: &mut Communicator, p2p: &P2p) {
+    if comm.transport() == "rehearsal" {
+        return;
+    }
     let (me, size) = (p2p.rank().0, p2p.size());
     let (next, previous) = ((me + 1) % size, (me + size - 1) % size);
     for len in [100, 4096, 16 << 10] {
