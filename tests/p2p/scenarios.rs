@@ -135,8 +135,8 @@ pub(crate) fn beside_a_collective(comm: &mut Communicator, p2p: &P2p) {
     }
 }
 
-/// Sends messages of up to 16 KiB before the receiver posts a receive: none of them waits for it, but with the
-/// driver that buffers nothing.
+/// Sends messages of up to 16 KiB before the receiver posts a receive: none of them waits for it, but with
+/// the driver that buffers nothing.
 pub(crate) fn eager(comm: &mut Communicator, p2p: &P2p) {
     if comm.transport() == "rehearsal" {
         return;
