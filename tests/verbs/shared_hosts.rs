@@ -132,7 +132,7 @@ fn a_communicator_is_closed_without_a_wait_for_a_rank_that_has_died() {
 #[test]
 fn cables_that_fall_after_the_time_limit_do_not_delay_the_error() {
     for (profile, service) in EACH {
-        let variables = [("TBCCL_TIMEOUT", "1.5"), ("TBCCL_CABLE_WAIT", "0.5")];
+        let variables = [("TBCCL_TIMEOUT", "1.5"), ("TBCCL_CABLE_WAIT", "0.8")];
         let done = start_on_nodes(&mesh(profile, 2), service, "hosted", &variables).finish();
         let (took, text) = done.all("failed")[0].rest.split_once(' ').expect("the time first");
         let took: u32 = took.parse().expect("milliseconds");
