@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 #: Tokens: all bytes, and the end of a text.
 TOKENS = 257
 
-LLAMA = {
-    "model_type": "llama",
+#: Shape of all models.
+SHAPE = {
     "hidden_size": 64,
     "num_hidden_layers": 4,
     "intermediate_size": 128,
@@ -28,25 +28,13 @@ LLAMA = {
     "tie_word_embeddings": False,
 }
 
-QWEN = {
-    "model_type": "qwen2",
-    "hidden_size": 64,
-    "num_hidden_layers": 4,
-    "intermediate_size": 128,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": TOKENS,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": False,
-}
-
-MODELS = {"llama": LLAMA, "qwen": QWEN}
+#: Architectures of mlx-lm by name.
+ARCHITECTURES = {"llama": "llama", "qwen": "qwen2"}
 
 
 def write_model(folder: Path, name: str, dtype: mx.Dtype = mx.float32) -> Path:
     """Writes a model with random weights of this type and its tokenizer, and returns the folder."""
-    config = MODELS[name]
+    config = {"model_type": ARCHITECTURES[name], **SHAPE}
     folder.mkdir(parents=True)
     module = import_module(f"mlx_lm.models.{config['model_type']}")
     mx.random.seed(1)
