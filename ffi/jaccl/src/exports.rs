@@ -19,12 +19,15 @@ macro_rules! exports {
     ($($function:ident: $before:literal, $after:literal;)*) => {
         $(
             mod $function {
+                // SAFETY: `cpp/config.cpp` and `cpp/group.cpp` define the functions of these names.
                 unsafe extern "C" {
                     #[link_name = concat!($before, "5inner", $after)]
                     pub(super) fn target();
                 }
             }
 
+            // SAFETY: the body is one jump, to a function with the signature of this name. No other library
+            // of a process has these names but JACCL, which this one replaces.
             #[unsafe(naked)]
             #[unsafe(export_name = concat!($before, "5jaccl", $after))]
             unsafe extern "C" fn $function() {

@@ -23,6 +23,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "../../tests/harness/checks.h"
+
 #ifdef JACCL_GROUP_HEADER
 // MLX's own declaration of the group, against which ours is compared.
 #include JACCL_GROUP_HEADER
@@ -39,30 +41,7 @@ std::shared_ptr<Group> init(bool strict, std::function<AllGatherFn(int, int)> fa
 using jaccl::Dtype;
 using Group = std::shared_ptr<jaccl::Group>;
 
-static int rank = 0, size = 1;
-
-#define EXPECT(what)                                                              \
-    do {                                                                          \
-        if (!(what)) {                                                            \
-            std::fprintf(stderr, "rank %d, line %d: %s\n", rank, __LINE__, #what); \
-            std::exit(1);                                                         \
-        }                                                                         \
-    } while (0)
-
-// Checks that the call throws an exception whose message has these words.
-template <typename Call>
-static void refused(int line, Call call, const char *words) {
-    try {
-        call();
-    } catch (const std::runtime_error &error) {
-        if (std::strstr(error.what(), words) && std::strstr(error.what(), "[tbccl] ")) return;
-        std::fprintf(stderr, "line %d: expected `%s`: %s\n", line, words, error.what());
-        std::exit(1);
-    }
-    std::fprintf(stderr, "line %d: nothing was thrown\n", line);
-    std::exit(1);
-}
-#define REFUSED(words, ...) refused(__LINE__, [&] { __VA_ARGS__; }, words)
+#define REFUSED(words, ...) check_refused(__LINE__, [&] { __VA_ARGS__; }, words, "[tbccl] ")
 
 // Floating point numbers of two bytes, by their bits. They hold small integers exactly.
 struct Half {

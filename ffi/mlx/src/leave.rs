@@ -3,8 +3,9 @@
 //! MLX computes ahead: a program ends while its stream threads still run the calls of a step that nobody
 //! reads, and while peers wait in theirs. MLX does not tell when its streams are empty. So a rank that leaves
 //! goes on with the calls of its other threads, and tells its peers that it leaves once it makes none. It
-//! leaves when all others have told the same, or have died. Nobody waits for a call then: a rank that waits
-//! in one has not told the others yet.
+//! leaves when all others have told the same, or have died. No rank waits in a call then: one that does has
+//! not told the others. A stream that still computes may make a call later, which fails. All programs have
+//! ended by then, so nobody reads its result.
 //!
 //! Some peers go on without this rank, or wait for a call that it will never make. So a rank that has made
 //! no call and computed nothing for [`QUIET`], and whose messages have arrived, leaves in any case. Peers

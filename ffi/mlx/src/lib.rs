@@ -1,5 +1,5 @@
-//! What the libraries for MLX share: the job that a process is a rank of, its groups and messages, and
-//! failures as C++ exceptions.
+//! Core of the libraries for MLX: the job that a process is a rank of, its groups and messages, and failures
+//! as C++ exceptions.
 //!
 //! MLX reaches tbccl through several libraries, each with the interface of another one that MLX knows: Open
 //! MPI's (`ffi/mpi`) and JACCL's (`ffi/jaccl`). They only translate arguments. What a group is, in which

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "../../tests/harness/checks.h"
+
 typedef void *Handle;
 typedef void(Function)(void *, void *, int *, Handle *);
 struct Status {
@@ -26,7 +28,6 @@ struct Status {
 };
 
 static void *library;
-static int rank, size;
 
 template <typename T>
 static T *find(const char *name) {
@@ -58,27 +59,7 @@ CALL(Op_create, Function *, int, Handle *);
 static Handle object(const char *name) { return find<char>(("ompi_mpi_" + std::string(name)).c_str()); }
 static void *const IN_PLACE = reinterpret_cast<void *>(1);
 
-#define EXPECT(what)                                                              \
-    do {                                                                          \
-        if (!(what)) {                                                            \
-            std::fprintf(stderr, "rank %d, line %d: %s\n", rank, __LINE__, #what); \
-            std::exit(1);                                                         \
-        }                                                                         \
-    } while (0)
-
-// Checks that the call throws an exception whose message contains these words.
-static void refused(int line, const std::function<void()> &call, const char *words) {
-    try {
-        call();
-    } catch (const std::runtime_error &error) {
-        if (std::strstr(error.what(), words) && std::strstr(error.what(), "[tbccl] MPI_")) return;
-        std::fprintf(stderr, "line %d: expected `%s`: %s\n", line, words, error.what());
-        std::exit(1);
-    }
-    std::fprintf(stderr, "line %d: nothing was thrown\n", line);
-    std::exit(1);
-}
-#define REFUSED(words, ...) refused(__LINE__, [&] { __VA_ARGS__; }, words)
+#define REFUSED(words, ...) check_refused(__LINE__, [&] { __VA_ARGS__; }, words, "[tbccl] MPI_")
 
 // Operations without an equivalent kernel: one that commutes, and one that does not.
 static void product_of_halves(void *in, void *inout, int *count, Handle *) {

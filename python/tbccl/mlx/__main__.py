@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from pathlib import Path
 
 from tbccl.mlx import install
 
@@ -35,6 +36,8 @@ def main(arguments: list[str]) -> None:
         sys.path[0] = ""
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)
     else:
+        # Modules beside the program are found, as under Python itself.
+        sys.path[0] = str(Path(program[0]).resolve().parent)
         runpy.run_path(program[0], run_name="__main__")
 
 

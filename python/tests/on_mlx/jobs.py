@@ -23,6 +23,14 @@ requires_exceptions = pytest.mark.skipif(
     VERSION < (0, 32, 1), reason="this version of MLX ends the process instead"
 )
 
+
+
+def needs(is_there: bool, what: str) -> pytest.MarkDecorator:
+    """Skips a test without what it needs; in CI, which sets `TBCCL_TEST_REQUIRE_ALL`, it runs and fails."""
+    required = os.environ.get("TBCCL_TEST_REQUIRE_ALL") == "1"
+    return pytest.mark.skipif(not is_there and not required, reason=f"{what} is not installed")
+
+
 HERE = Path(__file__).parent
 RANKS = HERE / "ranks"
 ROOT = HERE.parents[2]

@@ -33,7 +33,7 @@ def test_arrays_of_more_elements_than_mlx_can_tell_are_taken_to_pieces():
     assert len(installed("large_arrays", ranks=3).lines("@right")) == 3
 
 
-@pytest.mark.skipif(not hasattr(nn, "fully_shard"), reason="this version of MLX has no fully_shard")
+@jobs.needs(hasattr(nn, "fully_shard"), "an MLX with fully_shard")
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_training_with_sharded_parameters_is_that_of_one_process(ranks):
     assert len(installed("trains_fully_sharded", ranks=ranks).lines("@right")) == ranks
@@ -70,6 +70,13 @@ def test_an_unmodified_program_with_the_variables_of_a_ring_runs_over_tbccl(tmp_
 def test_a_module_is_run_and_its_arguments_are_its_own():
     result = jobs.finish([sys.executable, "-m", "tbccl.mlx", "-m", "json.tool", "--help"]).expect_success()
     assert "json.tool" in result.out and "tbccl" not in result.out
+
+
+def test_a_program_finds_the_modules_beside_it(tmp_path):
+    (tmp_path / "beside.py").write_text("WORD = 'found'")
+    (tmp_path / "program.py").write_text("import beside, sys; print(beside.WORD, sys.argv[1:])")
+    command = [sys.executable, "-m", "tbccl.mlx", str(tmp_path / "program.py"), "--own"]
+    assert jobs.finish(command).expect_success().out.split() == ["found", "['--own']"]
 
 
 def test_help_says_how_to_start():

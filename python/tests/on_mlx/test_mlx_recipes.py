@@ -9,11 +9,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from importlib.util import find_spec
 
 import jobs
 import pytest
 
-pytest.importorskip("mlx_lm")
+pytestmark = jobs.needs(find_spec("mlx_lm") is not None, "mlx-lm")
 
 RECIPES = jobs.RANKS.parent / "recipes"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}

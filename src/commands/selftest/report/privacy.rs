@@ -13,7 +13,7 @@ const MIN_NAME: usize = 3;
 pub(in crate::commands::selftest) struct Privacy {
     /// Texts that are replaced wherever they stand, with their replacements.
     texts: Vec<(String, &'static str)>,
-    /// Whole words that are replaced.
+    /// Words that are replaced where they stand alone, with their replacements.
     words: Vec<(String, &'static str)>,
 }
 
