@@ -124,6 +124,13 @@ fn die_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(set_death_signal) };
 }
 
+/// Removes the signal that this process would get at the death of its parent. It is inherited over `exec`.
+pub(super) fn outlive_parent() -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(None)?;
+    Ok(())
+}
+
 /// Whether this process ignores the signal, as nohup(1) arranges for `SIGHUP`.
 pub(super) fn is_ignored(signal: i32) -> bool {
     let mut current = std::mem::MaybeUninit::<libc::sigaction>::zeroed();

@@ -74,6 +74,13 @@ fn parent_of(id: u32) -> u32 {
     parent.trim().parse().expect("a number")
 }
 
+/// Returns the letter of a process's state.
+fn state_of(id: u32) -> char {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let state = status.lines().find_map(|line| line.strip_prefix("State:")).expect("a state");
+    state.trim().chars().next().expect("a letter")
+}
+
 /// Writes an executable script.
 fn write_program(path: &Path, text: &str) {
     std::fs::write(path, format!("#!/bin/sh\n{text}")).expect("our folder");
@@ -270,6 +277,23 @@ fn nothing_outlives_its_job_although_an_agent_is_stopped() {
         scope.spawn(|| stop_and_fail(folders[1].path()));
         scope.spawn(|| stop_a_running_job(folders[2].path()));
     });
+}
+
+/// The signal that the launcher gives to ssh for its own death has killed the keeper, which a program in the
+/// place of ssh becomes. The stopped agent then remained, unless the system happened to continue it.
+#[test]
+fn the_keeper_behind_a_program_in_the_place_of_ssh_outlives_the_launcher() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let word = Word::new();
+    let (mut job, agent) = with_another_host(folder.path(), &word, "sleep 1000");
+    let keeper = parent_of(agent);
+    stop(agent);
+    eventually("the stop of the agent", || state_of(agent) == 'T');
+    job.signal(Signal::KILL);
+    job.wait();
+    assert_eq!(parent_of(agent), keeper, "the keeper has ended before its agent");
+    word.expect_none("the end of both daemons");
+    eventually("the end of the job", || job.mark().processes().is_empty());
 }
 
 #[test]

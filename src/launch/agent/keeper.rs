@@ -53,6 +53,9 @@ const HANG_UP: PollFlags = PollFlags::HUP.union(PollFlags::ERR);
 /// # Errors
 /// Those of the system while the processes are set up.
 pub(super) fn split(connection: Option<OwnedFd>) -> io::Result<(Lifeline, Option<OwnedFd>)> {
+    // A program in the place of ssh may have become this process, with the death signal that the launcher
+    // gives to ssh. It would kill the keeper with the launcher, before the job's processes have ended.
+    spawn::outlive_parent()?;
     // A shell that has executed this program may have left children to it, which are not the job's.
     if processes::has_children()
         && let Forked::Parent(child) = spawn::fork()?
