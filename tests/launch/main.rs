@@ -1,6 +1,7 @@
 //! `tbccl run` and the launcher, with real processes.
 
 mod between_hosts;
+mod cables;
 mod hosts;
 mod job;
 mod network;

@@ -1,4 +1,4 @@
-//! Four simulated hosts on one machine: network namespaces on a private switch.
+//! Simulated hosts on one machine: network namespaces on a private switch, and cables between them.
 //!
 //! Each has an ssh server with temporary keys, a host name, and a private folder at the same path on all
 //! hosts. The network is connected to nothing else.
@@ -13,7 +13,17 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+/// Number of hosts, unless a test asks for others.
 pub(crate) const HOSTS: usize = 4;
+
+/// Addresses of cables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CableAddresses {
+    /// A network of two IPv4 addresses for each cable.
+    Networks,
+    /// A link-local IPv6 address at each end, as a port has that nobody has set up.
+    LinkLocal,
+}
 
 /// Returns the missing requirement, if there is one.
 pub(crate) fn obstacle() -> Option<&'static str> {
@@ -33,11 +43,18 @@ pub(crate) fn obstacle() -> Option<&'static str> {
     missing.map(|_| "ip, sshd, ssh, unshare or mount is missing; run tools/install-missing test")
 }
 
-/// Returns from a test that can't run here, after printing why.
+/// Returns a network, of the hosts and cables that are given. Returns from a test that can't run here, after
+/// printing why.
 macro_rules! network_or_return {
     () => {
+        network_or_return!(@ $crate::network::Network::new())
+    };
+    ($hosts:expr, $cables:expr, $addresses:expr) => {
+        network_or_return!(@ $crate::network::Network::with_cables($hosts, $cables, $addresses))
+    };
+    (@ $network:expr) => {
         match $crate::network::obstacle() {
-            None => $crate::network::Network::new(),
+            None => $network,
             Some(why) => {
                 support::missing(&why);
                 return;
@@ -52,6 +69,7 @@ pub(crate) struct Network {
     folder: tempfile::TempDir,
     prefix: String,
     guardian: Child,
+    hosts: usize,
 }
 
 /// Script that removes everything of the prefix: processes and namespaces.
@@ -88,6 +106,73 @@ fn run(program: &str, args: &[&str]) {
 
 impl Network {
     pub(crate) fn new() -> Network {
+        Network::with_hosts(HOSTS)
+    }
+
+    /// Returns a network of so many hosts that also have cables between them, each with its addresses. The
+    /// ports of a host are `thunderbolt0` and so on, in the order of its cables.
+    pub(crate) fn with_cables(hosts: usize, cables: &[(usize, usize)], addresses: CableAddresses) -> Network {
+        let network = Network::with_hosts(hosts);
+        let mut ports = vec![0; hosts];
+        for (number, (a, b)) in cables.iter().enumerate() {
+            let mut port = |host: usize| {
+                ports[host] += 1;
+                format!("thunderbolt{}", ports[host] - 1)
+            };
+            let ends = [(*a, port(*a)), (*b, port(*b))];
+            network.add_cable(number, &ends, addresses);
+        }
+        network
+    }
+
+    fn add_cable(&self, number: usize, ends: &[(usize, String); 2], addresses: CableAddresses) {
+        let ns = ends.each_ref().map(|(host, _)| self.namespace(&format!("h{host}")));
+        let [(_, a), (_, b)] = ends;
+        run("ip", &["-n", &ns[0], "link", "add", a, "type", "veth", "peer", "name", b, "netns", &ns[1]]);
+        for (at, (_, port)) in (1..).zip(ends) {
+            let ns = &ns[at - 1];
+            // An address that the system has chosen counts for a second or two as not yet valid.
+            run("ip", &["-n", ns, "link", "set", port, "addrgenmode", "none"]);
+            run("ip", &["-n", ns, "link", "set", port, "up"]);
+            let address = match addresses {
+                CableAddresses::Networks => format!("10.88.{number}.{at}/30"),
+                CableAddresses::LinkLocal => format!("fe80::{:x}:{at}/64", number + 1),
+            };
+            let add = ["-n", ns, "addr", "add", &address, "dev", port];
+            let no_check: &[&str] = if addresses == CableAddresses::LinkLocal { &["nodad"] } else { &[] };
+            run("ip", &[&add, no_check].concat());
+        }
+    }
+
+    /// Returns the bytes that the switch has received from all hosts.
+    pub(crate) fn switched_bytes(&self) -> u64 {
+        self.received_bytes("sw", "p")
+    }
+
+    /// Returns the bytes that all ports of a host's cables have received.
+    pub(crate) fn cable_bytes(&self, host: usize) -> Vec<u64> {
+        (0..self.ports(host))
+            .map(|port| self.received_bytes(&format!("h{host}"), &format!("thunderbolt{port}")))
+            .collect()
+    }
+
+    fn ports(&self, host: usize) -> usize {
+        let ns = self.namespace(&format!("h{host}"));
+        let output = Command::new("ip").args(["-n", &ns, "-o", "link", "show"]).output().expect("ip");
+        String::from_utf8_lossy(&output.stdout).matches(": thunderbolt").count()
+    }
+
+    /// Returns the bytes that the interfaces whose names begin so have received.
+    fn received_bytes(&self, ns: &str, beginning: &str) -> u64 {
+        let script = format!("cat /sys/class/net/{beginning}*/statistics/rx_bytes");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.namespace(ns), "/bin/sh", "-c", &script]);
+        let output = command.stdin(Stdio::null()).output().expect("ip");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines().map(|line| line.parse::<u64>().expect("a number")).sum()
+    }
+
+    fn with_hosts(hosts: usize) -> Network {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("tbccl-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -103,10 +188,10 @@ impl Network {
             .expect("a shell");
         let mut line = String::new();
         BufReader::new(guardian.stdout.take().expect("a pipe")).read_line(&mut line).expect("it is ready");
-        let network = Network { folder, prefix, guardian };
+        let network = Network { folder, prefix, guardian, hosts };
         network.make_links();
         network.make_keys();
-        for host in 0..HOSTS {
+        for host in 0..hosts {
             network.start_server(host);
         }
         network
@@ -138,7 +223,7 @@ impl Network {
         run("ip", &["netns", "add", &switch]);
         run("ip", &["-n", &switch, "link", "add", "br0", "type", "bridge"]);
         run("ip", &["-n", &switch, "link", "set", "br0", "up"]);
-        for host in 0..HOSTS {
+        for host in 0..self.hosts {
             let (ns, port) = (self.namespace(&format!("h{host}")), format!("p{host}"));
             run("ip", &["netns", "add", &ns]);
             let veth =
@@ -160,7 +245,7 @@ impl Network {
         self.write("known_hosts", &format!("* {public}"));
         let folder = self.folder.path().display();
         let mut config = String::new();
-        for host in 0..HOSTS {
+        for host in 0..self.hosts {
             config += &format!("Host h{host}\n    HostName {}\n", address(host));
         }
         // No host has this address.
@@ -251,13 +336,13 @@ impl Network {
 
     /// Whether no process of a job runs on any host.
     pub(crate) fn is_quiet(&self) -> bool {
-        (0..HOSTS).all(|host| self.processes(host).is_empty())
+        (0..self.hosts).all(|host| self.processes(host).is_empty())
     }
 
     /// Counts the files that jobs have left in temporary folders.
     pub(crate) fn temporary_files(&self) -> usize {
         let count = |host| std::fs::read_dir(self.own(host, "tmp")).expect("a folder").count();
-        (0..HOSTS).map(count).sum()
+        (0..self.hosts).map(count).sum()
     }
 
     /// Kills the ssh server of a host and its connections.

@@ -20,7 +20,7 @@ use std::{path::PathBuf, time::Duration};
 use transport::{
     driver::{
         PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN,
-        tcp::{Bind, Security, TcpConfig},
+        tcp::{Bind, CableSelection, Lan, Security, TcpConfig},
     },
     ring::{RingLayout, Stores},
 };
@@ -220,6 +220,13 @@ options! {
         /// interface or address of this host for connections over TCP, e.g. eth0 or 10.0.0.1 (the address
         /// from which the rendezvous is reached)
         interface: Option<Bind> = None, "TBCCL_INTERFACE", rank, Auto<Interface>;
+        /// interfaces that lead to one other host each, with commas between them, e.g. thunderbolt*, which
+        /// connections to that host use; off for none (Thunderbolt interfaces and IPv4 networks of two
+        /// hosts; none with TBCCL_INTERFACE)
+        cables: Option<CableSelection> = None, "TBCCL_CABLES", rank, Auto<Plain>;
+        /// whether hosts without a cable between them use the network that they met on: always, never, or
+        /// auto, only if the cables form no ring in the order of ranks (auto)
+        lan: Lan = Lan::Auto, "TBCCL_LAN", job, Plain;
         /// protection of connections over TCP: authenticate, or encrypt as well (authenticate)
         security: Security = Security::Authenticate, "TBCCL_SECURITY", job, Protection;
         /// TCP connections side by side per lane between two ranks, 1 to 16 (1 within a host, 2 between

@@ -9,7 +9,10 @@ use bootstrap::{ConnectSpec, Identity};
 use std::net::IpAddr;
 use transport::driver::{
     Endpoint,
-    tcp::{Bind, TcpConfig, TcpEndpoint, WarningHandler, addresses_of_interface, local_address_towards},
+    tcp::{
+        Bind, CableSelection, TcpConfig, TcpEndpoint, WarningHandler, addresses_of_interface,
+        local_address_towards,
+    },
 };
 
 /// Slab size where another driver has the registered memory: never used.
@@ -33,8 +36,11 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
              TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks"
         )));
     }
+    let bind = config.tcp.interface.clone().unwrap_or_else(|| address_towards(rendezvous));
     let options = TcpConfig {
-        bind: config.tcp.interface.clone().unwrap_or_else(|| address_towards(rendezvous)),
+        cables: cables(config, &bind),
+        lan: config.tcp.lan,
+        bind,
         // Without a secret, all ranks of the rendezvous belong to this host and user.
         secret: rendezvous.secret().cloned(),
         security: config.tcp.security,
@@ -51,6 +57,17 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
         Ok(endpoint) => Ok(Box::new(endpoint)),
         Err(error) => Err(not_started(rank, error)),
     }
+}
+
+/// Returns the selection of cables: those that the user names, else all that are found, unless the user names
+/// an interface to use or the job stays on this host.
+fn cables(config: &Config, bind: &Bind) -> CableSelection {
+    let stays_here = matches!(bind, Bind::Address(address) if address.is_loopback());
+    let default = || match config.tcp.interface.is_some() || stays_here {
+        true => CableSelection::Off,
+        false => CableSelection::Auto,
+    };
+    config.tcp.cables.clone().unwrap_or_else(default)
 }
 
 /// Returns the addresses at which other ranks reach this one, as far as this rank knows.

@@ -103,7 +103,18 @@ pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, Transpo
             ))
         })
     };
-    addresses.iter().map(listen).collect()
+    let (mut listeners, mut refused) = (Vec::new(), None);
+    for listener in addresses.iter().map(listen) {
+        match listener {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    // An interface that has just been connected has addresses that are not valid yet, beside valid ones.
+    match refused {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
 }
 
 /// Returns the address of an interface; a link-local address gets the interface as its scope.
@@ -165,7 +176,7 @@ pub(super) fn interface_of(address: IpAddr) -> (String, Option<f64>) {
 }
 
 /// Link speed that Linux reports for an interface; `None` for interfaces without one.
-fn link_speed(name: &str) -> Option<f64> {
+pub(super) fn link_speed(name: &str) -> Option<f64> {
     let is_plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
     let text = is_plain.then(|| std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok())??;
     let megabits: f64 = text.trim().parse().ok()?;

@@ -8,16 +8,14 @@
 
 use super::{
     Security,
-    addresses::order_addresses,
     connection_table::{Connection, ConnectionTable, Key},
     match_acks::MatchAcks,
-    peer_info::PeerInfo,
     pending::{Inbound, InitiatorHello, Outbound, responder_hello},
+    routes::{Route, Routes},
     socket::configure,
     warning::WarningHandler,
 };
 use crate::secure::{Handshake, Purpose, Secret, SecureError, Session};
-use if_addrs::Interface;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::AsFd,
@@ -66,9 +64,9 @@ struct OutboundTask {
     key: Key,
     /// The current attempt; `None` while the other end connects, or before a repeated attempt.
     attempt: Option<Outbound>,
-    /// Address of the current attempt, and the addresses left to try.
-    address: Option<SocketAddr>,
-    addresses: VecDeque<SocketAddr>,
+    /// Way of the current attempt, and the ways left to try.
+    route: Option<Route>,
+    routes: VecDeque<Route>,
     /// When to give up on this address, or to repeat the attempt.
     until: Instant,
     /// When to give up on the connection.
@@ -82,9 +80,7 @@ pub(super) struct Connector {
     pub(super) table: Arc<ConnectionTable>,
     pub(super) config: ConnectorConfig,
     pub(super) listeners: Vec<TcpListener>,
-    /// Information about all ranks, by rank.
-    pub(super) peers: Vec<PeerInfo>,
-    pub(super) interfaces: Vec<Interface>,
+    pub(super) routes: Arc<Routes>,
     match_acks: Vec<Arc<MatchAcks>>,
     pub(super) on_warning: WarningHandler,
     outbound: Vec<OutboundTask>,
@@ -101,16 +97,14 @@ impl Connector {
         match_acks: Vec<Arc<MatchAcks>>,
         config: ConnectorConfig,
         listeners: Vec<TcpListener>,
-        peers: Vec<PeerInfo>,
-        interfaces: Vec<Interface>,
+        routes: Arc<Routes>,
         on_warning: WarningHandler,
     ) -> Connector {
         Connector {
             table,
             config,
             listeners,
-            peers,
-            interfaces,
+            routes,
             match_acks,
             on_warning,
             outbound: Vec::new(),
@@ -199,7 +193,7 @@ impl Connector {
     }
 
     fn instance_of(&self, rank: u32) -> u64 {
-        self.peers[rank as usize].instance
+        self.routes.peers[rank as usize].instance
     }
 
     fn progress_inbound(&mut self) {
@@ -249,48 +243,44 @@ impl Connector {
 
     /// Starts to make a connection.
     fn start_outbound(&mut self, key: Key) {
-        let listening: Vec<SocketAddr> =
-            self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-        let theirs = &self.peers[key.peer as usize].listen_addresses;
-        let addresses = order_addresses(theirs, &self.interfaces, &listening).into();
+        let routes = self.routes.to(key.peer, key.stripe);
         let deadline = Instant::now() + self.config.connect_timeout;
         let mut task = OutboundTask {
             key,
             attempt: None,
-            address: None,
-            addresses,
+            route: None,
+            routes,
             until: deadline,
             deadline,
             retries: 0,
             awaits_peer: false,
         };
-        if let Err(why) = self.try_next_address(&mut task) {
+        if let Err(why) = self.try_next_route(&mut task) {
             self.table.fail(key, why);
         } else {
             self.outbound.push(task);
         }
     }
 
-    /// Starts an attempt at the next of a peer's addresses.
-    fn try_next_address(&self, task: &mut OutboundTask) -> Result<(), String> {
+    /// Starts an attempt over the next way to a peer.
+    fn try_next_route(&self, task: &mut OutboundTask) -> Result<(), String> {
         let mut last = String::from("it has no address to connect to");
-        while let Some(address) = task.addresses.pop_front() {
-            match self.connect_to(task.key, address) {
+        while let Some(route) = task.routes.pop_front() {
+            match self.connect_over(task.key, &route) {
                 Ok(attempt) => {
                     task.attempt = Some(attempt);
-                    task.address = Some(address);
+                    task.route = Some(route);
                     let next = Instant::now() + ADDRESS_TIMEOUT;
-                    task.until =
-                        if task.addresses.is_empty() { task.deadline } else { next.min(task.deadline) };
+                    task.until = if task.routes.is_empty() { task.deadline } else { next.min(task.deadline) };
                     return Ok(());
                 }
-                Err(error) => last = format!("connecting to {address}: {error}"),
+                Err(error) => last = format!("connecting to {}: {error}", route.to),
             }
         }
         Err(last)
     }
 
-    fn connect_to(&self, key: Key, address: SocketAddr) -> Result<Outbound, SecureError> {
+    fn connect_over(&self, key: Key, route: &Route) -> Result<Outbound, SecureError> {
         let instances = [self.instance_of(self.table.rank), self.instance_of(key.peer)];
         let hello = InitiatorHello {
             from: self.table.rank,
@@ -300,12 +290,8 @@ impl Connector {
             stripe: key.stripe,
         };
         let handshake = Handshake::initiator(&self.config.secret, Purpose::Data, &hello.encode())?;
-        let from = self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).find(|own| {
-            own.is_ipv4() == address.is_ipv4() && own.ip().is_loopback() == address.ip().is_loopback()
-        });
         let expected_hello = responder_hello(key.peer, instances[1]);
-        let from = from.map(|own| own.ip()).filter(|own| !is_link_local(*own));
-        Ok(Outbound::begin(address, from, self.config.buffer_bytes, handshake, expected_hello)?)
+        Ok(Outbound::begin(route, self.config.buffer_bytes, handshake, expected_hello)?)
     }
 
     fn progress_outbound(&mut self) {
@@ -334,8 +320,8 @@ impl Connector {
             if task.awaits_peer || now >= task.deadline {
                 return Err(self.no_answer(&task));
             }
-            task.addresses.extend(task.address);
-            self.try_next_address(&mut task)?;
+            task.routes.extend(task.route.clone());
+            self.try_next_route(&mut task)?;
             return Ok(Some(task));
         };
         match attempt.progress() {
@@ -353,16 +339,16 @@ impl Connector {
                 task.attempt = Some(attempt);
                 Ok(Some(task))
             }
-            Ok(None) if task.addresses.is_empty() => Err(self.no_answer(&task)),
+            Ok(None) if task.routes.is_empty() => Err(self.no_answer(&task)),
             Err(SecureError::Closed) if task.retries < MAX_RETRIES && now < task.deadline => {
                 task.retries += 1;
                 task.until = now + RETRY_DELAY;
                 Ok(Some(task))
             }
-            Err(error) if task.addresses.is_empty() => Err(task
-                .address
-                .map_or_else(String::new, |address| format!("connecting to {address}: {error}"))),
-            Ok(None) | Err(_) => self.try_next_address(&mut task).map(|()| Some(task)),
+            Err(error) if task.routes.is_empty() => Err(task
+                .route
+                .map_or_else(String::new, |route| format!("connecting to {}: {error}", route.to))),
+            Ok(None) | Err(_) => self.try_next_route(&mut task).map(|()| Some(task)),
         }
     }
 
@@ -372,17 +358,14 @@ impl Connector {
     }
 
     fn no_answer(&self, task: &OutboundTask) -> String {
-        let address = task.address.map_or_else(|| "its address".to_owned(), |address| address.to_string());
+        let route = task.route.as_ref();
+        let address = route.map_or_else(|| "its address".to_owned(), |route| route.to.to_string());
         format!(
             "no answer from {address} within {:.1} s; is a firewall in between, or another interface needed \
              (TBCCL_INTERFACE)?",
             self.config.connect_timeout.as_secs_f64()
         )
     }
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 /// Whether both ends are on this host.

@@ -2,18 +2,22 @@
 //!
 //! ```text
 //! open        listens, allocates memory           ->  own addresses  ->  the addresses of all ranks
+//! exchange    probes the cables, if any two hosts may have one  ->  report  ->  the reports of all ranks
 //! exchange    accepts callers, and connects to the next rank, to detect unreachable ranks early
 //!                                                 ->  empty message  ->  from now on all ranks may send
 //! ```
 
 use super::{
     Security, TcpConfig,
-    addresses::{interface_of, interfaces, listen, local_address_towards, order_addresses},
+    addresses::{interfaces, listen},
     connection_table::ConnectionTable,
     connector::{Connector, ConnectorConfig},
     link::TcpLink,
     match_acks::MatchAcks,
-    peer_info::{PeerInfo, decode_all},
+    paths::{HeardPath, Lan, PathTable, has_candidates},
+    peer_info::{PeerInfo, decode_all, decode_reports, encode_report},
+    probe::{CableSockets, probe},
+    routes::Routes,
     sleeper::SocketSleeper,
     warning::WarningHandler,
     wire::Striping,
@@ -31,7 +35,10 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::{
         Arc,
-        atomic::Ordering::{Relaxed, Release},
+        atomic::{
+            AtomicBool,
+            Ordering::{Relaxed, Release},
+        },
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -51,9 +58,18 @@ const SOCKETS_BETWEEN_HOSTS: u32 = 2;
 #[derive(Debug)]
 enum Stage {
     /// Nothing is sent. The secret is the one that this rank sends to the others, if it does.
-    Opened(Vec<TcpListener>, Option<Secret>),
-    InfoSent(Vec<TcpListener>),
+    Opened(Sockets, Option<Secret>),
+    InfoSent(Sockets),
+    /// The cables were probed; with the information about all ranks.
+    Probed(Sockets, Vec<PeerInfo>),
     Connected,
+}
+
+/// Sockets during set-up.
+#[derive(Debug)]
+struct Sockets {
+    listeners: Vec<TcpListener>,
+    cables: CableSockets,
 }
 
 /// One rank's endpoint of the TCP driver.
@@ -64,8 +80,9 @@ pub struct TcpEndpoint {
     on_warning: WarningHandler,
     instance: u64,
     stage: Stage,
-    peers: Vec<PeerInfo>,
     listen_addresses: Vec<SocketAddr>,
+    /// Ways to all ranks; present once all ranks have sent their information.
+    routes: Option<Arc<Routes>>,
     /// Table of connections; present once all ranks have sent their information.
     table: Option<Arc<ConnectionTable>>,
     /// Match acknowledgements by peer.
@@ -88,7 +105,8 @@ impl TcpEndpoint {
         on_warning: WarningHandler,
     ) -> Result<TcpEndpoint, TransportError> {
         let listeners = listen(&config.bind, rank)?;
-        for listener in &listeners {
+        let cables = CableSockets::open(&config.cables);
+        for listener in listeners.iter().chain(&cables.listeners) {
             use rustix::fd::AsFd;
             super::socket::set_buffer_sizes(listener.as_fd(), config.buffer_bytes);
         }
@@ -108,9 +126,9 @@ impl TcpEndpoint {
             config: config.clone(),
             on_warning,
             instance,
-            stage: Stage::Opened(listeners, own_secret),
-            peers: Vec::new(),
+            stage: Stage::Opened(Sockets { listeners, cables }, own_secret),
             listen_addresses,
+            routes: None,
             table: None,
             match_acks: Vec::new(),
             connector: None,
@@ -148,25 +166,60 @@ impl TcpEndpoint {
 
     fn send_peer_info(&mut self) -> Vec<u8> {
         let stage = std::mem::replace(&mut self.stage, Stage::Connected);
-        let Stage::Opened(listeners, secret) = stage else { return Vec::new() };
-        let info =
-            PeerInfo::new(self.instance, host_identity(), self.listen_addresses.clone(), secret.as_ref());
-        self.stage = Stage::InfoSent(listeners);
+        let Stage::Opened(sockets, secret) = stage else { return Vec::new() };
+        let (addresses, cables) = (self.listen_addresses.clone(), sockets.cables.announced.clone());
+        let info = PeerInfo::new(self.instance, host_identity(), addresses, cables, secret.as_ref());
+        self.stage = Stage::InfoSent(sockets);
         info.encode()
     }
 
-    /// Starts the connector once the information about all ranks has arrived, and checks that the next rank
-    /// is reachable.
-    fn connect(&mut self, messages: &[Vec<u8>], listeners: Vec<TcpListener>) -> Result<(), TransportError> {
-        self.peers = decode_all(messages)?;
+    /// Returns the ways to all ranks, over cables as far as the probes have found any.
+    ///
+    /// # Errors
+    /// [`TransportError::Wiring`] if the cables form no ring in the order of ranks, and no other network may
+    /// be used.
+    fn find_routes(
+        &self,
+        peers: Vec<PeerInfo>,
+        reports: &[Vec<HeardPath>],
+        cables: &CableSockets,
+    ) -> Result<Routes, TransportError> {
+        let routes = Routes {
+            rank: self.rank,
+            paths: PathTable::new(&peers, reports),
+            peers,
+            devices: cables.devices.clone(),
+            interfaces: interfaces(),
+            lan: self.config.lan,
+        };
+        match routes.paths.find_gap(&routes.peers) {
+            Some((a, b)) if self.config.lan == Lan::Never => {
+                let names: Vec<&str> = cables.devices.iter().map(|device| device.name.as_str()).collect();
+                let ours = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                let what = format!(
+                    "no cable leads from rank {a} to rank {b}, and TBCCL_LAN is never: connect each rank with \
+                     the next one, or number the ranks in the order of the cables of a ring; cables of this \
+                     host: {ours} (TBCCL_CABLES)"
+                );
+                Err(TransportError::Wiring { rank: self.rank, what })
+            }
+            _ => Ok(routes),
+        }
+    }
+
+    /// Starts the connector once the ways to all ranks are known, and checks that the next rank is reachable.
+    fn connect(&mut self, sockets: Sockets, routes: Routes) -> Result<(), TransportError> {
+        let routes = Arc::new(routes);
+        self.warn_of_lan(&routes);
+        self.routes = Some(Arc::clone(&routes));
         let secret = match &self.config.secret {
             Some(secret) => secret.clone(),
-            None => self.peers.first().and_then(PeerInfo::secret).ok_or_else(|| {
+            None => routes.peers.first().and_then(PeerInfo::secret).ok_or_else(|| {
                 let what = "it sent no secret; set TBCCL_SECRET or TBCCL_SECRET_FILE on all ranks";
                 TransportError::DeviceDescription { peer: 0, what: what.to_owned() }
             })?,
         };
-        let parts = (0..self.peers.len()).map(|peer| self.striping_with(peer)).collect();
+        let parts = (0..routes.peers.len() as u32).map(|peer| self.striping_with(peer, &routes)).collect();
         let table = ConnectionTable::new(self.rank, self.config.lanes, parts, self.config.peer_timeout)
             .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
@@ -182,22 +235,36 @@ impl TcpEndpoint {
             Arc::clone(&table),
             self.match_acks.clone(),
             config,
-            listeners,
-            self.peers.clone(),
-            interfaces(),
+            sockets.listeners.into_iter().chain(sockets.cables.listeners).collect(),
+            Arc::clone(&routes),
             self.on_warning.clone(),
         );
         let thread = thread::Builder::new().name("tbccl-tcp".into()).spawn(move || connector.run());
         self.connector = Some(thread.map_err(|error| self.system("starting a thread", error))?);
         self.table = Some(Arc::clone(&table));
-        let next = (self.rank + 1) % self.peers.len() as u32;
-        if next == self.rank { Ok(()) } else { connect_first_lane(&table, next) }
+        let ranks = routes.peers.len() as u32;
+        let later = (1..ranks).map(|ahead| (self.rank + ahead) % ranks);
+        let next = later.into_iter().find(|peer| routes.connects(self.rank, *peer));
+        next.map_or(Ok(()), |next| connect_first_lane(&table, next))
+    }
+
+    /// Warns of ranks that no cable leads to, once per process.
+    fn warn_of_lan(&self, routes: &Routes) {
+        static IS_WARNED: AtomicBool = AtomicBool::new(false);
+        let ranks: Vec<String> = routes.ranks_over_lan().iter().map(u32::to_string).collect();
+        if !ranks.is_empty() && !routes.paths.is_empty() && !IS_WARNED.swap(true, Relaxed) {
+            self.on_warning.warn(&format!(
+                "no cable leads to rank {}; data for it goes over the network that the ranks met on",
+                ranks.join(", ")
+            ));
+        }
     }
 
     /// Returns the distribution of messages to a peer over connections; the same at both ends.
-    fn striping_with(&self, peer: usize) -> Striping {
-        let within_host = self.peers[peer].host == self.peers[self.rank as usize].host;
-        let auto = if within_host { 1 } else { SOCKETS_BETWEEN_HOSTS };
+    fn striping_with(&self, peer: u32, routes: &Routes) -> Striping {
+        let within_host = routes.peers[peer as usize].host == routes.peers[self.rank as usize].host;
+        let between_hosts = SOCKETS_BETWEEN_HOSTS.max(routes.paths.count(self.rank, peer) as u32);
+        let auto = if within_host { 1 } else { between_hosts };
         let sockets = self.config.sockets.unwrap_or(auto).clamp(1, TcpConfig::MAX_SOCKETS);
         Striping { sockets: sockets as usize, min_part_bytes: self.config.stripe_bytes.max(64) }
     }
@@ -233,16 +300,29 @@ impl Endpoint for TcpEndpoint {
                 self.stage = stage;
                 Ok(Some(self.send_peer_info()))
             }
-            Stage::InfoSent(listeners) => {
-                self.connect(messages, listeners)?;
+            Stage::InfoSent(sockets) => {
+                let peers = decode_all(messages)?;
+                if has_candidates(&peers) {
+                    let report = encode_report(&probe(self.rank, &peers, &sockets.cables));
+                    self.stage = Stage::Probed(sockets, peers);
+                    return Ok(Some(report));
+                }
+                let no_reports = vec![Vec::new(); peers.len()];
+                let routes = self.find_routes(peers, &no_reports, &sockets.cables)?;
+                self.connect(sockets, routes)?;
+                Ok(Some(Vec::new()))
+            }
+            Stage::Probed(sockets, peers) => {
+                let routes = self.find_routes(peers, &decode_reports(messages)?, &sockets.cables)?;
+                self.connect(sockets, routes)?;
                 Ok(Some(Vec::new()))
             }
             Stage::Connected => Ok(None),
         }
     }
 
-    fn connects(&self, _: u32, _: u32) -> bool {
-        true
+    fn connects(&self, a: u32, b: u32) -> bool {
+        self.routes.as_ref().is_none_or(|routes| routes.connects(a, b))
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
@@ -261,14 +341,8 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
-        let Some(theirs) = self.peers.get(peer as usize) else { return Vec::new() };
-        let addresses = order_addresses(&theirs.listen_addresses, &interfaces(), &self.listen_addresses);
-        let Some(address) = addresses.first() else { return Vec::new() };
-        let Ok(ours) = local_address_towards(*address) else { return Vec::new() };
-        let (name, gigabits) = interface_of(ours);
-        let is_thunderbolt = name.starts_with("thunderbolt");
-        let theirs = address.ip().to_string();
-        vec![RailInfo { ours: name, theirs, gigabits, is_thunderbolt, is_up: true }]
+        let known = self.routes.as_ref().filter(|routes| (peer as usize) < routes.peers.len());
+        known.map_or_else(Vec::new, |routes| routes.rails(peer))
     }
 
     fn flush(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {

@@ -17,6 +17,8 @@
 //! |---|---|
 //! | `endpoint`, `peer_info` | endpoint of one rank; messages exchanged during set-up |
 //! | `addresses` | listening addresses, order of a peer's addresses, interface of a path |
+//! | `cables`, `device` | interfaces that lead to one host each; binding to an interface |
+//! | `probe`, `paths`, `routes` | where cables lead; paths over them; the ways to each rank |
 //! | `connection_table`, `connector`, `pending` | connections; the thread that makes them; their set-up |
 //! | `socket`, `liveness` | system calls on a connected socket; detection of dead connections |
 //! | `wire`, `outgoing`, `incoming`, `receive`, `encrypted` | wire format, sending, receiving, encryption |
@@ -32,9 +34,11 @@
 //! No memory is in use once a poll has returned.
 
 mod addresses;
+mod cables;
 mod channel;
 mod connection_table;
 mod connector;
+mod device;
 mod encrypted;
 mod endpoint;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -44,9 +48,12 @@ mod link;
 mod liveness;
 mod match_acks;
 mod outgoing;
+mod paths;
 mod peer_info;
 mod pending;
+mod probe;
 mod receive;
+mod routes;
 mod sleeper;
 mod socket;
 #[cfg(test)]
@@ -58,7 +65,9 @@ mod wire;
 pub(super) use peer_info::feed_descriptions;
 
 pub use addresses::{Bind, addresses_of_interface, local_address_towards};
+pub use cables::CableSelection;
 pub use endpoint::TcpEndpoint;
+pub use paths::Lan;
 pub use warning::WarningHandler;
 
 use crate::secure::Secret;
@@ -74,11 +83,15 @@ pub enum Security {
     Encrypt,
 }
 
-/// Options of the driver. All but the addresses must be equal on all ranks.
+/// Options of the driver. All but `bind`, `cables` and `buffer_bytes` must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
     /// Addresses to listen on, which peers connect to.
     pub bind: Bind,
+    /// Interfaces that lead to one other host each, which connections to that host use first.
+    pub cables: CableSelection,
+    /// Use of `bind` between hosts that have cables; equal on all ranks.
+    pub lan: Lan,
     /// The job's secret.
     ///
     /// If `None`, rank 0 generates one and sends it to the others during set-up. It is then only as safe as
@@ -115,6 +128,8 @@ impl Default for TcpConfig {
     fn default() -> TcpConfig {
         TcpConfig {
             bind: Bind::default(),
+            cables: CableSelection::Off,
+            lan: Lan::Auto,
             secret: None,
             security: Security::Authenticate,
             sockets: None,

@@ -1,19 +1,47 @@
-//! Information about a rank: one JSON message per rank, exchanged over the job's rendezvous before ranks
-//! connect.
+//! Information about a rank, and the report of its probe: JSON messages, exchanged over the job's rendezvous
+//! before ranks connect.
 //!
 //! Input is untrusted: a message of another version, or one that does not parse, is an error that names the
 //! rank.
 
+use super::{
+    cables::{MAX_CABLE_ADDRESSES, MAX_CABLES},
+    paths::HeardPath,
+};
 use crate::{TransportError, secure::Secret};
 use serde::{Deserialize, Serialize};
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 /// Version of these messages, and of the protocol of connections.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Maximum bytes of a message.
 const MAX_BYTES: usize = 64 << 10;
+/// Maximum bytes of the report of a probe.
+const MAX_REPORT_BYTES: usize = 4 << 20;
 /// Maximum number of addresses of a rank.
 const MAX_ADDRESSES: usize = 64;
+
+/// An address of a cable, at which a rank answers probes and accepts connections.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AnnouncedAddress {
+    pub(super) ip: IpAddr,
+    pub(super) prefix_bits: u8,
+    pub(super) tcp_port: u16,
+    pub(super) udp_port: u16,
+}
+
+/// A cable of a rank's host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AnnouncedCable {
+    /// Name of the interface.
+    pub(super) name: String,
+    pub(super) addresses: Vec<AnnouncedAddress>,
+}
 
 /// Information about a rank. Its `Debug` output hides the secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +56,9 @@ pub(super) struct PeerInfo {
     /// Addresses that the rank listens on.
     #[serde(rename = "places")]
     pub(super) listen_addresses: Vec<SocketAddr>,
+    /// Interfaces that lead to one other host each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) cables: Vec<AnnouncedCable>,
     /// The job's secret, sent by rank 0 if the job has none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
@@ -38,10 +69,11 @@ impl PeerInfo {
         instance: u64,
         host: String,
         listen_addresses: Vec<SocketAddr>,
+        cables: Vec<AnnouncedCable>,
         secret: Option<&Secret>,
     ) -> PeerInfo {
         let secret = secret.map(|secret| secret.to_hex().to_string());
-        PeerInfo { tbccl_tcp: VERSION, instance, host, listen_addresses, secret }
+        PeerInfo { tbccl_tcp: VERSION, instance, host, listen_addresses, cables, secret }
     }
 
     /// Returns the secret that the rank sent, if it is valid.
@@ -57,10 +89,11 @@ impl PeerInfo {
 
 impl fmt::Debug for PeerInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let PeerInfo { host, listen_addresses, .. } = self;
+        let PeerInfo { host, listen_addresses, cables, .. } = self;
         f.debug_struct("PeerInfo")
             .field("host", host)
             .field("listen_addresses", listen_addresses)
+            .field("cables", cables)
             .finish_non_exhaustive()
     }
 }
@@ -86,7 +119,29 @@ fn decode(peer: u32, message: &[u8]) -> Result<PeerInfo, TransportError> {
     if info.listen_addresses.is_empty() || info.listen_addresses.len() > MAX_ADDRESSES {
         return Err(broken(format!("it listens on {} addresses", info.listen_addresses.len())));
     }
+    let is_cable = |cable: &AnnouncedCable| (1..=MAX_CABLE_ADDRESSES).contains(&cable.addresses.len());
+    if info.cables.len() > MAX_CABLES || !info.cables.iter().all(is_cable) {
+        return Err(broken(format!("it has {} cables, or one without an address", info.cables.len())));
+    }
     Ok(info)
+}
+
+/// Encodes the report of a rank's probe.
+pub(super) fn encode_report(heard: &[HeardPath]) -> Vec<u8> {
+    serde_json::to_vec(heard).expect("numbers are valid JSON")
+}
+
+/// Parses the reports of all ranks, by rank.
+pub(super) fn decode_reports(messages: &[Vec<u8>]) -> Result<Vec<Vec<HeardPath>>, TransportError> {
+    let parse = |(peer, message): (u32, &Vec<u8>)| {
+        let broken = |what: String| TransportError::DeviceDescription { peer, what };
+        if message.len() > MAX_REPORT_BYTES {
+            return Err(broken(format!("the report of its probe is {} bytes long", message.len())));
+        }
+        serde_json::from_slice(message)
+            .map_err(|error| broken(format!("the report of its probe can't be read: {error}")))
+    };
+    (0..).zip(messages).map(parse).collect()
 }
 
 /// Parses any bytes as the description of a rank, and as the payload of a handshake.
@@ -110,7 +165,7 @@ mod tests {
     fn words_survive_packing_and_others_are_refused() {
         let secret = Secret::from_bytes([5; 32]);
         let address = "[::1]:5".parse().expect("an address");
-        let message = PeerInfo::new(7, "h".into(), vec![address], Some(&secret));
+        let message = PeerInfo::new(7, "h".into(), vec![address], Vec::new(), Some(&secret));
         let encoded = message.encode();
         let decoded = decode_all(std::slice::from_ref(&encoded)).expect("ours");
         assert_eq!(decoded, std::slice::from_ref(&message));
@@ -119,8 +174,14 @@ mod tests {
             (b"GET / HTTP/1.1".to_vec(), "rank 0"),
             (br#"{"tbccl_tcp":99}"#.to_vec(), "version is 99"),
             (br#"{"tbccl_verbs":1}"#.to_vec(), "version is none"),
-            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
-            (br#"{"tbccl_tcp":1,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
+            (br#"{"tbccl_tcp":2,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
+            (br#"{"tbccl_tcp":2,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
+            (
+                br#"{"tbccl_tcp":2,"instance":1,"host":"h","places":["[::1]:5"],
+                    "cables":[{"name":"c","addresses":[]}]}"#
+                    .to_vec(),
+                "1 cables",
+            ),
             (vec![b' '; MAX_BYTES + 1], "bytes long"),
         ] {
             let error = decode_all(&[broken]).expect_err("not ours").to_string();

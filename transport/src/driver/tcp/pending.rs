@@ -9,7 +9,11 @@
 //!
 //! Nothing here blocks: each step runs when the socket is ready. The connector enforces deadlines.
 
-use super::connection_table::{Connection, Key, Verdict};
+use super::{
+    connection_table::{Connection, Key, Verdict},
+    probe::scoped,
+    routes::Route,
+};
 use crate::secure::{Handshake, Opener, Sealer, SecureError, Session, TAG_BYTES};
 use rustix::{
     event::PollFlags,
@@ -19,7 +23,7 @@ use rustix::{
 };
 use std::{
     io::{self, ErrorKind, Read, Write},
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream},
 };
 
 /// Bytes of a verdict on the wire.
@@ -129,24 +133,29 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// Starts to connect, from the local address `from` if it is given.
+    /// Starts to connect.
     pub(super) fn begin(
-        to: SocketAddr,
-        from: Option<IpAddr>,
+        route: &Route,
         buffer_bytes: Option<usize>,
         handshake: Handshake,
         expected_hello: Vec<u8>,
     ) -> io::Result<Outbound> {
+        let Route { to, from, device } = route;
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let socket: OwnedFd = net::socket(family, SocketType::STREAM, None)?;
         rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&socket, true)?;
         super::socket::set_buffer_sizes(socket.as_fd(), buffer_bytes);
-        if let Some(from) = from {
-            // If the system refuses the address, it chooses one itself.
-            let _ = net::bind(&socket, &SocketAddr::new(from, 0));
+        if let Some(device) = device {
+            // Without the right to bind, the routes of the system decide.
+            let _ = device.bind(&socket, to.is_ipv4());
         }
-        match net::connect(&socket, &to) {
+        if let Some(from) = from {
+            let index = device.as_ref().map_or(0, |device| device.index);
+            // If the system refuses the address, it chooses one itself.
+            let _ = net::bind(&socket, &scoped(*from, 0, index));
+        }
+        match net::connect(&socket, to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }

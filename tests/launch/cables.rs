@@ -1,0 +1,111 @@
+//! TCP over cables: hosts with a cable for each pair, rings, chains and doubled cables, beside a switch that
+//! all hosts are at.
+
+use crate::{
+    TBCCL,
+    hosts::job,
+    network::{CableAddresses, Network, network_or_return},
+};
+
+/// Operations that the tests run, with the bytes of their largest call. Hosts that no cable joins exchange
+/// messages in the last two.
+const OPERATIONS: [&str; 3] = ["all_reduce", "all_to_all", "send_recv"];
+const LARGEST: &str = "4M";
+
+/// Cables between each two of four hosts.
+const MESH: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
+/// Cables in a ring of five hosts.
+const RING: [(usize, usize); 5] = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)];
+/// Cables in a chain of three hosts.
+const CHAIN: [(usize, usize); 2] = [(0, 1), (1, 2)];
+/// Cables in a ring of three hosts.
+const TRIANGLE: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 0)];
+/// Two cables between two hosts.
+const DOUBLED: [(usize, usize); 2] = [(0, 1), (0, 1)];
+
+/// Returns the list of the first hosts.
+fn names(hosts: usize) -> String {
+    (0..hosts).map(|host| format!("h{host}")).collect::<Vec<_>>().join(",")
+}
+
+/// Runs operations over TCP on all hosts, and checks that they are right. Returns what was written to stderr.
+fn run_all(network: &Network, hosts: usize, variables: &[&str]) -> String {
+    let hosts = names(hosts);
+    let mut written = String::new();
+    for operation in OPERATIONS {
+        let mut args = vec!["--hosts", &hosts, "-x", "TBCCL_TRANSPORT=tcp"];
+        variables.iter().for_each(|variable| args.extend(["-x", variable]));
+        args.extend([
+            "--", TBCCL, "bench", operation, "-b", "4", "-e", LARGEST, "-f", "1024", "-n", "2", "-w", "1",
+        ]);
+        let done = job(network, &args).finish();
+        assert_eq!(done.code(), 0, "{operation}: {}", done.stderr);
+        written += &done.stderr;
+    }
+    written
+}
+
+/// Expects that the bytes of all operations went over cables, and next to none over the switch.
+fn expect_cables_only(network: &Network, hosts: usize) {
+    let over_cables: u64 = (0..hosts).flat_map(|host| network.cable_bytes(host)).sum();
+    let over_switch = network.switched_bytes();
+    // ssh and the rendezvous use the switch.
+    assert!(over_cables > 50 << 20 && over_switch < over_cables / 20, "{over_cables} and {over_switch}");
+}
+
+#[test]
+fn all_bytes_of_a_mesh_go_over_its_cables() {
+    let network = network_or_return!(4, &MESH, CableAddresses::Networks);
+    assert_eq!(run_all(&network, 4, &[]), "");
+    expect_cables_only(&network, 4);
+}
+
+#[test]
+fn all_bytes_of_a_ring_go_along_its_cables() {
+    let network = network_or_return!(5, &RING, CableAddresses::Networks);
+    assert_eq!(run_all(&network, 5, &[]), "");
+    expect_cables_only(&network, 5);
+}
+
+#[test]
+fn ports_that_nobody_has_set_up_are_told_apart_and_used() {
+    let network = network_or_return!(3, &TRIANGLE, CableAddresses::LinkLocal);
+    assert_eq!(run_all(&network, 3, &[]), "");
+    expect_cables_only(&network, 3);
+}
+
+#[test]
+fn both_of_two_cables_are_used() {
+    let network = network_or_return!(2, &DOUBLED, CableAddresses::Networks);
+    assert_eq!(run_all(&network, 2, &[]), "");
+    expect_cables_only(&network, 2);
+    let bytes = network.cable_bytes(0);
+    assert!(bytes.iter().all(|one| *one > bytes.iter().sum::<u64>() / 3), "{bytes:?}");
+}
+
+#[test]
+fn the_ends_of_a_chain_reach_each_other_over_the_switch_which_is_said() {
+    let network = network_or_return!(3, &CHAIN, CableAddresses::Networks);
+    let written = run_all(&network, 3, &[]);
+    let line = "rank 0: no cable leads to rank 2; data for it goes over the network that the ranks met on";
+    assert!(written.contains(line) && !written.contains("rank 1: "), "{written}");
+    assert!(network.cable_bytes(0)[0] > 4 << 20 && network.switched_bytes() > 4 << 20);
+}
+
+#[test]
+fn a_chain_is_an_error_that_names_its_ends_where_the_switch_may_not_be_used() {
+    let network = network_or_return!(3, &CHAIN, CableAddresses::Networks);
+    let options = ["-x", "TBCCL_TRANSPORT=tcp", "-x", "TBCCL_LAN=never"];
+    let program = ["--", TBCCL, "bench", "barrier"];
+    let done = job(&network, &[&["--hosts", &names(3)], &options[..], &program].concat()).finish();
+    let says = "no cable leads from rank 2 to rank 0, and TBCCL_LAN is never";
+    assert!(done.code() != 0 && done.stderr.contains(says), "{}", done.stderr);
+}
+
+#[test]
+fn cables_are_left_alone_where_the_user_names_an_interface_or_none() {
+    let network = network_or_return!(2, &DOUBLED, CableAddresses::Networks);
+    assert_eq!(run_all(&network, 2, &["TBCCL_INTERFACE=eth0"]), "");
+    assert_eq!(run_all(&network, 2, &["TBCCL_CABLES=off"]), "");
+    assert!(network.cable_bytes(0).iter().all(|bytes| *bytes < 1 << 20));
+}

@@ -1,0 +1,140 @@
+//! Routes to the other ranks: over cables first, and over other networks where that is allowed.
+
+use super::{
+    addresses::{interface_of, local_address_towards, order_addresses},
+    cables::is_thunderbolt,
+    device::Device,
+    paths::{Lan, PathTable},
+    peer_info::PeerInfo,
+    probe::scoped,
+};
+use crate::driver::RailInfo;
+use if_addrs::Interface;
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, SocketAddr},
+};
+
+/// A way to connect to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) to: SocketAddr,
+    /// Local address, if the system must not choose it.
+    pub(super) from: Option<IpAddr>,
+    /// Interface of the cable.
+    pub(super) device: Option<Device>,
+}
+
+/// The ways of one rank to all others.
+#[derive(Debug)]
+pub(super) struct Routes {
+    pub(super) rank: u32,
+    /// Information about all ranks, by rank.
+    pub(super) peers: Vec<PeerInfo>,
+    pub(super) paths: PathTable,
+    /// Interfaces of this rank's cables.
+    pub(super) devices: Vec<Device>,
+    /// All interfaces of this host.
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) lan: Lan,
+}
+
+impl Routes {
+    /// Whether hosts communicate over cables only, along which other hosts are reached; equal on all ranks.
+    pub(super) fn is_cables_only(&self) -> bool {
+        match self.lan {
+            Lan::Always => false,
+            Lan::Never => true,
+            Lan::Auto => !self.paths.is_empty() && self.paths.find_gap(&self.peers).is_none(),
+        }
+    }
+
+    fn is_one_host(&self, a: u32, b: u32) -> bool {
+        self.peers[a as usize].host == self.peers[b as usize].host
+    }
+
+    /// Whether two ranks connect to each other; equal on all ranks.
+    pub(super) fn connects(&self, a: u32, b: u32) -> bool {
+        self.is_one_host(a, b) || self.paths.count(a, b) > 0 || !self.is_cables_only()
+    }
+
+    /// Returns the ranks that this one reaches over other networks although its host has cables.
+    pub(super) fn ranks_over_lan(&self) -> Vec<u32> {
+        let is_over_lan = |peer: &u32| {
+            !self.is_one_host(self.rank, *peer)
+                && self.paths.count(self.rank, *peer) == 0
+                && self.connects(self.rank, *peer)
+        };
+        let ranks = (0..self.peers.len() as u32).filter(is_over_lan);
+        if self.devices.is_empty() { Vec::new() } else { ranks.collect() }
+    }
+
+    /// Returns the ways to a peer for one of several parallel connections, in the order in which they are
+    /// tried. Connections with different numbers begin with different cables.
+    pub(super) fn to(&self, peer: u32, stripe: u8) -> VecDeque<Route> {
+        let theirs = &self.peers[peer as usize];
+        let own = &self.peers[self.rank as usize];
+        let mut routes: VecDeque<Route> = VecDeque::new();
+        for path in self.paths.between(self.rank, peer) {
+            let device = &self.devices[usize::from(path.ours.cable)];
+            let at = |info: &PeerInfo, end: super::paths::CableEnd| {
+                info.cables[usize::from(end.cable)].addresses[usize::from(end.address)].clone()
+            };
+            let (from, to) = (at(own, path.ours), at(theirs, path.theirs));
+            let to = scoped(to.ip, to.tcp_port, device.index);
+            routes.push_back(Route { to, from: Some(from.ip), device: Some(device.clone()) });
+        }
+        if !routes.is_empty() {
+            let first = usize::from(stripe) % routes.len();
+            routes.rotate_left(first);
+        }
+        if self.lan != Lan::Never || self.is_one_host(self.rank, peer) {
+            routes.extend(self.over_lan(peer));
+        }
+        routes
+    }
+
+    /// Returns the ways over other networks.
+    fn over_lan(&self, peer: u32) -> impl Iterator<Item = Route> {
+        let own = &self.peers[self.rank as usize].listen_addresses;
+        let addresses =
+            order_addresses(&self.peers[peer as usize].listen_addresses, &self.interfaces, own).into_iter();
+        addresses.map(|to| {
+            let is_alike = |ours: &&SocketAddr| {
+                ours.is_ipv4() == to.is_ipv4() && ours.ip().is_loopback() == to.ip().is_loopback()
+            };
+            let from = own.iter().find(is_alike).map(|ours| ours.ip()).filter(|ours| !is_link_local(*ours));
+            Route { to, from, device: None }
+        })
+    }
+
+    /// Describes the paths to a peer, in the order in which both ends number them.
+    pub(super) fn rails(&self, peer: u32) -> Vec<RailInfo> {
+        let paths = self.paths.between(self.rank, peer);
+        if paths.is_empty() {
+            return self.rail_over_lan(peer).into_iter().collect();
+        }
+        let rail = |path: super::paths::CablePath| {
+            let name = self.devices[usize::from(path.ours.cable)].name.clone();
+            RailInfo {
+                is_thunderbolt: is_thunderbolt(&name),
+                gigabits: super::addresses::link_speed(&name),
+                ours: name,
+                theirs: self.peers[peer as usize].cables[usize::from(path.theirs.cable)].name.clone(),
+                is_up: true,
+            }
+        };
+        paths.into_iter().map(rail).collect()
+    }
+
+    fn rail_over_lan(&self, peer: u32) -> Option<RailInfo> {
+        let address = self.over_lan(peer).next()?.to;
+        let (name, gigabits) = interface_of(local_address_towards(address).ok()?);
+        let is_thunderbolt = is_thunderbolt(&name);
+        Some(RailInfo { ours: name, theirs: address.ip().to_string(), gigabits, is_thunderbolt, is_up: true })
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
