@@ -109,7 +109,7 @@ impl Network {
         Network::with_hosts(HOSTS)
     }
 
-    /// Returns a network of so many hosts that also have cables between them, each with its addresses. The
+    /// Returns a network of hosts that also have cables between them, each with its addresses. The
     /// ports of a host are `thunderbolt0` and so on, in the order of its cables.
     pub(crate) fn with_cables(hosts: usize, cables: &[(usize, usize)], addresses: CableAddresses) -> Network {
         let network = Network::with_hosts(hosts);

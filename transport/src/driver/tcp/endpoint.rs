@@ -14,8 +14,8 @@ use super::{
     connector::{Connector, ConnectorConfig},
     link::TcpLink,
     match_acks::MatchAcks,
-    paths::{HeardPath, Lan, PathTable, has_candidates},
-    peer_info::{PeerInfo, decode_all, decode_reports, encode_report},
+    paths::{Lan, PathTable, has_candidates},
+    peer_info::{HeardPath, PeerInfo, decode_all, decode_reports, encode_report},
     probe::{CableSockets, probe},
     routes::Routes,
     sleeper::SocketSleeper,
@@ -197,9 +197,9 @@ impl TcpEndpoint {
                 let names: Vec<&str> = cables.devices.iter().map(|device| device.name.as_str()).collect();
                 let ours = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                 let what = format!(
-                    "no cable leads from rank {a} to rank {b}, and TBCCL_LAN is never: connect each rank with \
-                     the next one, or number the ranks in the order of the cables of a ring; cables of this \
-                     host: {ours} (TBCCL_CABLES)"
+                    "no cable leads from rank {a} to rank {b}, and TBCCL_LAN is never: connect each rank \
+                     with the next one, or number the ranks in the order of the cables of a ring; cables of \
+                     this host: {ours} (TBCCL_CABLES)"
                 );
                 Err(TransportError::Wiring { rank: self.rank, what })
             }

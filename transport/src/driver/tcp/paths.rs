@@ -9,9 +9,8 @@
 
 use super::{
     cables::{CableAddress, preference},
-    peer_info::PeerInfo,
+    peer_info::{CableEnd, HeardPath, PeerInfo},
 };
-use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
 
 /// Use of networks other than cables between hosts that have cables.
@@ -50,25 +49,9 @@ impl fmt::Display for Lan {
     }
 }
 
-/// A cable of a rank and an address of the cable, as indices into [`PeerInfo::cables`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct CableEnd {
-    pub(super) cable: u8,
-    pub(super) address: u8,
-}
-
 /// A pair of addresses between which a cable may lead, or leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CablePath {
-    pub(super) ours: CableEnd,
-    pub(super) theirs: CableEnd,
-}
-
-/// A path over which a rank has heard another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct HeardPath {
-    pub(super) peer: u32,
     pub(super) ours: CableEnd,
     pub(super) theirs: CableEnd,
 }

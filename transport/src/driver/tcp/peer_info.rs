@@ -4,10 +4,7 @@
 //! Input is untrusted: a message of another version, or one that does not parse, is an error that names the
 //! rank.
 
-use super::{
-    cables::{MAX_CABLE_ADDRESSES, MAX_CABLES},
-    paths::HeardPath,
-};
+use super::cables::{MAX_CABLE_ADDRESSES, MAX_CABLES};
 use crate::{TransportError, secure::Secret};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -41,6 +38,22 @@ pub(super) struct AnnouncedCable {
     /// Name of the interface.
     pub(super) name: String,
     pub(super) addresses: Vec<AnnouncedAddress>,
+}
+
+/// A cable of a rank and an address of the cable, as indices into [`PeerInfo::cables`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct CableEnd {
+    pub(super) cable: u8,
+    pub(super) address: u8,
+}
+
+/// A path over which a rank has heard another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HeardPath {
+    pub(super) peer: u32,
+    pub(super) ours: CableEnd,
+    pub(super) theirs: CableEnd,
 }
 
 /// Information about a rank. Its `Debug` output hides the secret.

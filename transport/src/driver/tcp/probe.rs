@@ -16,8 +16,8 @@
 use super::{
     cables::{Cable, CableSelection, cables, preference},
     device::Device,
-    paths::{CableEnd, CablePath, HeardPath, candidates},
-    peer_info::{AnnouncedAddress, AnnouncedCable, PeerInfo},
+    paths::{CablePath, candidates},
+    peer_info::{AnnouncedAddress, AnnouncedCable, CableEnd, HeardPath, PeerInfo},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},

@@ -4,8 +4,8 @@ use super::{
     addresses::{interface_of, local_address_towards, order_addresses},
     cables::is_thunderbolt,
     device::Device,
-    paths::{Lan, PathTable},
-    peer_info::PeerInfo,
+    paths::{CablePath, Lan, PathTable},
+    peer_info::{CableEnd, PeerInfo},
     probe::scoped,
 };
 use crate::driver::RailInfo;
@@ -77,7 +77,7 @@ impl Routes {
         let mut routes: VecDeque<Route> = VecDeque::new();
         for path in self.paths.between(self.rank, peer) {
             let device = &self.devices[usize::from(path.ours.cable)];
-            let at = |info: &PeerInfo, end: super::paths::CableEnd| {
+            let at = |info: &PeerInfo, end: CableEnd| {
                 info.cables[usize::from(end.cable)].addresses[usize::from(end.address)].clone()
             };
             let (from, to) = (at(own, path.ours), at(theirs, path.theirs));
@@ -114,7 +114,7 @@ impl Routes {
         if paths.is_empty() {
             return self.rail_over_lan(peer).into_iter().collect();
         }
-        let rail = |path: super::paths::CablePath| {
+        let rail = |path: CablePath| {
             let name = self.devices[usize::from(path.ours.cable)].name.clone();
             RailInfo {
                 is_thunderbolt: is_thunderbolt(&name),
