@@ -5,7 +5,7 @@
 
     dist.init_process_group("tbccl")         # under torchrun, `tbccl run`, mpirun
 
-The import registers the backend ``tbccl`` for tensors in host memory, and the rendezvous ``tbccl://``.
+The import registers the backend ``tbccl`` for tensors of all devices, and the rendezvous ``tbccl://``.
 ``docs/pytorch.md`` says what is supported and what differs from gloo and nccl.
 
 - `backend`: registers the backend and creates process groups.
@@ -15,6 +15,7 @@ The import registers the backend ``tbccl`` for tensors in host memory, and the r
   tensors at once and on sparse tensors.
 - `p2p`, `monitored_barrier`: point-to-point messages, and the barrier made of them.
 - `work`, `futures`: operations in progress, and the thread that completes their futures.
+- `devices`, `pieces`, `staging`: access to the memory of devices, and calls on it in pieces.
 - `tensors`, `reductions`: element types and memory of tensors, and reduction operations.
 - `hooks`: communication hooks for DistributedDataParallel.
 """

@@ -24,6 +24,7 @@ from tbccl import BootstrapError, Communicator, Error, TransportError, _native
 from . import rendezvous
 from .futures import stop_completers
 from .group import ProcessGroup
+from .staging import stop_stagers
 from .work import seconds
 
 #: Name of the backend.
@@ -49,6 +50,7 @@ def register() -> None:
     dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
     rendezvous.register()
     atexit.register(stop_completers)
+    atexit.register(stop_stagers)
 
 
 def create(options: Any, pg_options: Any = None) -> ProcessGroup:

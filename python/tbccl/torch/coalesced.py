@@ -12,6 +12,7 @@ from tbccl import _native
 
 from . import reductions
 from .collectives import call_options
+from .pieces import Call
 from .tensors import (
     check_tensor,
     transfer_signature,
@@ -30,17 +31,14 @@ class CoalescedCollectives:
         """Reduces each tensor over all ranks, in place."""
         opts = call_options(c10d.AllreduceCoalescedOptions, opts, None)
         op, factor = reductions.resolve(opts.reduceOp)
-        calls, keep_alive, copy_backs = [], [], []
+        calls, copy_backs = [], []
         for tensor in tensors:
             buffer, copy_back = contiguous_output(tensor)
             contribution = buffer if factor is None else reductions.scale(buffer, factor)
             dtype, count = reduction_signature(buffer, reductions.is_additive(op))
-            calls.append(
-                (_native.ALL_REDUCE, dtype, op, count, contribution.data_ptr(), buffer.data_ptr(), 0)
-            )
-            keep_alive.append((buffer, contribution))
+            calls.append(Call(_native.ALL_REDUCE, dtype, op, count, contribution, buffer))
             copy_backs.append(copy_back)
-        return self._run_grouped(calls, opts, list(tensors), keep_alive, copy_backs)
+        return self._run_grouped(calls, opts, list(tensors), copy_backs)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -51,8 +49,8 @@ class CoalescedCollectives:
         prepared = [
             self._gather_call(_native.ALL_GATHER, output, input, 0) for output, input in zip(outputs, inputs)
         ]
-        calls, keep_alive, copy_backs = map(list, zip(*prepared)) if prepared else ([], [], [])
-        return self._run_grouped(calls, opts, list(outputs), keep_alive, copy_backs)
+        calls, copy_backs = map(list, zip(*prepared)) if prepared else ([], [])
+        return self._run_grouped(calls, opts, list(outputs), copy_backs)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -63,8 +61,8 @@ class CoalescedCollectives:
         prepared = [
             self._reduce_scatter_call(output, input, opts.reduceOp) for output, input in zip(outputs, inputs)
         ]
-        calls, keep_alive, copy_backs = map(list, zip(*prepared)) if prepared else ([], [], [])
-        return self._run_grouped(calls, opts, list(outputs), keep_alive, copy_backs)
+        calls, copy_backs = map(list, zip(*prepared)) if prepared else ([], [])
+        return self._run_grouped(calls, opts, list(outputs), copy_backs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -83,7 +81,7 @@ class CoalescedCollectives:
             raise ValueError(
                 f"the output must be {self._size} lists of {len(input_list)} tensors, one list for each rank"
             )
-        calls, keep_alive, copy_backs = [], [], []
+        calls, copy_backs = [], []
         for input, outputs in zip(input_list, zip(*output_lists)):
             send_buffer, (recv_buffer, copy_back) = contiguous_input(input), flattened_output(outputs)
             check_same_dtype(recv_buffer, send_buffer)
@@ -95,14 +93,9 @@ class CoalescedCollectives:
                         "they must be equal"
                     )
             dtype, count = transfer_signature(send_buffer)
-            calls.append(
-                (_native.ALL_GATHER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), 0)
-            )
-            keep_alive.append((send_buffer, recv_buffer))
+            calls.append(Call(_native.ALL_GATHER, dtype, 0, count, send_buffer, recv_buffer))
             copy_backs.append(copy_back)
-        return self._run_grouped(
-            calls, opts, [list(outputs) for outputs in output_lists], keep_alive, copy_backs
-        )
+        return self._run_grouped(calls, opts, [list(outputs) for outputs in output_lists], copy_backs)
 
     @staticmethod
     def _check_pairs(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:

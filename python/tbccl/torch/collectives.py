@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from tbccl import Error, _native
 
 from . import reductions
+from .pieces import Call
 from .reductions import OPS
 from .tensors import (
     TYPES,
@@ -79,6 +80,7 @@ class Collectives:
             or dtype is None
             or self._batch is not None
             or self._extra_timeout
+            or not self._is_fast
             or opts.asyncOp
             or opts.timeout > _ZERO
             or not tensor.is_cpu
@@ -116,8 +118,8 @@ class Collectives:
             buffer, copy_back = contiguous_output(tensor)
         contribution = buffer if factor is None else reductions.scale(buffer, factor)
         dtype, count = reduction_signature(buffer, reductions.is_additive(op))
-        call = (collective, dtype, op, count, contribution.data_ptr(), buffer.data_ptr(), root)
-        return self._run(call, opts, [tensor], (buffer, contribution), copy_back)
+        call = Call(collective, dtype, op, count, contribution, buffer, root)
+        return self._run(call, opts, [tensor], copy_back)
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Copies the root's tensor to all ranks."""
@@ -127,27 +129,25 @@ class Collectives:
             (contiguous_input(tensor), None) if root == self._rank else contiguous_output(tensor)
         )
         dtype, count = transfer_signature(buffer)
-        address = buffer.data_ptr()
-        return self._run(
-            (_native.BROADCAST, dtype, 0, count, address, address, root), opts, [tensor], buffer, copy_back
-        )
+        call = Call(_native.BROADCAST, dtype, 0, count, buffer, buffer, root)
+        return self._run(call, opts, [tensor], copy_back)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Waits until all ranks have called it."""
         opts = call_options(c10d.BarrierOptions, opts, timeout)
-        return self._run((_native.BARRIER, _native.UINT8, 0, 0, 0, 0, 0), opts, ())
+        return self._run(Call(_native.BARRIER, _native.UINT8, 0, 0, None, None), opts, ())
 
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """Gathers the tensors of all ranks in ``output``, in the order of ranks."""
         opts = call_options(c10d.AllgatherOptions, opts, None)
-        call, keep_alive, copy_back = self._gather_call(_native.ALL_GATHER, output, input, 0)
-        return self._run(call, opts, [output], keep_alive, copy_back)
+        call, copy_back = self._gather_call(_native.ALL_GATHER, output, input, 0)
+        return self._run(call, opts, [output], copy_back)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         """Reduces ``input`` over all ranks; each rank gets its block in ``output``."""
         opts = call_options(c10d.ReduceScatterOptions, opts, None)
-        call, keep_alive, copy_back = self._reduce_scatter_call(output, input, opts.reduceOp)
-        return self._run(call, opts, [output], keep_alive, copy_back)
+        call, copy_back = self._reduce_scatter_call(output, input, opts.reduceOp)
+        return self._run(call, opts, [output], copy_back)
 
     _allgather_base = all_gather_into_tensor = all_gather_single
     _reduce_scatter_base = reduce_scatter_tensor = reduce_scatter_single
@@ -158,8 +158,8 @@ class Collectives:
         root = self._checked_root(opts.rootRank)
         if root != self._rank:
             return self._send_to_root(_native.GATHER, input, opts, root)
-        call, keep_alive, copy_back = self._gather_call(_native.GATHER, output, input, root)
-        return self._run(call, opts, [output], keep_alive, copy_back)
+        call, copy_back = self._gather_call(_native.GATHER, output, input, root)
+        return self._run(call, opts, [output], copy_back)
 
     gather_into_tensor = gather_single
 
@@ -188,28 +188,13 @@ class Collectives:
                     f"all_to_all of {send_buffer.numel()} elements into {recv_buffer.numel()} without split "
                     f"sizes: both must be the same multiple of {self._size}"
                 )
-            call = (
-                _native.ALL_TO_ALL,
-                dtype,
-                0,
-                count // self._size,
-                send_buffer.data_ptr(),
-                recv_buffer.data_ptr(),
-                0,
-            )
-            return self._run(call, opts, [output], (send_buffer, recv_buffer), copy_back)
+            blocks = Call(_native.ALL_TO_ALL, dtype, 0, count // self._size, send_buffer, recv_buffer)
+            return self._run(blocks, opts, [output], copy_back)
         sent = self._block_lengths("input", send_buffer, input_split_sizes)
         received = self._block_lengths("output", recv_buffer, output_split_sizes)
-        call = (
-            _native.ALL_TO_ALL_V,
-            transfer_signature(send_buffer)[0],
-            0,
-            (sent, received),
-            send_buffer.data_ptr(),
-            recv_buffer.data_ptr(),
-            0,
-        )
-        return self._run_v(call, opts, [output], (send_buffer, recv_buffer), copy_back)
+        dtype = transfer_signature(send_buffer)[0]
+        call = Call(_native.ALL_TO_ALL_V, dtype, 0, (sent, received), send_buffer, recv_buffer)
+        return self._run_v(call, opts, [output], copy_back)
 
     alltoall_base = all_to_all_single
 
@@ -224,8 +209,8 @@ class Collectives:
 
     def _gather_call(
         self, collective: int, output: torch.Tensor, input: torch.Tensor, root: int
-    ) -> tuple[tuple, Any, Any]:
-        """Returns the arguments, buffers and copy-back of a call that gathers blocks in ``output``."""
+    ) -> tuple[Call, Any]:
+        """Returns a call, and its copy-back, that gathers blocks in ``output``."""
         check_same_dtype(output, input)
         send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
         if recv_buffer.numel() != send_buffer.numel() * self._size:
@@ -237,16 +222,12 @@ class Collectives:
         if overlaps(send_buffer, recv_buffer) and send_buffer.data_ptr() != own_block:
             send_buffer = send_buffer.clone()
         dtype, count = transfer_signature(send_buffer)
-        return (
-            (collective, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), root),
-            (send_buffer, recv_buffer),
-            copy_back,
-        )
+        return Call(collective, dtype, 0, count, send_buffer, recv_buffer, root), copy_back
 
     def _reduce_scatter_call(
         self, output: torch.Tensor, input: torch.Tensor, op: Any
-    ) -> tuple[tuple, Any, Any]:
-        """Returns the arguments, buffers and copy-back of a call that reduces and scatters blocks."""
+    ) -> tuple[Call, Any]:
+        """Returns a call, and its copy-back, that reduces and scatters blocks."""
         check_same_dtype(output, input)
         op, factor = reductions.resolve(op)
         send_buffer, (recv_buffer, copy_back) = contiguous_input(input), contiguous_output(output)
@@ -261,16 +242,13 @@ class Collectives:
             # A reduce-scatter in place overwrites the other blocks; torch promises an unchanged input.
             send_buffer = send_buffer.clone()
         dtype, count = reduction_signature(recv_buffer, reductions.is_additive(op))
-        call = (_native.REDUCE_SCATTER, dtype, op, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), 0)
-        return call, (send_buffer, recv_buffer), copy_back
+        return Call(_native.REDUCE_SCATTER, dtype, op, count, send_buffer, recv_buffer), copy_back
 
     def _send_to_root(self, collective: int, input: torch.Tensor, opts: Any, root: int) -> Any:
         """Submits a gather on a rank that is not the root and only sends."""
         send_buffer = contiguous_input(input)
         dtype, count = transfer_signature(send_buffer)
-        return self._run(
-            (collective, dtype, 0, count, send_buffer.data_ptr(), 0, root), opts, [], send_buffer
-        )
+        return self._run(Call(collective, dtype, 0, count, send_buffer, None, root), opts, [])
 
     def _block_lengths(self, name: str, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
         """Returns the number of elements of each block, from lengths along the first dimension.

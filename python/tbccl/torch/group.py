@@ -9,10 +9,11 @@ The operations are defined by the mixin classes of `ProcessGroup`.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any
@@ -28,9 +29,11 @@ from .collectives import Collectives
 from .futures import FutureCompleter
 from .lists import ListCollectives
 from .p2p import PointToPoint
+from .pieces import Call
 from .monitored_barrier import MonitoredBarrier
 from .sparse import SparseCollectives
-from .work import CompletedWork, CombinedWork, Work, seconds
+from .staging import Stager
+from .work import CompletedWork, CombinedWork, StagedWork, Work, seconds
 
 #: Whether a call is asynchronous. Older versions of torch lack the option; their callers wait for the work.
 is_async: Callable[[Any], bool] = (
@@ -44,16 +47,20 @@ _interrupted_groups: list[ProcessGroup] = []
 COMPLETED = CompletedWork()
 
 
+def _run_all(functions: Sequence[Callable[[], None]]) -> None:
+    for function in functions:
+        function()
+
+
 class _Batch:
     """Calls that are collected between ``_start_coalescing`` and ``_end_coalescing``, to be submitted
     together.
     """
 
     def __init__(self) -> None:
-        self.calls: list[tuple] = []
+        self.calls: list[Call] = []
         self.results: list[Any] = []
-        self.keep_alive: list[Any] = []
-        self.callbacks: list[Callable[[Any], None]] = []
+        self.copy_backs: list[Callable[[], None] | None] = []
         self.works: list[Work] = []
         self.limit: float | None = None
 
@@ -93,12 +100,12 @@ class ProcessGroup(
             p2p_group: Group whose communicator carries the messages; None: this group's own.
             context: Number that marks the messages of this group.
         """
-        super().__init__(comm.rank, comm.size)
+        self._store = store
+        self._rank, self._size = comm.rank, comm.size
+        self._init_base()
         _interrupted_groups[:] = [group for group in _interrupted_groups if group._uses_memory()]
         self._comm = comm
         self._submit = comm.submit
-        self._rank, self._size = comm.rank, comm.size
-        self._store = store
         self._name, self._desc = name, "undefined"
         self._global_ranks = list(global_ranks)
         self._default_timeout: float | None = None
@@ -108,8 +115,17 @@ class ProcessGroup(
         self._in_flight: deque[Work] = deque()
         self._completion_lock = threading.RLock()
         self._completer = FutureCompleter()
+        self._stager: Stager | None = None
+        #: Whether calls on host memory may go to the communicator without further checks.
+        self._is_fast = True
+        #: Threads that wait for staged calls.
+        self._staged_waits: list[int] = []
         self._closed = False
         self._init_p2p(p2p_group, context)
+
+    def _init_base(self) -> None:
+        """Initializes the C++ base, which has no backends."""
+        dist.ProcessGroup.__init__(self, self._rank, self._size)
 
     # Identity.
 
@@ -163,12 +179,14 @@ class ProcessGroup(
     def _device_types(self) -> list[torch.device]:
         # While torch makes a group, it records the calls of the C++ backend of each of these devices.
         # tbccl has no C++ backend, so the list is empty until the group is registered.
-        is_made = self in c10d._world.pg_map
-        return [torch.device("cpu")] if is_made else []
+        if self not in c10d._world.pg_map:
+            return []
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
 
     def _get_backend(self, device: torch.device) -> ProcessGroup:
-        if torch.device(device).type != "cpu":
-            raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
+        if torch.device(device).type == "meta":
+            raise RuntimeError("No backend type associated with device type meta")
         return self
 
     get_backend = _get_backend
@@ -215,123 +233,147 @@ class ProcessGroup(
 
     def _run(
         self,
-        call: tuple,
+        call: Call,
         options: Any,
         results: Sequence[Any],
-        keep_alive: Any = None,
         copy_back: Callable[[], None] | None = None,
     ) -> Work | CompletedWork | None:
         """Runs a call, issues it, or adds it to the current batch.
 
         Args:
-            call: Arguments of the communicator's ``submit``.
+            call: Call on plain tensors.
             options: Options of torch for the call.
             results: Tensors that the call writes.
-            keep_alive: Other memory that the call uses, kept alive until it is done.
             copy_back: Function to run once the call is done.
 
         Returns:
             The work of an asynchronous call; `COMPLETED` for a blocking one; None in a batch.
         """
-        on_complete = None if copy_back is None else lambda request: copy_back()
         if self._batch is not None:
-            self._add_to_batch(call, options, results, keep_alive, on_complete)
+            self._add_to_batch([call], options, results, [copy_back])
             return None
         self._sequence_number += 1
-        limit = self._timeout_of(options)
-        try:
-            if is_async(options):
-                return self._track(
-                    Work(self, self._comm.submit(*call, limit, None, False), results, keep_alive, on_complete)
-                )
-            self._submit(*call, limit)
-        except Error as error:
-            raise self._annotated(error)
-        if copy_back is not None:
-            copy_back()
-        return COMPLETED
+        limit, waits = self._timeout_of(options), not is_async(options)
+        return self._submit_calls([call], limit, waits, results, [copy_back])
 
     def _run_v(
         self,
-        call: tuple,
+        call: Call,
         options: Any,
         results: Sequence[Any],
-        keep_alive: Any = None,
         copy_back: Callable[[], None] | None = None,
     ) -> Work | CompletedWork | None:
         """Runs or issues a call with a length for each block, as :meth:`_run`.
 
         A batch cannot contain such a call, so in a batch it is issued at once.
         """
-        on_complete = None if copy_back is None else lambda request: copy_back()
         self._sequence_number += 1
         limit = self._timeout_of(options)
-        try:
-            if is_async(options) or self._batch is not None:
-                work = self._track(
-                    Work(self, self._comm.submit(*call, limit, None, False), results, keep_alive, on_complete)
-                )
-                return self._defer_to_batch(work)
-            self._comm.submit(*call, limit)
-        except Error as error:
-            raise self._annotated(error)
-        if copy_back is not None:
-            copy_back()
-        return COMPLETED
+        waits = not is_async(options) and self._batch is None
+        work = self._submit_calls([call], limit, waits, results, [copy_back])
+        return work if waits else self._defer_to_batch(work)
 
     def _run_grouped(
         self,
-        calls: list[tuple],
+        calls: list[Call],
         options: Any,
         results: Sequence[Any],
-        keep_alive: Any = None,
         copy_backs: Sequence[Callable[[], None] | None] = (),
     ) -> Work | CompletedWork | None:
         """Runs or issues several calls as one group, as :meth:`_run`."""
-        pending = [copy_back for copy_back in copy_backs if copy_back is not None]
-
-        def on_complete(request: Any) -> None:
-            for copy_back in pending:
-                copy_back()
-
         if self._batch is not None:
-            for call in calls:
-                self._add_to_batch(call, options, (), None, None)
-            self._batch.results.extend(results)
-            self._batch.keep_alive.append(keep_alive)
-            self._batch.callbacks.append(on_complete)
+            self._add_to_batch(calls, options, results, copy_backs)
             return None
         self._sequence_number += 1
-        limit = self._timeout_of(options)
+        limit, waits = self._timeout_of(options), not is_async(options)
+        return self._submit_calls(calls, limit, waits, results, copy_backs)
+
+    def _submit_calls(
+        self,
+        calls: Sequence[Call],
+        limit: float | None,
+        waits: bool,
+        results: Sequence[Any],
+        copy_backs: Sequence[Callable[[], None] | None],
+    ) -> Work | CompletedWork:
+        """Submits calls, several as one group, and waits for them if ``waits``."""
+        pending = [copy_back for copy_back in copy_backs if copy_back is not None]
         try:
-            if is_async(options):
-                return self._track(
-                    Work(self, self._comm.submit_group(calls, limit, False), results, keep_alive, on_complete)
-                )
-            self._comm.submit_group(calls, limit)
+            if self._must_stage(calls):
+                return self._stage_calls(calls, limit, waits, results, pending)
+            if len(calls) == 1:
+                request = self._comm.submit(*calls[0].by_address(), limit, None, waits)
+            else:
+                request = self._comm.submit_group([call.by_address() for call in calls], limit, waits)
         except Error as error:
             raise self._annotated(error)
-        on_complete(None)
+        if not waits:
+            on_complete = (lambda request: _run_all(pending)) if pending else None
+            return self._track(Work(self, request, results, calls, on_complete))
+        _run_all(pending)
         return COMPLETED
+
+    def _must_stage(self, calls: Sequence[Call]) -> bool:
+        """Returns whether calls go through the stager: they have tensors on devices, or follow such calls."""
+        for call in calls:
+            send, recv = call.send, call.recv
+            is_on_host = (send is None or send.is_cpu) and (recv is None or recv.is_cpu)
+            if not is_on_host and call.device is not None:
+                return True
+        return self._stager is not None and self._stager.is_busy
+
+    def _stage_calls(
+        self,
+        calls: Sequence[Call],
+        limit: float | None,
+        waits: bool,
+        results: Sequence[Any],
+        copy_backs: Sequence[Callable[[], None]],
+    ) -> Work | CompletedWork:
+        """Submits calls through the stager, as :meth:`_submit_calls`."""
+        request = self._opened_stager().issue(calls, limit, copy_backs)
+        work = self._track(StagedWork(self, request, results, calls))
+        if not waits:
+            return work
+        work.wait()
+        return COMPLETED
+
+    def _opened_stager(self) -> Stager:
+        """Returns the stager, which the first call on a tensor of a device makes."""
+        if self._stager is None:
+            self._stager, self._is_fast = Stager(self), False
+        return self._stager
+
+    def _submit_staged_calls(self) -> None:
+        """Waits until the staged calls are submitted, before a call that bypasses the stager."""
+        if self._stager is not None:
+            self._stager.drain()
+
+    @contextlib.contextmanager
+    def _waiting_for_stage(self) -> Iterator[None]:
+        """Marks the calling thread as one that waits for a staged call."""
+        thread = threading.get_ident()
+        self._staged_waits.append(thread)
+        try:
+            yield
+        finally:
+            self._staged_waits.remove(thread)
 
     def _add_to_batch(
         self,
-        call: tuple,
+        calls: Sequence[Call],
         options: Any,
         results: Sequence[Any],
-        keep_alive: Any,
-        on_complete: Callable[[Any], None] | None,
+        copy_backs: Sequence[Callable[[], None] | None],
     ) -> None:
-        """Adds a call to the current batch."""
+        """Adds calls to the current batch."""
         batch = self._batch
-        batch.calls.append(call)
+        batch.calls.extend(calls)
         batch.results.extend(results)
-        batch.keep_alive.append((results, keep_alive))
+        batch.copy_backs.extend(copy_backs)
         limit = self._timeout_of(options)
         if limit is not None:
             batch.limit = max(limit, batch.limit or 0.0)
-        if on_complete is not None:
-            batch.callbacks.append(on_complete)
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._get_backend(device)
@@ -346,16 +388,7 @@ class ProcessGroup(
         works = batch.works
         if batch.calls:
             self._sequence_number += 1
-
-            def on_complete(request: Any) -> None:
-                for callback in batch.callbacks:
-                    callback(request)
-
-            try:
-                request = self._comm.submit_group(batch.calls, batch.limit, False)
-            except Error as error:
-                raise self._annotated(error)
-            works.append(self._track(Work(self, request, batch.results, batch.keep_alive, on_complete)))
+            works.append(self._submit_calls(batch.calls, batch.limit, False, batch.results, batch.copy_backs))
         if not works:
             return COMPLETED
         return works[0] if len(works) == 1 else CombinedWork(self, works)
@@ -423,6 +456,9 @@ class ProcessGroup(
             return
         self._closed = True
         is_interrupted = self._comm._is_interrupted
+        if threading.get_ident() in self._staged_waits:
+            is_interrupted = True
+            self._comm.abort()
         for work in () if is_interrupted else list(self._in_flight):
             try:
                 work.wait()
@@ -430,6 +466,8 @@ class ProcessGroup(
                 break  # the work's owner and every later call get the error
         self._completer.close()
         self._hand_over_messages()
+        if self._stager is not None:
+            self._stager.close()
         try:
             self._comm.close()
         except InvalidArgumentError:

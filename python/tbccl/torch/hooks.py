@@ -17,6 +17,7 @@ from tbccl import _native
 from tbccl._elements import CODECS
 
 from .group import ProcessGroup
+from .pieces import Call
 from .tensors import check_tensor, is_plain
 from .work import Work
 
@@ -43,7 +44,7 @@ def quantized_all_reduce(
     """Reduces a float32 tensor over all ranks, in place, with quantized messages.
 
     Args:
-        tensor: Contiguous float32 tensor in host memory.
+        tensor: Contiguous float32 tensor.
         op: ``SUM`` or ``AVG``.
         group: Process group of the backend tbccl; None: the default group.
         codec: "int8", "int8/64", "int8/256" or "bf16".
@@ -67,18 +68,10 @@ def quantized_all_reduce(
     if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
         raise ValueError("packed messages support SUM and AVG only")
     code = _native.AVG if op == dist.ReduceOp.AVG else _native.SUM
-    address = tensor.data_ptr()
-    call = (
-        _native.ALL_REDUCE_QUANTIZED,
-        _native.FLOAT32,
-        code,
-        tensor.numel(),
-        address,
-        address,
-        CODECS[codec],
-    )
+    numbers = (_native.ALL_REDUCE_QUANTIZED, _native.FLOAT32, code, tensor.numel())
+    call = Call(*numbers, tensor, tensor, CODECS[codec])
     options = c10d.AllreduceOptions()
-    work = group._run(call, _submit_options(options, async_op), [tensor], tensor)
+    work = group._run(call, _submit_options(options, async_op), [tensor])
     return work if async_op else None
 
 

@@ -18,6 +18,7 @@ from tbccl import _native
 
 from . import reductions
 from .collectives import call_options, single_tensor
+from .pieces import Call
 from .tensors import (
     flattened_input,
     transfer_signature,
@@ -51,21 +52,12 @@ class ListCollectives:
         if overlaps(send_buffer, recv_buffer):
             send_buffer = send_buffer.clone()
         dtype, count = transfer_signature(send_buffer)
-        keep_alive = (send_buffer, recv_buffer)
         if len(set(lengths)) == 1:
-            call = (_native.ALL_GATHER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), 0)
-            return self._run(call, opts, [outputs], keep_alive, copy_back)
+            call = Call(_native.ALL_GATHER, dtype, 0, count, send_buffer, recv_buffer)
+            return self._run(call, opts, [outputs], copy_back)
         counts = [transfer_signature(output)[1] for output in outputs]
-        call = (
-            _native.ALL_GATHER_V,
-            dtype,
-            0,
-            (None, counts),
-            send_buffer.data_ptr(),
-            recv_buffer.data_ptr(),
-            0,
-        )
-        return self._run_v(call, opts, [outputs], keep_alive, copy_back)
+        call = Call(_native.ALL_GATHER_V, dtype, 0, (None, counts), send_buffer, recv_buffer)
+        return self._run_v(call, opts, [outputs], copy_back)
 
     def reduce_scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
@@ -90,29 +82,12 @@ class ListCollectives:
             send_buffer = send_buffer.clone()
         additive = reductions.is_additive(op)
         dtype, count = reduction_signature(recv_buffer, additive)
-        keep_alive = (send_buffer, recv_buffer)
         if len(set(lengths)) == 1:
-            call = (
-                _native.REDUCE_SCATTER,
-                dtype,
-                op,
-                count,
-                send_buffer.data_ptr(),
-                recv_buffer.data_ptr(),
-                0,
-            )
-            return self._run(call, opts, [output], keep_alive, copy_back)
+            call = Call(_native.REDUCE_SCATTER, dtype, op, count, send_buffer, recv_buffer)
+            return self._run(call, opts, [output], copy_back)
         counts = [reduction_signature(tensor, additive)[1] for tensor in inputs]
-        call = (
-            _native.REDUCE_SCATTER_V,
-            dtype,
-            op,
-            (counts, None),
-            send_buffer.data_ptr(),
-            recv_buffer.data_ptr(),
-            0,
-        )
-        return self._run_v(call, opts, [output], keep_alive, copy_back)
+        call = Call(_native.REDUCE_SCATTER_V, dtype, op, (counts, None), send_buffer, recv_buffer)
+        return self._run_v(call, opts, [output], copy_back)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
@@ -129,8 +104,8 @@ class ListCollectives:
         if overlaps(send_buffer, recv_buffer):
             send_buffer = send_buffer.clone()
         dtype, count = transfer_signature(send_buffer)
-        call = (_native.GATHER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), root)
-        return self._run(call, opts, [outputs], (send_buffer, recv_buffer), copy_back)
+        call = Call(_native.GATHER, dtype, 0, count, send_buffer, recv_buffer, root)
+        return self._run(call, opts, [outputs], copy_back)
 
     def scatter(
         self, output_tensors: Any, input_tensors: Any, opts: Any = None, timeout: timedelta | None = None
@@ -141,16 +116,16 @@ class ListCollectives:
         recv_buffer, copy_back = contiguous_output(output)
         dtype, count = transfer_signature(recv_buffer)
         if root != self._rank:
-            call = (_native.SCATTER, dtype, 0, count, 0, recv_buffer.data_ptr(), root)
-            return self._run(call, opts, [output], recv_buffer, copy_back)
+            call = Call(_native.SCATTER, dtype, 0, count, None, recv_buffer, root)
+            return self._run(call, opts, [output], copy_back)
         inputs = self._checked_list(input_tensors)
         self._check_same_dtypes(output, inputs)
         self._check_equal_lengths("scatter", output, inputs)
         send_buffer = flattened_input(inputs)
         if overlaps(send_buffer, recv_buffer):
             send_buffer = send_buffer.clone()
-        call = (_native.SCATTER, dtype, 0, count, send_buffer.data_ptr(), recv_buffer.data_ptr(), root)
-        return self._run(call, opts, [output], (send_buffer, recv_buffer), copy_back)
+        call = Call(_native.SCATTER, dtype, 0, count, send_buffer, recv_buffer, root)
+        return self._run(call, opts, [output], copy_back)
 
     def alltoall(
         self, output_tensors: Sequence[torch.Tensor], input_tensors: Sequence[torch.Tensor], opts: Any = None
@@ -164,16 +139,9 @@ class ListCollectives:
             send_buffer = send_buffer.clone()
         sent = [transfer_signature(tensor)[1] for tensor in inputs]
         received = [transfer_signature(output)[1] for output in outputs]
-        call = (
-            _native.ALL_TO_ALL_V,
-            transfer_signature(send_buffer)[0],
-            0,
-            (sent, received),
-            send_buffer.data_ptr(),
-            recv_buffer.data_ptr(),
-            0,
-        )
-        return self._run_v(call, opts, outputs, (send_buffer, recv_buffer), copy_back)
+        dtype = transfer_signature(send_buffer)[0]
+        call = Call(_native.ALL_TO_ALL_V, dtype, 0, (sent, received), send_buffer, recv_buffer)
+        return self._run_v(call, opts, outputs, copy_back)
 
     # Helpers.
 

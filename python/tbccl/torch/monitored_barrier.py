@@ -103,7 +103,7 @@ class _RankMessage:
 
     def __init__(self, group: Any, tag: int, value: int = 0) -> None:
         self._group, self._tag = group, tag
-        self._memory = torch.tensor([value], dtype=torch.int64)
+        self._memory = torch.tensor([value], dtype=torch.int64, device="cpu")
         self._request: Any = None
 
     @property

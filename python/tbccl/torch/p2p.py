@@ -43,10 +43,16 @@ class PointToPoint:
         tensor = single_tensor(tensors)
         buffer = contiguous_input(tensor)
         peer = self._p2p_ranks[self._checked_rank(dstRank)]
+        tag, stager = self._checked_tag(tag), self._stager
+
+        def post(address: int, length: int) -> Any:
+            return self._p2p_comm.post_send(peer, 2 * self._context, tag, address, length)
+
         try:
-            request = self._p2p_comm.post_send(
-                peer, 2 * self._context, self._checked_tag(tag), buffer.data_ptr(), buffer.nbytes
-            )
+            if not buffer.is_cpu or (stager is not None and stager.has_unposted):
+                request = self._opened_stager().send(buffer, post)
+            else:
+                request = post(buffer.data_ptr(), buffer.nbytes)
         except Error as error:
             raise self._annotated(error)
         return self._defer_to_batch(self._track_message(SendWork(self, request, [tensor], buffer)))
@@ -61,6 +67,7 @@ class PointToPoint:
 
     def _receive(self, tensor: torch.Tensor, peer: int, tag: int) -> Work | None:
         buffer, copy_back = contiguous_output(tensor)
+        host, write = (buffer, None) if buffer.is_cpu else self._opened_stager().receive(buffer)
 
         def on_complete(request: Any) -> None:
             if request.nbytes != buffer.nbytes:
@@ -68,18 +75,19 @@ class PointToPoint:
                     f"rank {self._group_rank_of(request.source)} sent {request.nbytes} bytes with tag {tag}, "
                     f"but the receiving tensor has {buffer.nbytes}: both must have the same size"
                 )
-            if copy_back is not None:
+            if write is not None:
+                work._events = write(copy_back)
+            elif copy_back is not None:
                 copy_back()
 
         try:
             request = self._p2p_comm.post_recv(
-                peer, 2 * self._context, self._checked_tag(tag), buffer.data_ptr(), buffer.nbytes
+                peer, 2 * self._context, self._checked_tag(tag), host.data_ptr(), buffer.nbytes
             )
         except Error as error:
             raise self._annotated(error)
-        return self._defer_to_batch(
-            self._track_message(RecvWork(self, request, [tensor], buffer, on_complete))
-        )
+        work = RecvWork(self, request, [tensor], (buffer, host), on_complete)
+        return self._defer_to_batch(self._track_message(work))
 
     def _track_message(self, work: Work) -> Work:
         """Keeps the memory of a message alive until it is done, even if the program drops the work."""

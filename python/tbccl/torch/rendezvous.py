@@ -94,12 +94,12 @@ def _open_store(timeout: timedelta) -> _Rendezvous:
     """
     comm = tbccl.init()
     try:
-        message = torch.zeros(_ADDRESS_BYTES, dtype=torch.uint8)
+        message = torch.zeros(_ADDRESS_BYTES, dtype=torch.uint8, device="cpu")
         store = None
         if comm.rank == 0:
             store = dist.TCPStore("localhost", 0, comm.size, True, timeout, wait_for_workers=False)
             text = "\n".join([str(store.port), socket.gethostname(), *_addresses()]).encode()[:_ADDRESS_BYTES]
-            message[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
+            message[: len(text)] = torch.tensor(list(text), dtype=torch.uint8, device="cpu")
         address = message.data_ptr()
         comm.submit(_native.BROADCAST, _native.UINT8, 0, _ADDRESS_BYTES, address, address, 0)
         if store is None:

@@ -26,17 +26,13 @@ class SparseCollectives:
         op, factor = reductions.resolve(opts.reduceOp)
         if not reductions.is_additive(op):
             raise ValueError("sparse tensors can be summed and averaged only: use SUM or AVG")
-        if not tensor.is_cpu:
-            raise ValueError(
-                f"tbccl communicates tensors in host memory, and this one is on {tensor.device}: "
-                "move it with .cpu()"
-            )
-        own = tensor.detach().coalesce()
+        own = tensor.detach().cpu().coalesce()
         indices, values = own.indices(), own.values()
         if factor is not None:
             values = reductions.scale(values, factor)
         limit = self._timeout_of(opts)
         self._sequence_number += 1
+        self._submit_staged_calls()
         try:
             counts = self._gather_element_counts(own, limit)
             all_indices = self._gather_rows(indices.t().contiguous(), counts, limit)
@@ -49,7 +45,7 @@ class SparseCollectives:
         if op == _native.AVG:
             total = total / self._size
         with torch.no_grad():
-            tensor.copy_(total)
+            tensor.copy_(total.to(tensor.device))
         return CompletedWork([tensor])
 
     def _gather_element_counts(self, own: torch.Tensor, limit: float | None) -> list[int]:
@@ -59,7 +55,7 @@ class SparseCollectives:
             ValueError: The shapes differ between ranks.
         """
         shape = [own.sparse_dim(), *own.shape]
-        own_header = torch.tensor([own.indices().size(1), *shape], dtype=torch.int64)
+        own_header = torch.tensor([own.indices().size(1), *shape], dtype=torch.int64, device="cpu")
         headers = own_header.new_empty(self._size, own_header.numel())
         number, dtype = _native.ALL_GATHER, _native.INT64
         self._comm.submit(

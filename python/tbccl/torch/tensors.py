@@ -16,6 +16,8 @@ import torch
 from tbccl import _native
 from tbccl._elements import DTYPES
 
+from .devices import access_to
+
 #: Element type of tbccl, by torch's, which has the same name.
 TYPES: dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in DTYPES.items() if hasattr(torch, name)
@@ -60,13 +62,13 @@ def check_tensor(tensor: torch.Tensor) -> None:
 
     Raises:
         TypeError: It is no tensor.
-        ValueError: It is not in host memory, or sparse.
+        ValueError: It is on a device that tbccl cannot serve, or sparse.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, got {type(tensor).__name__}")
-    if not tensor.is_cpu:
+    if not tensor.is_cpu and access_to(tensor.device) is None:
         raise ValueError(
-            f"tbccl communicates tensors in host memory, and this one is on {tensor.device}: move it with "
+            f"tbccl has no access to the memory of this tensor, which is on {tensor.device}: move it with "
             ".cpu(), or use a group of another backend for this device"
         )
     if tensor.layout is not torch.strided:

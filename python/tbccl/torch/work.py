@@ -19,8 +19,12 @@ import torch.distributed as dist
 
 from tbccl import Error, TimeoutError
 
+from .devices import access_to
+
 if TYPE_CHECKING:
+    from .devices import Access
     from .group import ProcessGroup
+    from .staging import StagedRequest
 
 _FOREVER = timedelta(0)
 
@@ -164,11 +168,15 @@ class Work(dist.Work):
         group.
         """
         if self._future is None:
-            trigger: torch.futures.Future = torch.futures.Future()
+            trigger = self._new_future()
             # An error raised in a callback of the future also reaches threads that wait for it in C++.
             self._future = trigger.then(self._value)
             self._group._completer.complete(self, trigger)
         return self._future
+
+    def _new_future(self) -> torch.futures.Future:
+        """Returns a future that the completion of the call completes."""
+        return torch.futures.Future()
 
     def _value(self, _: torch.futures.Future) -> list[Any]:
         self.wait()
@@ -195,6 +203,40 @@ class Work(dist.Work):
             group._untrack(self)
 
 
+class StagedWork(Work):
+    """Handle of a call on tensors of devices.
+
+    A wait waits until the copies to the devices have begun, and orders later work of the calling thread's
+    stream after them; the host does not wait for the copies.
+    """
+
+    __slots__ = ("_staged",)
+
+    def __init__(
+        self, group: ProcessGroup, request: StagedRequest, results: Sequence[Any], calls: Any
+    ) -> None:
+        super().__init__(group, request, results, calls)
+        self._staged = request
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits as :meth:`Work.wait`, and orders later work of the stream."""
+        super().wait(timeout)
+        self._staged.follow()
+        return True
+
+    def is_completed(self) -> bool:
+        """Returns whether the call is done or has failed; if so, later work of the stream is ordered."""
+        if not super().is_completed():
+            return False
+        self._staged.follow()
+        return True
+
+    is_finished = is_completed
+
+    def _new_future(self) -> torch.futures.Future:
+        return torch.futures.Future(devices=self._staged.future_devices)
+
+
 class SendWork(Work):
     """Handle of a message to send."""
 
@@ -206,7 +248,34 @@ class RecvWork(Work):
     """Handle of a message to receive; it records the sender."""
 
     is_message = True
-    __slots__ = ()
+    __slots__ = ("_events",)
+
+    #: Copies of the message to a device, which later work of a stream follows.
+    _events: Sequence[tuple[Access, Any]]
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits as :meth:`Work.wait`, and orders later work of the stream after the message."""
+        super().wait(timeout)
+        self._follow()
+        return True
+
+    def is_completed(self) -> bool:
+        """Returns whether the message has arrived or failed; if so, later work of the stream is ordered."""
+        if not super().is_completed():
+            return False
+        self._follow()
+        return True
+
+    is_finished = is_completed
+
+    def _follow(self) -> None:
+        for access, event in getattr(self, "_events", ()):
+            access.follow(event)
+
+    def _new_future(self) -> torch.futures.Future:
+        devices = {tensor.device for tensor in self._results if not tensor.is_cpu}
+        accesses = filter(None, map(access_to, devices))
+        return torch.futures.Future(devices=[each for access in accesses for each in access.future_devices])
 
     def _complete(self, request: Any, error: BaseException | None) -> None:
         if error is None and self._request is not None:

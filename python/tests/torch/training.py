@@ -1,6 +1,6 @@
 """Training over tbccl results in the same parameters as training in one process.
 
-    tbccl run -n 4 -- python python/tests/torch/training.py [METHOD...]
+    tbccl run -n 4 -- python python/tests/torch/training.py [--device standin] [METHOD...]
 
 Each method is a function whose name begins with `train_`. It returns the parameters after 20 steps, and those
 of the same model trained by one process on the whole batches. They may differ by 1e-5.
@@ -29,12 +29,16 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+import standin
 import tbccl.torch
 
 STEPS = 20
 BATCH = 8
 WIDTH = 16
 TOLERANCE = 1e-5
+
+#: Type of the device of models and batches.
+device = "cpu"
 
 Parameters = dict[str, torch.Tensor]
 
@@ -67,7 +71,7 @@ class SmallModel(nn.Module):
 def new_model(kind: type[nn.Module] = Model) -> nn.Module:
     """Returns a new model, the same in all processes."""
     torch.manual_seed(7)
-    return kind()
+    return kind().to(device)
 
 
 def training_batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -75,7 +79,7 @@ def training_batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     generator = torch.Generator().manual_seed(11)
     for _ in range(STEPS):
         inputs = torch.randn(BATCH, WIDTH, generator=generator)
-        yield inputs, torch.sin(inputs[:, :4])
+        yield inputs.to(device), torch.sin(inputs[:, :4]).to(device)
 
 
 def local_part(batch: torch.Tensor) -> torch.Tensor:
@@ -164,7 +168,8 @@ def train_ddp_with_quantized_messages_of_short_buckets() -> tuple[Parameters, Pa
 
 
 def train_fsdp1() -> tuple[Parameters, Parameters]:
-    model = FullyShardedDataParallel(new_model(), device_id=torch.device("cpu"), use_orig_params=True)
+    place = torch.device(device) if device == "cpu" else torch.device(device, 0)
+    model = FullyShardedDataParallel(new_model(), device_id=place, use_orig_params=True)
     train(model, sgd(model.parameters()))
     with FullyShardedDataParallel.summon_full_params(model):
         return {name: value.clone() for name, value in model.module.state_dict().items()}, trained_alone()
@@ -172,7 +177,7 @@ def train_fsdp1() -> tuple[Parameters, Parameters]:
 
 def train_fsdp2() -> tuple[Parameters, Parameters]:
     model = new_model()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     for layer in (model.up, model.down):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -184,14 +189,14 @@ def train_hybrid_shards() -> tuple[Parameters, Parameters]:
     """Hybrid sharding on a mesh of two dimensions, with groups of replicas and groups of shards."""
     model = new_model()
     size = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("copies", "shards"))
+    mesh = init_device_mesh(device, (size // 2, 2), mesh_dim_names=("copies", "shards"))
     fully_shard(model, mesh=mesh)
     train(model, sgd(model.parameters()))
     return full_tensors(model.state_dict()), trained_alone()
 
 
 def train_tensor_parallel() -> tuple[Parameters, Parameters]:
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     model = parallelize_module(new_model(SmallModel), mesh, plan)
     train(model, sgd(model.parameters()), whole_batch)
@@ -200,7 +205,7 @@ def train_tensor_parallel() -> tuple[Parameters, Parameters]:
 
 def train_dtensors() -> tuple[Parameters, Parameters]:
     """A model whose weights are distributed and redistributed by hand."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     reference = new_model(SmallModel)
     placement = lambda name: Shard(0) if "up" in name else Replicate()  # noqa: E731
     weights = {
@@ -230,13 +235,13 @@ def train_zero_redundancy() -> tuple[Parameters, Parameters]:
 def train_from_a_checkpoint() -> tuple[Parameters, Parameters]:
     """A sharded checkpoint is loaded into an untrained model."""
     model = new_model()
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = init_device_mesh(device, (dist.get_world_size(),))
     fully_shard(model, mesh=mesh)
     train(model, sgd(model.parameters()))
     folder = [tempfile.mkdtemp(prefix="tbccl-checkpoint-") if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(folder, 0)
     dcp.save({"model": model.state_dict()}, checkpoint_id=folder[0])
-    other = Model()
+    other = Model().to(device)
     fully_shard(other, mesh=mesh)
     state = {"model": other.state_dict()}
     dcp.load(state, checkpoint_id=folder[0])
@@ -278,7 +283,12 @@ def max_difference(first: Parameters, second: Parameters) -> float:
 
 
 def main() -> None:
+    global device
     torch.set_num_threads(1)
+    if sys.argv[1:2] == ["--device"]:
+        device = sys.argv[2]
+        standin.load()
+        del sys.argv[1:3]
     dist.init_process_group("tbccl")
     rank = dist.get_rank()
     methods = {name: method for name, method in globals().items() if name.startswith("train_")}

@@ -18,12 +18,27 @@ MOVE_ONLY = (*FLOAT8, torch.uint16, torch.uint32, torch.uint64)
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
+#: Type of the device of the tensors of all checks.
+device = "cpu"
+
+
+def use_device(name: str) -> None:
+    """Runs the checks on tensors of a device."""
+    global device
+    device = name
+    torch.set_default_device(name)
+
+
 def data_of(
     of_rank: int, shape: tuple[int, ...] = (7,), dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> torch.Tensor:
     """Returns a rank's contribution: small whole numbers, whose sum is exact in every type and order."""
-    generator = torch.Generator().manual_seed(1000 * seed + of_rank)
-    whole = torch.randint(0, 4, shape, generator=generator)
+    return _host_data_of(of_rank, shape, dtype, seed).to(device)
+
+
+def _host_data_of(of_rank: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    generator = torch.Generator("cpu").manual_seed(1000 * seed + of_rank)
+    whole = torch.randint(0, 4, shape, generator=generator, device="cpu")
     if dtype.is_complex:
         return torch.complex(whole.double(), whole.flip(0).double() - 1).to(dtype)
     return whole.to(dtype)
@@ -34,7 +49,7 @@ def total(
 ) -> torch.Tensor:
     """Returns the reduction of the contributions of all ranks, or of the members of a group."""
     ranks = range(size) if members is None else members
-    contributions = [data_of(each, shape, dtype, seed) for each in ranks]
+    contributions = [_host_data_of(each, shape, dtype, seed) for each in ranks]
     is_exact = dtype.is_complex or not dtype.is_floating_point
     result = contributions[0].clone() if is_exact else contributions[0].double()
     for other in contributions[1:]:
@@ -54,12 +69,12 @@ def total(
         result = torch.view_as_complex(torch.view_as_real(result) / len(contributions))
     elif op == "AVG":
         result = result / len(contributions)
-    return result.to(dtype)
+    return result.to(dtype).to(device)
 
 
 def assert_equal(actual: torch.Tensor, expected: torch.Tensor, description: object = "") -> None:
     """Asserts that two tensors have the same shape, type and bits."""
-    bytes_of = lambda tensor: tensor.detach().contiguous().reshape(-1).view(torch.uint8)  # noqa: E731
+    bytes_of = lambda tensor: tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)  # noqa: E731
     is_alike = actual.shape == expected.shape and actual.dtype == expected.dtype
     is_equal = is_alike and torch.equal(bytes_of(actual), bytes_of(expected))
     assert is_equal, f"{description}: {actual} is not {expected}"

@@ -1,0 +1,510 @@
+"""Calls on tensors of devices: copied out to host memory in pieces, communicated, and copied in.
+
+A group has three threads, which start with its first such call. The first one copies pieces out and submits
+them to the communicator in the order of issue. The second one waits for the pieces in the same order and
+starts their copies in. So the copy out, the network and the copy in of different pieces overlap. The third
+one posts messages, which must not wait behind collectives. The thread that issues a call is never blocked;
+the streams of the program are ordered with the copies by `devices`.
+
+Invariants: while a call waits to be submitted, later calls on host memory queue behind it (`is_busy`), so
+that every rank submits the calls of a group in the order of issue. Tensors and host buffers are kept until
+the copies that use them are done.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from tbccl import Error, _native
+
+from . import pieces
+from .devices import Access, Copy, access_to
+from .pieces import IN_PLACE, Call, HostBuffers, as_bytes, host_bytes, split
+
+#: Pieces of a group in host memory at a time: one copied out, one on the network, one copied in, one spare.
+_PIECES = 4
+#: Seconds between two looks at whether a thread has to end.
+_POLL_SECONDS = 0.05
+
+
+class StagedRequest:
+    """Request of a staged call, with the methods of `_native.Request`."""
+
+    source: int | None = None
+    nbytes: int | None = None
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._finished = threading.Event()
+        self._error: BaseException | None = None
+        self._accesses: list[tuple[Access, Any]] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the call is done on the host: its copies to the device have begun.
+
+        Returns False if it is not within ``timeout`` seconds.
+        """
+        if not self._finished.is_set():
+            try:
+                with self._group._waiting_for_stage():
+                    if not self._finished.wait(timeout):
+                        return False
+            except KeyboardInterrupt:
+                self._group._comm.abort()
+                raise
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def test(self) -> bool:
+        """Returns whether the call is done on the host."""
+        return self._finished.is_set() and self.wait()
+
+    def follow(self) -> None:
+        """Orders later work of the calling thread's streams after the call."""
+        for access, event in self._accesses:
+            access.follow(event)
+
+    @property
+    def future_devices(self) -> list[torch.device]:
+        """Devices of the call's future."""
+        return sorted(
+            {device for access, _ in self._accesses for device in access.future_devices}, key=str
+        )
+
+    def finish(self, events: Sequence[tuple[Access, Any]], error: BaseException | None = None) -> None:
+        """Ends the call."""
+        if not self._finished.is_set():
+            self._accesses, self._error = list(events), error
+            self._finished.set()
+
+
+class MessageRequest:
+    """Request of a message that is posted once its bytes are in host memory."""
+
+    source = nbytes = None
+
+    def __init__(self, group: Any) -> None:
+        self._posted = StagedRequest(group)
+        self._request: Any = None
+
+    def post(self, request: Any) -> None:
+        """Sets the request of the posted message."""
+        self._request = request
+        self._posted.finish(())
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the message with an error."""
+        self._posted.finish((), error)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the message is done, for ``timeout`` seconds at most."""
+        began = time.monotonic()
+        if not self._posted.wait(timeout):
+            return False
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        return self._request.wait(left)
+
+    def test(self) -> bool:
+        """Returns whether the message is done."""
+        return self._posted.test() and self._request.test()
+
+
+class _Operation:
+    """A staged call, or several as one group."""
+
+    def __init__(self, request: StagedRequest, calls: Sequence[Call], limit: float | None) -> None:
+        self.request = request
+        self.calls = calls
+        self.limit = limit
+        #: Mark of the stream of each device at issue.
+        self.marks: dict[torch.device, Any] = {}
+        #: Functions that copy results to tensors that are not plain, with their devices.
+        self.copy_backs: list[tuple[torch.device | None, Callable[[], None]]] = []
+        self.events: dict[torch.device, Any] = {}
+        self.error: BaseException | None = None
+
+
+class _Piece(NamedTuple):
+    """Part of an operation that is submitted at once."""
+
+    calls: list[tuple]
+    reads: list[tuple[torch.device, Copy]]
+    writes: list[tuple[torch.device, Copy]]
+    buffers: list[torch.Tensor]
+
+
+class _Worker:
+    """Thread that runs functions in order. It starts with the first one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.is_stopping = False
+
+    def put(self, task: Callable[[], None]) -> None:
+        """Runs a function after all earlier ones."""
+        self._tasks.put(task)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Ends the thread after all functions."""
+        self._tasks.put(None)
+        self._join()
+
+    def stop(self) -> None:
+        """Ends the thread after the function that it runs."""
+        self.is_stopping = True
+        self.finish()
+
+    def _join(self) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self.is_stopping:
+            task = self._tasks.get()
+            if task is None:
+                return
+            task()
+            # An idle thread keeps nothing alive.
+            del task
+
+
+class Stager:
+    """Staged calls of a group."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._size, self._rank = group._size, group._rank
+        self._buffers = HostBuffers()
+        self._free_pieces = threading.Semaphore(_PIECES)
+        self._out, self._in = _Worker("tbccl-copy-out"), _Worker("tbccl-copy-in")
+        self._messages = _Worker("tbccl-messages")
+        #: Operations, and messages, that are not submitted. Only the issuing threads add, under the lock.
+        self._unsubmitted = self._unposted = 0
+        self._lock = threading.Lock()
+        #: Objects in use until an event.
+        self._kept: deque[tuple[Access, Any, Any]] = deque()
+        _STAGERS.add(self)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call waits to be submitted, so that later calls must queue."""
+        return self._unsubmitted > 0
+
+    @property
+    def has_unposted(self) -> bool:
+        """Whether a message waits to be posted, so that later messages must queue."""
+        return self._unposted > 0
+
+    # Collectives.
+
+    def issue(
+        self,
+        calls: Sequence[Call],
+        limit: float | None,
+        copy_backs: Sequence[Callable[[], None]] = (),
+    ) -> StagedRequest:
+        """Issues calls, several as one group.
+
+        Args:
+            calls: Calls, on tensors of devices or in host memory.
+            limit: Time limit in seconds.
+            copy_backs: Functions that copy results to tensors that are not plain.
+        """
+        request = StagedRequest(self._group)
+        operation = _Operation(request, calls, limit)
+        devices = [call.device for call in calls]
+        for device in devices:
+            if device is not None and device not in operation.marks:
+                operation.marks[device] = access_to(device).mark()
+        operation.copy_backs = [(next(iter(operation.marks), None), each) for each in copy_backs]
+        request._accesses = [(access_to(device), None) for device in operation.marks]
+        with self._lock:
+            self._unsubmitted += 1
+        self._out.put(lambda: self._submit(operation))
+        return request
+
+    def _submit(self, operation: _Operation) -> None:
+        """Copies the pieces of an operation out and submits them; runs on the first thread."""
+        try:
+            self._submit_pieces(operation)
+        except BaseException as error:
+            self._fail(operation, error)
+        finally:
+            with self._lock:
+                self._unsubmitted -= 1
+
+    def _submit_pieces(self, operation: _Operation) -> None:
+        waiting: deque[tuple[_Piece, list[Callable[[], None]]]] = deque()
+        try:
+            for piece in self._pieces(operation):
+                waiting.append((piece, []))
+                waiting[-1][1].extend(self._start_reads(operation, piece))
+                # The copy of a piece begins before the previous one is submitted.
+                if len(waiting) > 1:
+                    self._submit_piece(operation, *waiting[0])
+                    waiting.popleft()
+                if operation.error is not None:
+                    break
+            while waiting and operation.error is None:
+                self._submit_piece(operation, *waiting[0])
+                waiting.popleft()
+        finally:
+            for piece, _ in waiting:
+                self._release(operation, piece)
+        self._in.put(lambda: self._finish(operation))
+
+    def _start_reads(self, operation: _Operation, piece: _Piece) -> list[Callable[[], None]]:
+        """Starts the copies of a piece to the host. Memory in place needs the device's work to be done."""
+        waits = []
+        for device, mark in operation.marks.items():
+            access, copies = access_to(device), [copy for each, copy in piece.reads if each == device]
+            if copies or access.is_in_place:
+                waits.append(access.read(copies, mark))
+        return waits
+
+    def _submit_piece(self, operation: _Operation, piece: _Piece, reads: list[Callable[[], None]]) -> None:
+        for wait in reads:
+            wait()
+        comm, calls = self._group._comm, piece.calls
+        if len(calls) == 1:
+            request = comm.submit(*calls[0], operation.limit, None, False)
+        else:
+            request = comm.submit_group(calls, operation.limit, False)
+        self._in.put(lambda: self._complete_piece(operation, piece, request))
+
+    def _complete_piece(self, operation: _Operation, piece: _Piece, request: Any) -> None:
+        """Waits for a piece and starts its copies to the device; runs on the second thread."""
+        try:
+            while not request.wait(_POLL_SECONDS):
+                if self._in.is_stopping:
+                    return
+            for device, mark in operation.marks.items():
+                copies = [copy for each, copy in piece.writes if each == device]
+                if copies:
+                    operation.events[device] = access_to(device).write(copies, mark)
+        except BaseException as error:
+            self._fail(operation, error)
+        self._release(operation, piece)
+
+    def _release(self, operation: _Operation, piece: _Piece) -> None:
+        for buffer in piece.buffers:
+            device = next(iter(operation.marks))
+            event = operation.events.get(device, operation.marks[device])
+            self._buffers.give(buffer, access_to(device), event)
+        self._free_pieces.release()
+
+    def _finish(self, operation: _Operation) -> None:
+        """Ends an operation whose pieces are done; runs on the second thread."""
+        if operation.error is None:
+            try:
+                for device, mark in operation.marks.items():
+                    thens = [copy_back for each, copy_back in operation.copy_backs if each == device]
+                    event = access_to(device).write((), mark, _all_of(thens) if thens else None)
+                    operation.events[device] = event
+                for device, copy_back in operation.copy_backs:
+                    if device is None:
+                        copy_back()
+            except BaseException as error:
+                self._fail(operation, error)
+        events = [(access_to(device), event) for device, event in operation.events.items()]
+        self.keep(events, operation.calls, operation.copy_backs)
+        operation.request.finish(events, operation.error)
+
+    def _fail(self, operation: _Operation, error: BaseException) -> None:
+        """Ends an operation with an error; ends the group if the other ranks would not learn of it."""
+        if operation.error is None:
+            operation.error = error
+        if not isinstance(error, Error):
+            self._group._comm.abort()
+        operation.request.finish((), error)
+
+    def keep(self, events: Sequence[tuple[Access, Any]], *objects: Any) -> None:
+        """Keeps objects until events have occurred, and forgets those of events that have."""
+        kept = self._kept
+        for access, event in events:
+            kept.append((access, event, objects))
+        while kept and kept[0][0].is_done(kept[0][1]):
+            try:
+                kept.popleft()
+            except IndexError:  # another thread removed it first
+                break
+
+    # Pieces.
+
+    def _pieces(self, operation: _Operation) -> Iterator[_Piece]:
+        """Yields the pieces of an operation; waits until there is room for each."""
+        parts = [part for call in operation.calls for part in split(call, self._size)]
+        while parts:
+            count, length = 1, host_bytes(parts[0])
+            while count < len(parts) and length + host_bytes(parts[count]) <= pieces.PIECE_BYTES:
+                length += host_bytes(parts[count])
+                count += 1
+            while not self._free_pieces.acquire(timeout=_POLL_SECONDS):
+                if self._out.is_stopping:
+                    raise Error("the process group was closed before the call")
+            yield self._stage(parts[:count], operation)
+            del parts[:count]
+
+    def _stage(self, parts: Sequence[Call], operation: _Operation) -> _Piece:
+        """Makes the piece of some parts: takes host memory for those on devices."""
+        piece = _Piece([], [], [], [])
+        for part in parts:
+            device = part.device
+            if device is None:
+                piece.calls.append(part.by_address())
+                continue
+            is_root, reads = part.root == self._rank, part.reads(self._rank)
+            writes = part.recv is not None and (
+                part.collective not in (_native.REDUCE, _native.BROADCAST)
+                or is_root == (part.collective == _native.REDUCE)
+            )
+            send = self._host_side(piece, device, part.send, reads, False)
+            if part.collective in IN_PLACE:
+                recv = send
+                if writes:
+                    self._write_back(piece, device, send, part.recv)
+            else:
+                recv = self._host_side(piece, device, part.recv, False, writes)
+            piece.calls.append(part._replace(send=send, recv=recv).by_address())
+        return piece
+
+    def _host_side(
+        self, piece: _Piece, device: torch.device, own: torch.Tensor | None, reads: bool, writes: bool
+    ) -> torch.Tensor | None:
+        """Returns host memory for a tensor: an alias, or a buffer with copies from and to the tensor."""
+        if own is None:
+            return None
+        access = access_to(device)
+        alias = access.alias(own) if own.is_contiguous() else None
+        if alias is not None:
+            return alias
+        own = own.detach() if own.dtype is torch.uint8 else as_bytes(own)
+        buffer = self._buffers.take(access, own.numel())
+        piece.buffers.append(buffer)
+        host = buffer[: own.numel()].view(own.shape)
+        if reads:
+            piece.reads.append((device, (host, own)))
+        if writes:
+            piece.writes.append((device, (host, own)))
+        return host
+
+    @staticmethod
+    def _write_back(piece: _Piece, device: torch.device, host: torch.Tensor, own: torch.Tensor) -> None:
+        """Adds the copy of the result of a call in place, unless the host memory is the tensor's own."""
+        own = own.detach() if own.dtype is torch.uint8 else as_bytes(own)
+        if host.data_ptr() != own.data_ptr():
+            piece.writes.append((device, (host.view(own.shape), own)))
+
+    # Messages.
+
+    def send(self, tensor: torch.Tensor, post: Callable[[int, int], Any]) -> MessageRequest:
+        """Posts a message once its bytes are in host memory.
+
+        Args:
+            tensor: Plain tensor, on a device or in host memory.
+            post: Function that posts the bytes at an address, of a number.
+        """
+        request = MessageRequest(self._group)
+        device = None if tensor.is_cpu else tensor.device
+        mark = None if device is None else access_to(device).mark()
+        with self._lock:
+            self._unposted += 1
+        self._messages.put(lambda: self._post(request, tensor, device, mark, post))
+        return request
+
+    def _post(
+        self,
+        request: MessageRequest,
+        tensor: torch.Tensor,
+        device: torch.device | None,
+        mark: Any,
+        post: Callable[[int, int], Any],
+    ) -> None:
+        try:
+            host = tensor
+            if device is not None:
+                access = access_to(device)
+                alias = access.alias(tensor)
+                host = access.host_bytes(max(1, tensor.nbytes)) if alias is None else alias
+                copies = [] if alias is not None else [(host[: tensor.nbytes], as_bytes(tensor))]
+                access.read(copies, mark)()
+            # The request keeps the memory until the message is done.
+            request.memory = host
+            request.post(post(host.data_ptr(), tensor.nbytes))
+        except BaseException as error:
+            request.fail(error)
+        finally:
+            with self._lock:
+                self._unposted -= 1
+
+    def receive(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[Any], list[tuple[Access, Any]]]]:
+        """Returns host memory to receive a tensor of a device, and a function that starts the copy to it.
+
+        The function takes a further copy to run after, or None, and returns the events of the copies.
+        """
+        access = access_to(tensor.device)
+        mark, alias = access.mark(), access.alias(tensor)
+        if alias is not None:
+            # The device may still use the tensor.
+            access.read((), mark)()
+        host = access.host_bytes(max(1, tensor.nbytes)) if alias is None else alias
+
+        def write(then: Callable[[], None] | None) -> list[tuple[Access, Any]]:
+            own = as_bytes(tensor)
+            copies = [] if alias is not None or not own.numel() else [(host[: own.numel()], own)]
+            events = [(access, access.write(copies, mark, then))]
+            self.keep(events, host, tensor, then)
+            return events
+
+        return host, write
+
+    # End.
+
+    def drain(self) -> None:
+        """Waits until all issued calls are submitted."""
+        while self.is_busy:
+            time.sleep(0.0001)
+
+    def close(self) -> None:
+        """Posts the issued messages, waits for the copies to devices, and ends the threads."""
+        self._messages.finish()
+        self.stop()
+        for access, event, _ in self._kept:
+            access.wait_for(event)
+        self._kept.clear()
+
+    def stop(self) -> None:
+        """Ends the threads."""
+        for worker in (self._out, self._in, self._messages):
+            worker.stop()
+
+
+def _all_of(functions: Sequence[Callable[[], None]]) -> Callable[[], None]:
+    def run() -> None:
+        for function in functions:
+            function()
+
+    return run
+
+
+_STAGERS: weakref.WeakSet[Stager] = weakref.WeakSet()
+
+
+def stop_stagers() -> None:
+    """Ends the threads of all groups, before the interpreter ends: none may be in a call then."""
+    for stager in list(_STAGERS):
+        stager.stop()

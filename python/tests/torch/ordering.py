@@ -1,0 +1,265 @@
+"""The order of calls on tensors of a device with the work of the device's streams, which is late.
+
+    tbccl run -n 2 -- python python/tests/torch/ordering.py [--without PART] [CHECK...]
+
+Each stream of the stand-in device sleeps before each task, so that work which nothing orders is done in the
+wrong order. With `--without` a part of what orders calls is missing: the checks must fail then.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+import standin
+import tbccl.torch  # noqa: F401
+from checks.common import rank, size
+from tbccl.torch import devices, pieces, staging
+
+#: Seconds that a stream sleeps before each task.
+DELAY = 0.002
+#: Tasks of the program's stream before a call: more than those of the streams of the call.
+TASKS_BEFORE = 30
+COUNT = 4096
+
+
+def late(value: float, count: int = COUNT) -> torch.Tensor:
+    """Returns a tensor that gets its elements late, on the current stream."""
+    tensor = torch.empty(count, device="standin")
+    for _ in range(TASKS_BEFORE):
+        tensor.fill_(-1)
+    return tensor.fill_(value)
+
+
+def is_all(tensor: torch.Tensor, value: float) -> bool:
+    """Returns whether the elements were `value` when the current stream came to this line."""
+    host = torch.empty(tensor.shape, pin_memory=True)
+    host.copy_(tensor, non_blocking=True)
+    torch.accelerator.current_stream().synchronize()
+    return bool((host == value).all())
+
+
+def blocks(values: range) -> torch.Tensor:
+    """Returns late blocks, one of each value."""
+    tensor = late(-1, size * COUNT)
+    for value, block in zip(values, tensor.view(size, COUNT)):
+        block.fill_(value)
+    return tensor
+
+
+def check_an_input_is_read_after_the_work_that_makes_it() -> None:
+    ones, table, total = late(1), blocks(range(size)), size
+    expected = sum(range(size))
+    gathered, part = torch.empty(size * COUNT, device="standin"), torch.empty(COUNT, device="standin")
+    exchanged, message = torch.empty_like(gathered), torch.empty_like(part)
+    root = late(7) if rank == 0 else torch.zeros(COUNT, device="standin")
+    own = late(rank)
+    peer, other = (rank + 1) % size, (rank - 1) % size
+    works = [
+        dist.all_reduce(ones, async_op=True),
+        dist.reduce_scatter_tensor(part, table, async_op=True),
+        dist.all_to_all_single(exchanged, table, async_op=True),
+        dist.broadcast(root, 0, async_op=True),
+        dist.all_gather_into_tensor(gathered, own, async_op=True),
+        dist.irecv(message, other),
+        dist.isend(own, peer),
+    ]
+    for work in works:
+        work.wait()
+    assert is_all(ones, total), "all_reduce"
+    assert is_all(part, size * rank), "reduce_scatter"
+    assert is_all(exchanged, rank), "all_to_all"
+    assert is_all(root, 7), "broadcast"
+    assert is_all(gathered.view(size, COUNT).sum(0), expected), "all_gather"
+    assert is_all(message, other), "message"
+
+
+def check_later_work_of_the_stream_sees_the_result() -> None:
+    tensor = torch.ones(COUNT, device="standin")
+    torch.accelerator.synchronize()
+    dist.all_reduce(tensor, async_op=True).wait()
+    assert is_all(tensor, size), "all_reduce"
+    tensor = torch.full((COUNT,), float(rank == 0), device="standin")
+    torch.accelerator.synchronize()
+    dist.broadcast(tensor, 0, async_op=True).wait()
+    assert is_all(tensor, 1), "broadcast"
+    tensor = torch.ones(COUNT, device="standin")
+    dist.all_reduce(tensor)
+    assert is_all(tensor, size), "a blocking call"
+    received = torch.zeros(COUNT, device="standin")
+    torch.accelerator.synchronize()
+    receiving = dist.irecv(received, (rank - 1) % size)
+    dist.send(torch.ones(COUNT, device="standin"), (rank + 1) % size)
+    receiving.wait()
+    assert is_all(received, 1), "a message"
+    future = dist.all_reduce(received, async_op=True).get_future()
+    assert is_all(future.wait()[0], size), "a future"
+
+
+def check_an_output_is_written_after_the_work_that_reads_it() -> None:
+    """Calls that only write on this rank have no copy out that would come after the earlier work, too."""
+    output, message = (torch.full((COUNT,), 5.0, device="standin") for _ in range(2))
+    own = torch.ones(COUNT, device="standin")
+    torch.accelerator.synchronize()
+    # Rank 0 has no earlier work, so that the others have its data early.
+    for _ in range(TASKS_BEFORE if rank else 1):
+        before = output.clone(), message.clone()
+    right, left = (rank + 1) % size, (rank - 1) % size
+    works = [
+        dist.broadcast(output if rank else own, 0, async_op=True),
+        dist.irecv(message, left),
+        dist.isend(torch.ones(COUNT, device="cpu"), right),
+    ]
+    for work in works:
+        work.wait()
+    assert is_all(before[0], 5), "the copy that was issued before the broadcast"
+    assert is_all(before[1], 5), "the copy that was issued before the receive"
+    assert is_all(output, 1 if rank else 5) and is_all(message, 1)
+
+
+def check_a_call_does_not_block_its_caller() -> None:
+    tensor = late(1)
+    work = dist.all_reduce(tensor, async_op=True)
+    stream = torch.accelerator.current_stream()
+    # The stream has not even made the input yet.
+    assert not stream.query() and not work.is_completed()
+    work.wait()
+    assert is_all(tensor, size)
+
+
+def check_memory_stays_until_the_copies_are_done() -> None:
+    """Memory that the program frees is overwritten as soon as its stream is done with it."""
+    outputs = []
+    for number in range(10):
+        input, output = late(rank + number), torch.empty(size * COUNT, device="standin")
+        outputs.append((output, dist.all_gather_into_tensor(output, input, async_op=True)))
+        dist.all_reduce(input, async_op=True)
+        del input, output
+    for number, (output, work) in enumerate(outputs):
+        work.wait()
+        for each, block in enumerate(output.view(size, COUNT)):
+            assert is_all(block, each + number), number
+    message = torch.empty(COUNT, device="standin")
+    receiving = dist.irecv(message, (rank - 1) % size)
+    dist.isend(late(rank), (rank + 1) % size)
+    receiving.wait()
+    del receiving
+    assert is_all(message, (rank - 1) % size), "a message"
+
+
+def check_host_and_device_calls_keep_their_order() -> None:
+    """A call on host memory waits for the late calls before it, on each rank."""
+    for number in range(5):
+        on_device, on_host = late(number), torch.full((7,), 1.0)
+        first = dist.all_reduce(on_device, async_op=True)
+        second = dist.all_reduce(on_host, async_op=True) if number % 2 else dist.all_reduce(on_host)
+        sending = dist.isend(on_device * 0 + rank, (rank + 1) % size)
+        dist.isend(torch.full((3,), 50.0 + rank), (rank + 1) % size)
+        on_both = torch.zeros(COUNT, device="standin"), torch.zeros(3)
+        receiving = [dist.irecv(each, (rank - 1) % size) for each in on_both]
+        for work in (first, *([second] if number % 2 else []), sending, *receiving):
+            work.wait()
+        assert is_all(on_device, size * number) and bool((on_host == size).all())
+        assert is_all(on_both[0], (rank - 1) % size) and bool((on_both[1] == 50 + (rank - 1) % size).all())
+
+
+def check_the_copies_and_the_network_overlap() -> None:
+    events: list[str] = []
+    read, write = devices.StreamCopies.read, devices.StreamCopies.write
+
+    def note(kind: str, function: Callable) -> Callable:
+        def noted(self: object, copies: object, *more: object) -> object:
+            copies = list(copies)
+            result = function(self, copies, *more)
+            if copies:
+                events.append(kind)
+            return result
+
+        return noted
+
+    tensor = torch.ones(12 * pieces.PIECE_BYTES // 4, device="standin")
+    devices.StreamCopies.read, devices.StreamCopies.write = note("out", read), note("in", write)
+    try:
+        dist.all_reduce(tensor)
+    finally:
+        devices.StreamCopies.read, devices.StreamCopies.write = read, write
+    assert events.count("out") == events.count("in") == 12, events
+    # Copies out go on while the first piece is on its way, and copies in begin long before the last one.
+    assert events.index("in") <= 5 and events[:2] == ["out", "out"], events
+    assert is_all(tensor, size)
+
+
+# The parts that `--without` takes away.
+
+
+def _nothing(*ignored: object) -> None:
+    return None
+
+
+def without_the_mark_before_reads() -> None:
+    read = devices.StreamCopies.read
+
+    def early(self: devices.StreamCopies, copies: object, mark: object) -> object:
+        return read(self, copies, self._read_stream.record_event())
+
+    devices.StreamCopies.read = early
+
+
+def without_the_wait_for_reads() -> None:
+    read = devices.StreamCopies.read
+    devices.StreamCopies.read = lambda *arguments: (read(*arguments), _nothing)[1]
+
+
+def without_the_mark_before_writes() -> None:
+    write = devices.StreamCopies.write
+
+    def early(self: devices.StreamCopies, copies: object, mark: object, then: object = None) -> object:
+        return write(self, copies, self._write_stream.record_event(), then)
+
+    devices.StreamCopies.write = early
+
+
+def without_the_order_of_later_work() -> None:
+    devices.StreamCopies.follow = _nothing
+
+
+def without_the_queue_of_host_calls() -> None:
+    staging.Stager.is_busy = staging.Stager.has_unposted = False
+
+
+def without_the_tensors() -> None:
+    keep = staging.Stager.keep
+    staging.Stager.keep = lambda self, events, *objects: keep(self, events)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--without"]:
+        globals()[f"without_{arguments[1]}"]()
+        del arguments[:2]
+    standin.load()
+    pieces.PIECE_BYTES = 8 << 10
+    dist.init_process_group("tbccl")
+    standin.set_delay(DELAY)
+    checks = {name: value for name, value in globals().items() if name.startswith("check_")}
+    for name in arguments or checks:
+        started = time.monotonic()
+        try:
+            checks[name]()
+        except BaseException:
+            print(f"rank {rank} fails {name}", flush=True)
+            raise
+        if rank == 0:
+            print(f"{name} {time.monotonic() - started:.2f} s", flush=True)
+    standin.set_delay(0)
+    dist.destroy_process_group()
+    print(f"@passed {rank} {len(arguments or checks)} checks of orders passed", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Tensors of devices: on a stand-in device, whose streams are asynchronous and late."""
+
+from __future__ import annotations
+
+import pytest
+import standin
+from jobs import JobResult, forkserver, job, run, tbccl
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _device() -> None:
+    """Compiles the device before the ranks need it."""
+    if standin.compiler() is None:
+        pytest.skip("the stand-in device needs a C++ compiler; set CXX to its path")
+    standin.build()
+
+
+def check_all_ranks_print(result: JobResult, word: str, ranks: int) -> None:
+    output = result.expect_success()
+    assert output.count(word) == ranks, output[-4000:]
+
+
+@pytest.mark.parametrize(("memory", "ranks"), [("standin", 2), ("shared", 2)])
+def test_every_operation_is_right_on_a_device(memory: str, ranks: int) -> None:
+    result = job("operations.py", "--device", memory, ranks=ranks)
+    check_all_ranks_print(result, "checks of operations passed", ranks)
+
+
+def test_calls_and_late_streams_keep_their_order() -> None:
+    check_all_ranks_print(job("ordering.py"), "checks of orders passed", 2)
+
+
+def test_training_on_a_device_gives_the_parameters_of_one_process() -> None:
+    wrapped = ("ddp", "ddp_with_a_hook_of_two_calls", "fsdp1", "fsdp2", "zero_redundancy")
+    ways = [f"train_{way}" for way in (*wrapped, "from_a_checkpoint", "tensor_parallel", "dtensors")]
+    result = job("training.py", "--device", "standin", *ways)
+    check_all_ranks_print(result, "ways of training passed", 2)
+
+
+#: Parts of what orders calls and streams, and the check that fails without each.
+ORDERINGS = {
+    "the_mark_before_reads": "an_input_is_read_after_the_work_that_makes_it",
+    "the_wait_for_reads": "an_input_is_read_after_the_work_that_makes_it",
+    "the_mark_before_writes": "an_output_is_written_after_the_work_that_reads_it",
+    "the_order_of_later_work": "later_work_of_the_stream_sees_the_result",
+    "the_queue_of_host_calls": "host_and_device_calls_keep_their_order",
+    "the_tensors": "memory_stays_until_the_copies_are_done",
+}
+
+
+@pytest.mark.parametrize("part", ORDERINGS)
+def test_the_check_of_an_order_fails_without_it(part: str) -> None:
+    check = f"check_{ORDERINGS[part]}"
+    result = job("ordering.py", "--without", part, check)
+    assert result.status != 0 and f"fails {check}" in result.output, result.output[-4000:]
+
+
+def run_program(text: str) -> str:
+    """Runs a program text on two ranks, and returns their output."""
+    command = [tbccl(), "run", "-n", "2", "--timeout", "100", "--", *forkserver(), "-c", PRELUDE + text]
+    return run(command).expect_success()
+
+
+PRELUDE = f"""
+import sys; sys.path.insert(0, {str(standin.FOLDER)!r})
+import standin, torch, torch.distributed as dist, warnings
+"""
+
+
+def test_memory_that_the_host_cannot_address_is_copied_with_one_warning() -> None:
+    output = run_program("""
+standin.load(is_shared=True)
+def refuse(storage):
+    raise RuntimeError("private storage")
+torch.standin._host_alias_storage = refuse
+dist.init_process_group("tbccl")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        tensor = torch.arange(5.0).to("standin")
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [0, 2, 4, 6, 8], tensor
+texts = [str(each.message) for each in caught if "tbccl" in str(each.message)]
+assert len(texts) == 1 and "private storage" in texts[0], texts
+print("copied", flush=True)
+""")
+    assert output.count("copied") == 2, output
+
+
+def test_a_device_without_streams_is_copied_with_one_warning() -> None:
+    output = run_program("""
+standin.load()
+import tbccl.torch.devices as devices
+def lacks(*arguments, **settings):
+    raise RuntimeError("no streams here")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    made, torch.Stream = torch.Stream, lacks
+    assert type(devices.access_to(torch.device("standin", 0))) is devices.BlockingCopies
+    torch.Stream = made
+assert "no streams here" in str(caught[0].message)
+standin.set_delay(0.001)
+dist.init_process_group("tbccl")
+for _ in range(3):
+    tensor, output = torch.arange(5.0).to("standin"), torch.empty(2, 5, device="standin")
+    dist.all_reduce(tensor, async_op=True).wait()
+    dist.all_gather_into_tensor(output, tensor)
+    assert output.tolist() == 2 * [[0, 2, 4, 6, 8]], output
+standin.set_delay(0)
+print("copied", flush=True)
+""")
+    assert output.count("copied") == 2, output
+
+
+def test_a_call_with_tensors_of_two_devices_is_refused() -> None:
+    output = run_program("""
+standin.load()
+dist.init_process_group("tbccl")
+try:
+    dist.all_gather_into_tensor(torch.empty(2), torch.ones(1, device="standin"))
+except ValueError as error:
+    print("refused:", error, flush=True)
+""")
+    assert output.count("must be on one device, but these are on cpu and standin:0") == 2, output
