@@ -10,7 +10,7 @@ The import registers the backend ``tbccl`` for tensors of all devices, and the r
 
 - `backend`: registers the backend and creates process groups.
 - `rendezvous`: the ``tbccl://`` rendezvous, and ``env://`` under launchers other than torchrun.
-- `group`: the process group; it submits calls.
+- `group`: the process group; it submits calls. `composite`: one that carries backends of other devices.
 - `collectives`, `lists`, `coalesced`, `sparse`: collectives on one tensor, on lists of tensors, on several
   tensors at once and on sparse tensors.
 - `p2p`, `monitored_barrier`: point-to-point messages, and the barrier made of them.

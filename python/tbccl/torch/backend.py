@@ -21,7 +21,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from tbccl import BootstrapError, Communicator, Error, TransportError, _native
 
-from . import rendezvous
+from . import composite, rendezvous
 from .futures import stop_completers
 from .group import ProcessGroup
 from .staging import stop_stagers
@@ -29,6 +29,9 @@ from .work import seconds
 
 #: Name of the backend.
 BACKEND = "tbccl"
+
+#: Types of the devices that torch finds in the group; it serves those of other accelerators, too.
+_DEVICE_TYPES = ["cpu", "cuda", "xpu", "mps"]
 
 _CONTEXT_BYTES = 4
 
@@ -47,7 +50,11 @@ def register() -> None:
     """
     if not dist.is_available() or hasattr(dist.Backend, BACKEND.upper()):
         return
-    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=_DEVICE_TYPES)
+    # torch names gloo for mps, which gloo cannot serve.
+    defaults = dist.Backend.default_device_backend_map
+    if "mps" not in dist.Backend.backend_capability.get(defaults.get("mps", ""), []):
+        defaults["mps"] = BACKEND
     rendezvous.register()
     atexit.register(stop_completers)
     atexit.register(stop_stagers)
@@ -65,6 +72,14 @@ def create(options: Any, pg_options: Any = None) -> ProcessGroup:
         tbccl.Error: The communicator cannot be made; the message names ranks that did not come in time.
     """
     global _default_group_count
+    request = composite.read_request()
+    if request is not None:
+        composite.check(request)
+        composite.prepare_device(request)
+    is_composite = request is not None and request.is_composite
+    if is_composite and request.other_backends and not isinstance(pg_options, dict):
+        # The options are those of the other backend.
+        pg_options = None
     if pg_options is not None and not isinstance(pg_options, dict):
         raise TypeError(
             f"pg_options must be a dict of tbccl's options by name, not {type(pg_options).__name__}"
@@ -73,8 +88,12 @@ def create(options: Any, pg_options: Any = None) -> ProcessGroup:
     p2p_group = None if is_default else _default_group()
     _default_group_count += is_default
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
+    carried = composite.carried_backends(request) if is_composite else {}
     comm, context = _create_communicator(options, pg_options, p2p_group)
-    return ProcessGroup(comm, options.store, options.group_id, ranks, p2p_group, context)
+    arguments = (comm, options.store, options.group_id, ranks, p2p_group, context)
+    if is_composite:
+        return composite.CompositeProcessGroup(*arguments, own_devices=request.own_devices, carried=carried)
+    return ProcessGroup(*arguments)
 
 
 def _default_group() -> ProcessGroup | None:

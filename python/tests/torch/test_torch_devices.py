@@ -55,6 +55,10 @@ def test_the_check_of_an_order_fails_without_it(part: str) -> None:
     assert result.status != 0 and f"fails {check}" in result.output, result.output[-4000:]
 
 
+def test_groups_with_a_backend_for_each_device() -> None:
+    check_all_ranks_print(job("composites.py"), "checks of composites passed", 2)
+
+
 def run_program(text: str) -> str:
     """Runs a program text on two ranks, and returns their output."""
     command = [tbccl(), "run", "-n", "2", "--timeout", "100", "--", *forkserver(), "-c", PRELUDE + text]
