@@ -10,6 +10,7 @@ The operations are defined by the mixin classes of `ProcessGroup`.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections import deque
@@ -33,6 +34,7 @@ from .pieces import Call
 from .monitored_barrier import MonitoredBarrier
 from .sparse import SparseCollectives
 from .staging import Stager
+from .tensors import check_no_nan
 from .work import CompletedWork, CombinedWork, StagedWork, Work, seconds
 
 #: Whether a call is asynchronous. Older versions of torch lack the option; their callers wait for the work.
@@ -116,8 +118,9 @@ class ProcessGroup(
         self._completion_lock = threading.RLock()
         self._completer = FutureCompleter()
         self._stager: Stager | None = None
+        self._checks_nan = os.environ.get("TORCH_DIST_NAN_CHECK", "0") == "1"
         #: Whether calls on host memory may go to the communicator without further checks.
-        self._is_fast = True
+        self._is_fast = not self._checks_nan
         #: Threads that wait for staged calls.
         self._staged_waits: list[int] = []
         self._closed = False
@@ -298,6 +301,10 @@ class ProcessGroup(
     ) -> Work | CompletedWork:
         """Submits calls, several as one group, and waits for them if ``waits``."""
         pending = [copy_back for copy_back in copy_backs if copy_back is not None]
+        if self._checks_nan:
+            for call in calls:
+                if call.reads(self._rank):
+                    check_no_nan(call.send)
         try:
             if self._must_stage(calls):
                 return self._stage_calls(calls, limit, waits, results, pending)

@@ -13,7 +13,7 @@ import torch
 from tbccl import Error
 
 from .collectives import single_tensor
-from .tensors import contiguous_input, contiguous_output
+from .tensors import check_no_nan, contiguous_input, contiguous_output
 from .work import RecvWork, SendWork, Work
 
 
@@ -43,6 +43,8 @@ class PointToPoint:
         tensor = single_tensor(tensors)
         buffer = contiguous_input(tensor)
         peer = self._p2p_ranks[self._checked_rank(dstRank)]
+        if self._checks_nan:
+            check_no_nan(buffer)
         tag, stager = self._checked_tag(tag), self._stager
 
         def post(address: int, length: int) -> Any:

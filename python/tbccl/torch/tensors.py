@@ -77,6 +77,24 @@ def check_tensor(tensor: torch.Tensor) -> None:
         )
 
 
+def check_no_nan(tensor: torch.Tensor) -> None:
+    """Checks that no element of ``tensor`` is NaN, for ``TORCH_DIST_NAN_CHECK=1``.
+
+    Raises:
+        ValueError: One is.
+    """
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return
+    values = tensor.detach()
+    if tensor.element_size() == 1:
+        values = values.float()
+    if values.isnan().any():
+        raise ValueError(
+            f"a tensor of {tensor.numel()} {tensor.dtype} to communicate has NaN, which "
+            "TORCH_DIST_NAN_CHECK=1 refuses"
+        )
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Returns whether the memory of ``tensor`` is its elements in their order.
 

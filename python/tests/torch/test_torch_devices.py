@@ -126,3 +126,30 @@ except ValueError as error:
     print("refused:", error, flush=True)
 """)
     assert output.count("must be on one device, but these are on cpu and standin:0") == 2, output
+
+
+def test_nan_is_refused_where_torch_is_told_to_check() -> None:
+    output = run_program("""
+import os
+os.environ["TORCH_DIST_NAN_CHECK"] = "1"
+standin.load()
+dist.init_process_group("tbccl")
+rank = dist.get_rank()
+nan = float("nan")
+for device in ("cpu", "standin"):
+    good, bad = torch.ones(3, device=device), torch.tensor([1.0, nan], device=device)
+    for call in (
+        lambda: dist.all_reduce(bad),
+        lambda: dist.all_gather_into_tensor(torch.empty(4, device=device), bad, async_op=True),
+        lambda: dist.isend(bad, 1 - rank),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            print("refused:", error, flush=True)
+    # What a rank only writes may be anything.
+    dist.broadcast(bad if rank else bad.fill_(2), 0)
+    dist.all_reduce(good)
+    assert bad.tolist() == [2, 2] and good.tolist() == [2, 2, 2]
+""")
+    assert output.count("has NaN, which TORCH_DIST_NAN_CHECK=1 refuses") == 2 * 6, output
