@@ -58,6 +58,9 @@ class Access(Protocol):
     def follow(self, event: Any) -> None:
         """Orders later work of the calling thread's stream after an event, without waiting for it."""
 
+    def wait_for_all(self) -> None:
+        """Waits until all copies that have begun are done."""
+
     def host_bytes(self, count: int) -> torch.Tensor:
         """Allocates bytes in host memory for copies."""
 
@@ -119,6 +122,11 @@ class StreamCopies:
     def follow(self, event: torch.Event) -> None:
         """Makes the stream of the calling thread wait for the event."""
         torch.accelerator.current_stream(self._device).wait_event(event)
+
+    def wait_for_all(self) -> None:
+        """Waits for both streams."""
+        self._read_stream.synchronize()
+        self._write_stream.synchronize()
 
     def host_bytes(self, count: int) -> torch.Tensor:
         """Allocates pinned memory, or other memory where the device cannot pin any."""
@@ -184,6 +192,9 @@ class BlockingCopies:
     def follow(self, event: None) -> None:
         """Does nothing."""
 
+    def wait_for_all(self) -> None:
+        """Does nothing: copies are done when they return."""
+
     def host_bytes(self, count: int) -> torch.Tensor:
         """Allocates host memory."""
         return torch.empty(count, dtype=torch.uint8, device="cpu")
@@ -242,6 +253,12 @@ def access_to(device: torch.device) -> Access | None:
                 if found is not None:
                     _accesses[device] = found
     return found
+
+
+def wait_for_copies() -> None:
+    """Waits for the copies of all devices, before the interpreter frees their memory."""
+    for access in list(_accesses.values()):
+        access.wait_for_all()
 
 
 def _new_access(device: torch.device) -> Access | None:

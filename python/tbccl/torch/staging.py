@@ -26,7 +26,7 @@ import torch
 from tbccl import Error, _native
 
 from . import pieces
-from .devices import Access, Copy, access_to
+from .devices import Access, Copy, access_to, wait_for_copies
 from .pieces import IN_PLACE, Call, HostBuffers, as_bytes, host_bytes, split
 
 #: Pieces of a group in host memory at a time: one copied out, one on the network, one copied in, one spare.
@@ -195,6 +195,8 @@ class Stager:
         #: Operations, and messages, that are not submitted. Only the issuing threads add, under the lock.
         self._unsubmitted = self._unposted = 0
         self._lock = threading.Lock()
+        #: Objects of calls in progress when the threads ended.
+        self._abandoned: list[Any] = []
         #: Objects in use until an event.
         self._kept: deque[tuple[Access, Any, Any]] = deque()
         _STAGERS.add(self)
@@ -291,6 +293,8 @@ class Stager:
         try:
             while not request.wait(_POLL_SECONDS):
                 if self._in.is_stopping:
+                    # The call goes on, and uses the memory.
+                    self._abandoned.append((operation, piece, request))
                     return
             for device, mark in operation.marks.items():
                 copies = [copy for each, copy in piece.writes if each == device]
@@ -505,6 +509,7 @@ _STAGERS: weakref.WeakSet[Stager] = weakref.WeakSet()
 
 
 def stop_stagers() -> None:
-    """Ends the threads of all groups, before the interpreter ends: none may be in a call then."""
+    """Ends the threads of all groups and waits for their copies, before the interpreter ends."""
     for stager in list(_STAGERS):
         stager.stop()
+    wait_for_copies()

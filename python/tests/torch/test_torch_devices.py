@@ -153,3 +153,24 @@ for device in ("cpu", "standin"):
     assert bad.tolist() == [2, 2] and good.tolist() == [2, 2, 2]
 """)
     assert output.count("has NaN, which TORCH_DIST_NAN_CHECK=1 refuses") == 2 * 6, output
+
+
+def test_a_program_may_end_with_calls_on_a_device_in_flight() -> None:
+    """Threads, copies and the network use memory that the end of the interpreter frees."""
+    output = run_program("""
+standin.load()
+dist.init_process_group("tbccl")
+group, rank = dist.new_group(), dist.get_rank()
+tensor, received = torch.ones(1 << 20, device="standin"), torch.ones(4, device="standin")
+dist.all_reduce(tensor, group=group)
+standin.set_delay(0.01)
+if rank == 0:
+    # The other rank never joins this call.
+    work = dist.all_reduce(tensor, group=group, async_op=True).get_future()
+for _ in range(5):
+    dist.all_reduce(tensor, async_op=True)
+dist.irecv(received, 1 - rank)
+dist.isend(received, 1 - rank)
+print("leaves", flush=True)
+""")
+    assert output.count("leaves") == 2, output
