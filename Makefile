@@ -12,7 +12,7 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
-.PHONY: faults check-deep lint build wheel install tools test-tools
+.PHONY: faults check-deep lint build wheel install tools test-tools crates
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -94,6 +94,10 @@ wheel: tools ## Build the Python package, optimized, below target/wheels
 install: tools ## Install the command line, the C library and the libraries for MLX
 	$(CARGO) build --release -p tbccl-cli -p tbccl-ffi -p tbccl-mpi-shim -p tbccl-jaccl
 	ffi/install.sh target/release "$(PREFIX)" "$(DESTDIR)"
+
+# To package only, in seconds: make crates CRATES=--no-verify
+crates: ## Package the Rust crates as for publishing, and build each from its package
+	$(CARGO) publish --dry-run --workspace --allow-dirty $(CRATES)
 
 tools: ## Install missing build tools
 	@tools/install-missing build

@@ -12,6 +12,7 @@
 mod circles;
 mod clocks;
 mod edges;
+mod packages;
 mod prose;
 mod sources;
 mod symptoms;
