@@ -1,11 +1,18 @@
 #!/bin/sh
-# Installs the C library, the libraries for MLX and the command: install.sh BUILD PREFIX [DESTDIR]
-# BUILD is cargo's output folder, as target/release. `make install PREFIX=...` builds and runs this script.
+# Installs the C library, the libraries for MLX and the command:
+# install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY]]
+#
+# BUILD is cargo's output folder, as target/release. SYSTEM (Linux or Darwin) and OBJCOPY, a program that
+# strips its files, are for builds for another machine. `make install`, `make deb` and `make archive` run this
+# script: it is the one list of the files of an installation.
 set -eu
 
-build=${1:?install.sh BUILD PREFIX [DESTDIR]}
-prefix=${2:?install.sh BUILD PREFIX [DESTDIR]}
+usage="install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY]]"
+build=${1:?$usage}
+prefix=${2:?$usage}
 root=${3:-}$prefix
+system=${4:-$(uname -s)}
+objcopy=${5:-}
 here=$(cd "$(dirname "$0")" && pwd)
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../Cargo.toml" | head -n 1)
@@ -14,7 +21,7 @@ rest=${version#*.}
 minor=${rest%%.*}
 
 # Names of the shared library, and the libraries that programs with libtbccl.a link in addition.
-case $(uname -s) in
+case $system in
 Darwin)
     built=libtbccl_c.dylib mpi=libtbccl_mpi.dylib jaccl=libjaccl.dylib
     shared=libtbccl.$version.dylib soname=libtbccl.$major.dylib plain=libtbccl.dylib
@@ -28,7 +35,7 @@ Darwin)
 esac
 
 fill() {
-    sed -e "s|@PREFIX@|$prefix|g; s|@VERSION@|$version|g; s|@MAJOR@|$major|g; s|@MINOR@|$minor|g" \
+    sed -e "s|@VERSION@|$version|g; s|@MAJOR@|$major|g; s|@MINOR@|$minor|g" \
         -e "s|@PRIVATE@|$private|g; s|@SHARED@|$shared|g; s|@SONAME@|$soname|g" "$1" >"$2"
 }
 
@@ -46,10 +53,12 @@ install_file() {
 install_stripped() {
     cp "$2" "$3.new"
     chmod u+w "$3.new"
-    case $(uname -s):$3 in
-    *.a) strip -S "$3.new" ;;
-    Darwin:*) strip -x "$3.new" ;;
-    *) strip --strip-unneeded "$3.new" ;;
+    case $objcopy:$system:$3 in
+    :*.a) strip -S "$3.new" ;;
+    :Darwin:*) strip -x "$3.new" ;;
+    :*) strip --strip-unneeded "$3.new" ;;
+    *.a) "$objcopy" --strip-debug "$3.new" ;;
+    *) "$objcopy" --strip-unneeded "$3.new" ;;
     esac
     chmod "$1" "$3.new"
     mv "$3.new" "$3"
@@ -61,6 +70,7 @@ install_stripped 755 "$build/$mpi" "$root/lib/$mpi"
 install_stripped 755 "$build/$jaccl" "$root/lib/tbccl/$jaccl"
 install_stripped 644 "$build/libtbccl_c.a" "$root/lib/libtbccl.a"
 install_file 644 "$here/tbccl.h" "$root/include/tbccl.h"
+install_file 644 "$here/tbccl.hpp" "$root/include/tbccl.hpp"
 ln -sf "$shared" "$root/lib/$soname"
 ln -sf "$soname" "$root/lib/$plain"
 fill "$here/tbccl.pc.in" "$root/lib/pkgconfig/tbccl.pc"

@@ -176,6 +176,46 @@ fn a_program_for_nccl_needs_other_names_and_no_stream() {
 }
 
 #[test]
+fn objects_of_cxx_make_every_call_and_throw_the_errors_of_the_library() {
+    let build_dir = BuildDir::new();
+    let source = package_dir().join("tests/raii.cpp");
+    for standard in ["-std=c++17", "-std=c++20"] {
+        let compiler = ["c++", standard, "-pedantic"];
+        let program = build_dir.compile(&source, &compiler, &["-L.", "-ltbccl", "-Wl,-rpath,."]);
+        assert_eq!(run(&mut command::<&str>(program, &[])).stdout, "ok\n", "{standard}");
+    }
+}
+
+/// Functions of the header that `tbccl.hpp` leaves to programs, with `Communicator::get`.
+const NOT_IN_CXX: [&str; 6] = [
+    "tbcclAllReduceQuantized",
+    "tbcclAllGatherV",
+    "tbcclReduceScatterV",
+    "tbcclGatherV",
+    "tbcclScatterV",
+    "tbcclAlltoAllV",
+];
+
+#[test]
+fn the_layer_for_cxx_has_all_collectives_of_the_header() {
+    let read = |name: &str| std::fs::read_to_string(package_dir().join(name)).expect("our file");
+    let (header, layer) = (read("tbccl.h"), read("tbccl.hpp"));
+    let mut found = 0;
+    for declaration in header.split("\ntbcclResult_t ").skip(1) {
+        let end = declaration.find(';').expect("a declaration");
+        let name = declaration.split('(').next().expect("a name");
+        // tbcclBroadcast is tbcclBcast with two buffers.
+        if !declaration[..end].contains("tbcclRequest_t *request") || name == "tbcclBroadcast" {
+            continue;
+        }
+        let is_there = layer.contains(&format!("{name}("));
+        assert_eq!(is_there, !NOT_IN_CXX.contains(&name), "{name}");
+        found += 1;
+    }
+    assert!(found > 15, "{found} functions with a request");
+}
+
+#[test]
 fn all_programs_are_cxx_too() {
     let build_dir = BuildDir::new();
     let link = ["-L.", "-ltbccl", "-Wl,-rpath,."];
