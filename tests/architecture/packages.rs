@@ -1,11 +1,16 @@
-//! Metadata of the packages that are published, and the order to publish them in.
+//! Metadata of the packages that are published, the order to publish them in, and the table of dependencies.
 //!
 //! `cargo package` of these packages, which `.ci/run` calls, checks what cargo itself requires. This module
 //! checks what registries and readers need: a description, search words, documentation and licences.
 
-use crate::sources::root;
+use crate::sources::{files, from_root, root};
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
-use std::{fs, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+};
 
 /// Packages to publish, each after all that it depends on.
 const PUBLISHED: [&str; 8] = [
@@ -131,4 +136,53 @@ fn archives_of_packages_contain_the_package_only() {
             assert!(folders.iter().any(|folder| line.starts_with(folder)), "{name}: {line} is not of it");
         }
     }
+}
+
+#[test]
+fn the_table_of_dependencies_is_that_of_the_manifests() {
+    let mut named = BTreeSet::new();
+    for package in packages() {
+        named.extend(package.dependencies.into_iter().filter(|one| one.path.is_none()).map(|one| one.name));
+    }
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("our file");
+    let (_, section) = page.split_once("\n## Dependencies\n").expect("the section");
+    let section = section.split("\n## ").next().expect("a text");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let rows: BTreeSet<String> = rows.map(str::to_owned).collect();
+    let missing: Vec<_> = named.difference(&rows).collect();
+    assert!(missing.is_empty(), "say in ARCHITECTURE.md what these are for: {missing:?}");
+    let gone: Vec<_> = rows.difference(&named).collect();
+    assert!(gone.is_empty(), "no package depends on these any more: {gone:?}");
+}
+
+#[test]
+fn every_dependency_is_used() {
+    // Named for their features only, as the manifests say.
+    let for_features = ["either", "num-traits", "once_cell", "serde_core"];
+    let library = |package: &Package| {
+        let library = package.targets.iter().find(|target| target.src_path.ends_with("src/lib.rs"))?;
+        Some((package.name.to_string(), library.name.clone()))
+    };
+    let libraries: BTreeMap<_, _> = packages().iter().filter_map(library).collect();
+    for package in packages() {
+        let folder = package.manifest_path.parent().expect("a folder").as_std_path();
+        let sources: String = ["src", "tests", "benches", "examples", "build.rs"]
+            .iter()
+            .map(|part| folder.join(part))
+            .filter(|path| path.exists())
+            .flat_map(|path| if path.is_dir() { files(&path, &["rs"]) } else { vec![read(&path)] })
+            .map(|(_, source)| source)
+            .collect();
+        for dependency in package.dependencies {
+            let name = dependency.rename.unwrap_or(dependency.name);
+            let in_code = libraries.get(&name).unwrap_or(&name).replace('-', "_");
+            let is_used = sources.contains(&in_code);
+            let is_listed = for_features.contains(&name.as_str());
+            assert!(is_used || is_listed, "{} does not use {name}", package.name);
+        }
+    }
+}
+
+fn read(path: &Path) -> (String, String) {
+    (from_root(path), fs::read_to_string(path).expect("text"))
 }
