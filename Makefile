@@ -12,7 +12,7 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
-.PHONY: faults check-deep lint build wheel install tools test-tools crates
+.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -98,6 +98,10 @@ install: tools ## Install the command line, the C library and the libraries for 
 # To package only, in seconds: make crates CRATES=--no-verify
 crates: ## Package the Rust crates as for publishing, and build each from its package
 	$(CARGO) publish --dry-run --workspace --allow-dirty $(CRATES)
+
+# To override: make wheels WHEELS=linux-x86_64
+wheels: ## Build and check wheels for Linux (x86_64, aarch64) and macOS (arm64), on Linux
+	tools/wheels $(WHEELS)
 
 tools: ## Install missing build tools
 	@tools/install-missing build

@@ -58,6 +58,7 @@ install_stripped() {
     :Darwin:*) strip -x "$3.new" ;;
     :*) strip --strip-unneeded "$3.new" ;;
     *.a) "$objcopy" --strip-debug "$3.new" ;;
+    *:Darwin:*) "$objcopy" --strip-debug --discard-all "$3.new" ;;
     *) "$objcopy" --strip-unneeded "$3.new" ;;
     esac
     chmod "$1" "$3.new"

@@ -32,31 +32,43 @@ def _build_dir() -> Path:
     return ROOT / target / {"dev": "debug"}.get(PROFILE, PROFILE)
 
 
-def _install(source: Path, target: Path, mode: int) -> None:
+def _install(source: Path, target: Path, mode: int, strip: list[str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     # Replaced atomically: running programs keep the old file.
     new = target.with_name(target.name + ".new")
     shutil.copyfile(source, new)
-    strip = shutil.which("strip")
     if strip and source.suffix in ("", ".so", ".dylib"):
-        subprocess.run([strip, "-x" if MAC else "--strip-unneeded", new], check=True)
+        subprocess.run([*strip, new], check=True)
     new.chmod(mode)
     new.replace(target)
 
 
-def _install_all() -> None:
-    build_dir, suffix = _build_dir(), "dylib" if MAC else "so"
+def install_binaries(build_dir: Path, package: Path, is_mac: bool, strip: list[str]) -> None:
+    """Copies the program, the libraries and the header from cargo's output folder into a package's folder.
+
+    `strip` is the command that strips a file; empty to leave files as they are. `tools/wheels` calls this
+    function for files that were built for other machines.
+    """
+    suffix = "dylib" if is_mac else "so"
     for folder in ("bin", "lib", "include"):
-        shutil.rmtree(PACKAGE / folder, ignore_errors=True)
-    _install(build_dir / "tbccl", PACKAGE / "bin" / "tbccl", 0o755)
-    library = "libtbccl.0.dylib" if MAC else "libtbccl.so.0"
-    _install(build_dir / f"libtbccl_c.{suffix}", PACKAGE / "lib" / library, 0o755)
-    if not MAC:
+        shutil.rmtree(package / folder, ignore_errors=True)
+    _install(build_dir / "tbccl", package / "bin" / "tbccl", 0o755, strip)
+    library = "libtbccl.0.dylib" if is_mac else "libtbccl.so.0"
+    _install(build_dir / f"libtbccl_c.{suffix}", package / "lib" / library, 0o755, strip)
+    if not is_mac:
         # Wheels cannot contain symbolic links; the linker reads this file as a script that names the library.
-        (PACKAGE / "lib" / "libtbccl.so").write_text("INPUT(libtbccl.so.0)\n")
-    _install(build_dir / f"libtbccl_mpi.{suffix}", PACKAGE / "lib" / f"libtbccl_mpi.{suffix}", 0o755)
-    _install(build_dir / f"libjaccl.{suffix}", PACKAGE / "lib" / f"libjaccl.{suffix}", 0o755)
-    _install(ROOT / "ffi" / "tbccl.h", PACKAGE / "include" / "tbccl.h", 0o644)
+        (package / "lib" / "libtbccl.so").write_text("INPUT(libtbccl.so.0)\n")
+    for name in (f"libtbccl_mpi.{suffix}", f"libjaccl.{suffix}"):
+        # The latter can't be built for another Linux machine, where MLX has no use for it.
+        if (build_dir / name).exists():
+            _install(build_dir / name, package / "lib" / name, 0o755, strip)
+    for name in ("tbccl.h", "tbccl.hpp"):
+        _install(ROOT / "ffi" / name, package / "include" / name, 0o644, [])
+
+
+def _strip_command() -> list[str]:
+    strip = shutil.which("strip")
+    return [strip, "-x" if MAC else "--strip-unneeded"] if strip else []
 
 
 def _build_extras() -> None:
@@ -65,7 +77,7 @@ def _build_extras() -> None:
     for package in ("tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim", "tbccl-jaccl", "tbccl-python"):
         cargo += ["-p", package]
     subprocess.run(cargo + FEATURES, cwd=ROOT, check=True)
-    _install_all()
+    install_binaries(_build_dir(), PACKAGE, MAC, _strip_command())
 
 
 def _settings(config: dict | None) -> dict:

@@ -1,0 +1,131 @@
+"""Builds for other machines, all on Linux: `wheels` and `archive` package what this module links.
+
+The Python package ziglang brings a linker, and the system stubs of macOS and of each glibc; cargo-zigbuild
+passes them to cargo; `tools/python-env release` installs both. Rust's standard library for a target comes by
+rustup. Frameworks of macOS are not linked: code that needs one opens it at run time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from checks import Checks
+from macho import MachO
+
+ROOT = Path(__file__).resolve().parents[2]
+#: The program that strips files of all targets.
+OBJCOPY = ROOT / "tools" / "lib" / "objcopy"
+#: The least macOS on which a linked file runs.
+LEAST_MACOS = (14, 0)
+#: The most bytes of a stripped library, and of the program.
+MOST_LIBRARY_BYTES = 10_000_000
+MOST_PROGRAM_BYTES = 14_000_000
+PACKAGES = ["tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A system and processor to build for."""
+
+    name: str
+    #: The name that rustc uses.
+    rust: str
+    #: The oldest glibc on which a linked file runs; empty on macOS.
+    glibc: str
+    #: The platform tag of wheels.
+    wheel_tag: str
+
+    @property
+    def is_mac(self) -> bool:
+        return not self.glibc
+
+    @property
+    def strip(self) -> list[str]:
+        """Options of OBJCOPY for programs and shared libraries."""
+        return ["--strip-debug", "--discard-all"] if self.is_mac else ["--strip-unneeded"]
+
+    @property
+    def packages(self) -> list[str]:
+        # MLX for Linux has no JACCL, and zig no C++ library with the names of GCC's.
+        return [*PACKAGES, "tbccl-jaccl"] if self.is_mac else PACKAGES
+
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("linux-x86_64", "x86_64-unknown-linux-gnu", "2.28", "manylinux_2_28_x86_64"),
+        Target("linux-aarch64", "aarch64-unknown-linux-gnu", "2.28", "manylinux_2_28_aarch64"),
+        Target("macos-arm64", "aarch64-apple-darwin", "", "macosx_14_0_arm64"),
+    )
+}
+
+
+def fail(why: object) -> None:
+    """Ends the program for want of a prerequisite."""
+    print(f"{Path(sys.argv[0]).name}: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
+def version() -> str:
+    """Returns the version of the workspace."""
+    found = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)
+    assert found, "Cargo.toml has a version"
+    return found[1]
+
+
+def environment() -> Path:
+    """Returns the virtual environment with the tools, which is created if it does not exist."""
+    done = subprocess.run([ROOT / "tools" / "python-env", "release"], stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        fail("no environment with ziglang and cargo-zigbuild; see the messages above")
+    return Path(done.stdout.strip())
+
+
+def _standard_library(target: Target) -> None:
+    """Installs Rust's standard library for a target, if it is missing."""
+    command = ["rustc", "--print", "target-libdir", "--target", target.rust]
+    folder = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.strip()
+    if list(Path(folder).glob("libstd-*.rlib")):
+        return
+    if subprocess.run(["rustup", "target", "add", target.rust], cwd=ROOT).returncode:
+        fail(f"no standard library of Rust for {target.rust}, and rustup can't bring it")
+
+
+def build(target: Target, tools: Path, packages: list[str]) -> Path:
+    """Builds packages, optimized, and returns the folder of the results."""
+    _standard_library(target)
+    suffix = f".{target.glibc}" if target.glibc else ""
+    command = ["cargo", "zigbuild", "--release", "--locked", "--target", target.rust + suffix]
+    for package in packages:
+        command += ["-p", package]
+    path = f"{tools / 'bin'}:{os.environ['PATH']}"
+    least = ".".join(map(str, LEAST_MACOS))
+    variables = {**os.environ, "PATH": path, "MACOSX_DEPLOYMENT_TARGET": least}
+    if subprocess.run(command, cwd=ROOT, env=variables).returncode:
+        print(f"{Path(sys.argv[0]).name}: no build for {target.name}", file=sys.stderr)
+        sys.exit(1)
+    return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / target.rust / "release"
+
+
+def check_mac_file(checks: Checks, path: Path, name: str) -> None:
+    """Checks a program or library for macOS: its system, its libraries, its signature and its size."""
+    file = MachO(path)
+    checks.check(file.is_arm64, f"{name} is for Apple silicon")
+    checks.check(file.least_system == LEAST_MACOS, f"{name} runs from macOS 14.0 on", file.least_system)
+    if path.suffix:
+        checks.check(file.name.startswith("@rpath/"), f"{name} has no folder of this machine in its name", file.name)
+    others = [one for one in file.libraries if not one.startswith(("/usr/lib/", "/System/Library/"))]
+    checks.check(not others, f"{name} needs libraries of the system only", others)
+    checks.check(file.signature_holds(), f"{name}: its signature is that of its pages")
+    check_size(checks, path, name)
+
+
+def check_size(checks: Checks, path: Path, name: str) -> None:
+    """Checks the size of a stripped program or library."""
+    size, most = path.stat().st_size, MOST_LIBRARY_BYTES if path.suffix else MOST_PROGRAM_BYTES
+    checks.check(size <= most, f"{name} has {size / 1e6:.1f} MB, at most {most / 1e6:.0f}")
