@@ -12,7 +12,7 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
-.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels
+.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -102,6 +102,9 @@ crates: ## Package the Rust crates as for publishing, and build each from its pa
 # To override: make wheels WHEELS=linux-x86_64
 wheels: ## Build and check wheels for Linux (x86_64, aarch64) and macOS (arm64), on Linux
 	tools/wheels $(WHEELS)
+
+archive: ## Build and check the archive for Macs and its Homebrew formula, on Linux
+	tools/archive
 
 tools: ## Install missing build tools
 	@tools/install-missing build
