@@ -12,7 +12,7 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
-.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive
+.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive deb
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -105,6 +105,9 @@ wheels: ## Build and check wheels for Linux (x86_64, aarch64) and macOS (arm64),
 
 archive: ## Build and check the archive for Macs and its Homebrew formula, on Linux
 	tools/archive
+
+deb: tools ## Build the Debian package, and test it unpacked
+	tools/deb
 
 tools: ## Install missing build tools
 	@tools/install-missing build
