@@ -186,3 +186,20 @@ fn every_dependency_is_used() {
 fn read(path: &Path) -> (String, String) {
     (from_root(path), fs::read_to_string(path).expect("text"))
 }
+
+/// Workflows for other hosts call what can be run here: targets of the Makefile, and no address.
+#[test]
+fn workflows_call_targets_of_the_makefile() {
+    let makefile = fs::read_to_string(root().join("Makefile")).expect("our file");
+    let mut targets = 0;
+    for (path, workflow) in files(&root().join(".github/workflows"), &["yml"]) {
+        assert!(!workflow.contains("://"), "{path} names a host");
+        for line in workflow.lines().filter_map(|line| line.trim().strip_prefix("run: make ")) {
+            for target in line.split(' ') {
+                assert!(makefile.contains(&format!("\n{target}: ")), "{path}: make {target}");
+                targets += 1;
+            }
+        }
+    }
+    assert!(targets >= 8, "the workflows call {targets} targets");
+}
