@@ -161,6 +161,31 @@ typedef enum {
 #define TBCCL_ERROR_INFO_MAGIC 2076970497
 
 /**
+ * Level of events: failures of communicators.
+ */
+#define TBCCL_LOG_ERROR 1
+
+/**
+ * Level of events: warnings, and rails that go down.
+ */
+#define TBCCL_LOG_WARN 2
+
+/**
+ * Level of events: the facts at the start of a communicator, and its choices.
+ */
+#define TBCCL_LOG_INFO 3
+
+/**
+ * Level of events: single connections and attempts.
+ */
+#define TBCCL_LOG_DEBUG 4
+
+/**
+ * Level of events: everything.
+ */
+#define TBCCL_LOG_TRACE 5
+
+/**
  * The color of a rank that takes part in a split and gets no communicator.
  */
 #define TBCCL_SPLIT_NOCOLOR -1
@@ -335,6 +360,17 @@ typedef struct tbcclErrorInfo_t {
    */
   char text[1024];
 } tbcclErrorInfo_t;
+
+/**
+ * Receives an event: what tbcclSetLogHandler got as user, the level, the rank or -1, the target, as
+ * "tbccl::verbs", and the message. The texts are valid until the handler returns. It may be called on any
+ * thread, on several at once, and must not call the library.
+ */
+typedef void (*tbcclLogHandler_t)(void *user,
+                                  int level,
+                                  int rank,
+                                  const char *target,
+                                  const char *message);
 
 /**
  * Options of calls. Begin with TBCCL_CALL_OPTIONS_INITIALIZER, and set those that are to differ from the
@@ -774,6 +810,16 @@ tbcclResult_t tbcclGroupStart(void);
  * it was made.
  */
 tbcclResult_t tbcclGroupEnd(void);
+
+/**
+ * Passes all events up to a level, as TBCCL_LOG_INFO, to a handler from now on; a NULL handler ends that.
+ * Warnings, which otherwise go to the standard error output, then go to the handler only. A log that
+ * TBCCL_LOG asks for is written as well. user is passed to the handler, and must stay valid for good: a
+ * handler may still run when it is replaced.
+ */
+tbcclResult_t tbcclSetLogHandler(tbcclLogHandler_t handler,
+                                 void *user,
+                                 int level);
 
 /**
  * Splits a communicator: makes one of the ranks of each color, ordered by key, and by rank where keys are

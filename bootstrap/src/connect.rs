@@ -12,6 +12,7 @@ use super::{
     socket::Socket,
     unix::{connect_to_name, is_elsewhere, parse_name},
 };
+use events::{target, tracing::debug};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::AsFd,
@@ -106,6 +107,12 @@ impl ConnectSpec {
         ConnectSpec { own: Some(server.own()), ..self }
     }
 
+    /// Returns the addresses of the rendezvous, as text.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        self.addresses.iter().map(ToString::to_string).collect()
+    }
+
     /// Whether ranks of other hosts can reach the rendezvous.
     #[must_use]
     pub fn has_remote_address(&self) -> bool {
@@ -163,6 +170,8 @@ pub(super) fn open_connection(rendezvous: &ConnectSpec) -> Result<FrameStream, S
             let reasons: Vec<String> = failures.iter().map(ToString::to_string).collect();
             return Err(reasons.join("; "));
         }
+        debug!(target: target::BOOTSTRAP, "no rendezvous yet, tries again in {pause:?}: {}",
+            failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         std::thread::sleep(pause);
         pause = (pause * 2).min(RETRY_PAUSES[1]);
     }

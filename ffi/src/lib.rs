@@ -12,7 +12,7 @@
 //! | `group`, `request` | groups of calls, and calls that are waited for later |
 //! | `memory` | memory that is moved without copies |
 //! | `options`, `params` | options of a communicator, of calls, and of the process |
-//! | `errors`, `stats` | errors and counters |
+//! | `errors`, `stats`, `log` | errors, counters and events |
 //! | `boundary`, `failure`, `handle`, `comm_handle`, `cast`, `arguments` | shared by the functions above |
 //!
 //! Nothing here knows how a call is carried out.
@@ -35,6 +35,7 @@ pub mod errors;
 mod failure;
 pub mod group;
 mod handle;
+pub mod log;
 pub mod members;
 pub mod memory;
 mod numbers;

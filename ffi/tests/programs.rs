@@ -92,6 +92,11 @@ fn a_peer_that_is_gone_is_an_error_and_no_sigpipe() {
 }
 
 #[test]
+fn a_handler_gets_the_events_of_the_library() {
+    assert_passes("tests/log.c", &[]);
+}
+
+#[test]
 fn flight_recorders_are_written_on_a_signal_and_on_errors() {
     let build_dir = BuildDir::new();
     let folder = build_dir.path().join("dumps");

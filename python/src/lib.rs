@@ -12,6 +12,7 @@
 //! | `elements` | element types as other libraries describe them |
 //! | `view`, `memory`, `protocols` | elements of Python objects, and registered memory as a Python object |
 //! | `errors` | exceptions |
+//! | `log` | events for Python's `logging` |
 //! | `interrupt`, `waits` | signals and forks; waits that signal handlers interrupt |
 //!
 //! This crate does not know how a call is executed.
@@ -23,6 +24,7 @@ mod errors;
 mod in_flight;
 mod interrupt;
 mod join;
+mod log;
 mod membership;
 mod memory;
 mod numbers;
@@ -55,6 +57,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(membership::shrink, module)?)?;
     module.add_function(wrap_pyfunction!(membership::grow, module)?)?;
     module.add_function(wrap_pyfunction!(membership::grow_id, module)?)?;
+    module.add_function(wrap_pyfunction!(log::queue_events, module)?)?;
+    module.add_function(wrap_pyfunction!(log::take_events, module)?)?;
     module.add_function(wrap_pyfunction!(comm::close_all, module)?)?;
     Ok(())
 }

@@ -20,7 +20,7 @@ import atexit
 import threading
 from typing import Any, Mapping, Sequence
 
-from tbccl import _native
+from tbccl import _log, _native
 from tbccl._array import Array
 from tbccl._communicator import Communicator
 from tbccl._errors import (
@@ -194,6 +194,7 @@ def _join_launcher(timeout: float | None, options: Mapping[str, object] | None, 
         _is_joining = True
     try:
         texts = None if options is None else {name: str(value) for name, value in options.items()}
+        _log.connect()
         comm = Communicator(_native.join_from_env(timeout, texts, mail))
         comm.is_of_launcher = True
         return _offer_default(comm)

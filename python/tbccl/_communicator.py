@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Mapping, Sequence
 
-from tbccl import _native
+from tbccl import _log, _native
 from tbccl._array import Array
 from tbccl._collectives import Collectives
 from tbccl._elements import dtype_number
@@ -84,6 +84,7 @@ class Communicator(_native.Communicator, Collectives, VectorCollectives, Message
             BootstrapError: Some ranks did not join within `timeout`; the message names them.
             TransportError: A link to another rank cannot be set up.
         """
+        _log.connect()
         return cls(_native.join(bytes(uid), rank, size, timeout, _option_strings(options), mail))
 
     @classmethod
@@ -101,6 +102,7 @@ class Communicator(_native.Communicator, Collectives, VectorCollectives, Message
         Where the ranks have `TBCCL_SECRET` in common, such an id (``_native.unique_id(True)``) is of no use
         without it.
         """
+        _log.connect()
         return cls(_native.join(bytes(uid), rank, size, timeout, _option_strings(options), mail, True))
 
     def with_options(

@@ -41,10 +41,11 @@ pub use communicator::{
     Registration, Scale, Stats, record_on_signal,
 };
 pub use config::{
-    Config, ConfigOption, IDENTITY, NamedDevices, OPTIONS, PollingConfig, SelectionConfig, ShmConfig,
-    TcpOptions, Transport, VerbsOptions,
+    Config, ConfigOption, IDENTITY, LogConfig, NamedDevices, OPTIONS, PollingConfig, SelectionConfig,
+    ShmConfig, TcpOptions, Transport, VerbsOptions,
 };
 pub use error::{Error, PeerName, Place, Result};
+pub use events;
 pub use kernels::{self, Element, element};
 pub use p2p::{Delivery, P2p, P2pRequest};
 pub use shared::{Pending, SharedCommunicator};

@@ -56,6 +56,7 @@ use std::{
     io::{self, Write},
     process::ExitCode,
 };
+use tbccl::Config;
 
 /// Exit status for a wrong result.
 const WRONG: u8 = 1;
@@ -119,6 +120,16 @@ impl Command {
     ];
 }
 
+/// Opens the log of this process that `TBCCL_LOG` asks for.
+fn open_log() -> Result<(), CommandError> {
+    let text =
+        |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+    let vars = std::env::vars_os().filter_map(text);
+    let vars = vars.filter(|(name, _)| name.starts_with("TBCCL_LOG"));
+    Config::from_vars(vars).map_err(CommandError::new)?.open_log();
+    Ok(())
+}
+
 /// Runs a command line; the first argument is the program's own name.
 pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
@@ -136,7 +147,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     };
     let parsed = Cli::command().try_get_matches_from(args).and_then(|m| Cli::from_arg_matches(&m));
     let result = match parsed {
-        Ok(cli) => match cli.command {
+        Ok(cli) => open_log().and_then(|()| match cli.command {
             Command::Run(args) => run::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Plan(args) => plan::run(args),
@@ -152,7 +163,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::InstallJaccl(args) => install_jaccl::run(&args),
             Command::InstallMpirun(args) => install_mpirun::run(&args),
             Command::Why(args) => why::run(&args),
-        },
+        }),
         Err(usage) => error::usage(&usage, names),
     };
     result.unwrap_or_else(CommandError::report)

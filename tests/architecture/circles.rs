@@ -8,8 +8,9 @@ use crate::sources::{code_of, root, rust_files, words};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Source folder of each package.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "bootstrap/src",
+    "events/src",
     "benches/src",
     "collectives/src",
     "ffi/jaccl/src",

@@ -9,7 +9,8 @@ use crate::sources::{files, root};
 const CLOCKS: [&str; 4] = ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", "time.time()"];
 
 /// Sources that tell people the time, and a software device that gives completions the time of day.
-const FOR_PEOPLE: [&str; 4] = [
+const FOR_PEOPLE: [&str; 5] = [
+    "events/src/record.rs",
     "runtime/src/recorder.rs",
     "src/commands/selftest/report/mod.rs",
     "src/launch/lines.rs",

@@ -10,17 +10,25 @@ use std::{
 };
 
 /// Packages of the workspace that each package may depend on.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
+    ("tbccl-events", &[]),
     ("tbccl-topology", &[]),
     ("tbccl-collectives", &["tbccl-topology"]),
     ("tbccl-kernels", &["tbccl-collectives"]),
     ("tbccl-verbs-sys", &[]),
-    ("tbccl-transport", &["tbccl-verbs-sys"]),
+    ("tbccl-transport", &["tbccl-events", "tbccl-verbs-sys"]),
     ("tbccl-softrdma", &["tbccl-verbs-sys"]),
-    ("tbccl-bootstrap", &["tbccl-topology", "tbccl-transport"]),
+    ("tbccl-bootstrap", &["tbccl-events", "tbccl-topology", "tbccl-transport"]),
     (
         "tbccl",
-        &["tbccl-bootstrap", "tbccl-collectives", "tbccl-kernels", "tbccl-transport", "tbccl-topology"],
+        &[
+            "tbccl-bootstrap",
+            "tbccl-collectives",
+            "tbccl-events",
+            "tbccl-kernels",
+            "tbccl-transport",
+            "tbccl-topology",
+        ],
     ),
     (
         "tbccl-cli",

@@ -8,6 +8,7 @@
 //! | `choices` | choice of algorithms in jobs |
 //! | `devices` | `tbccl devices` |
 //! | `fabric` | `tbccl fabric` |
+//! | `log` | `TBCCL_LOG` |
 //! | `over_tcp` | collectives over TCP |
 //! | `ping` | `tbccl ping` |
 //! | `plan` | `tbccl plan` |
@@ -27,6 +28,7 @@ mod choices;
 mod devices;
 #[cfg(target_os = "linux")]
 mod fabric;
+mod log;
 mod over_tcp;
 mod ping;
 mod plan;

@@ -131,6 +131,33 @@ fn with_two_cables_one_that_is_pulled_is_done_without_and_used_again_once_it_is_
     }
 }
 
+#[test]
+fn the_log_tells_devices_rails_and_every_rail_that_goes_down_and_returns() {
+    let env = [("TBCCL_LOG", "info"), ("TBCCL_LOG_FILE", "$HOME_OF_TEST/%r.log")];
+    let busy = start_busy_job(&Wiring::pair("usb4", 2), "rc", &env);
+    busy.job.fault(&["unplug", "0"]);
+    sleep(Duration::from_millis(300));
+    busy.job.fault(&["replug", "0"]);
+    assert!(busy.carries_traffic(0), "it is used again");
+    let logs = [0, 1].map(|rank| {
+        std::fs::read_to_string(busy.job.home.path().join(format!("{rank}.log"))).expect("a log")
+    });
+    for (rank, log) in logs.iter().enumerate() {
+        let (rail, peer) = (format!("d0 of rank {rank} to d0 of rank {}", 1 - rank), 1 - rank);
+        for fact in [
+            "INFO tbccl::verbs: device d0: GID ",
+            "MTU 4096 B, reliable connections, remote write, ",
+            "INFO tbccl::init: transport verbs: ",
+            &format!("INFO tbccl::init: rails to rank {peer}: d0 to d0"),
+            &format!("WARN tbccl::verbs: the rail {rail} is down: "),
+            &format!("INFO tbccl::verbs: the rail {rail} is up again"),
+        ] {
+            assert!(log.contains(fact), "{fact} is missing:\n{log}");
+        }
+    }
+    busy.stop();
+}
+
 /// Pieces that arrive while a rank is stopped are acknowledged, so their sender forgets them. The rank then
 /// learns through the other cable that the first is gone, before it finds those pieces, and requests them
 /// again. It must be told that it has them already.

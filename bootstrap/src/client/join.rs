@@ -14,6 +14,7 @@ use crate::{
     frame_stream::Payload,
     wire::{FromServer, Hello, Member, communicator_id, encode},
 };
+use events::{target, tracing::debug};
 use rustix::{fd::OwnedFd, io::Errno};
 use std::{
     sync::Arc,
@@ -124,7 +125,10 @@ impl Connection {
                 Err(retry) if began.elapsed() + BUSY_RETRY > timeout => {
                     return Err(retry.into_error(rendezvous, hello));
                 }
-                Err(_) => thread::sleep(BUSY_RETRY),
+                Err(retry) => {
+                    debug!(target: target::BOOTSTRAP, rank = hello.member.rank, "joins again: {retry:?}");
+                    thread::sleep(BUSY_RETRY);
+                }
             }
         }
     }

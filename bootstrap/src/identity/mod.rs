@@ -189,6 +189,12 @@ enum Discovery {
 }
 
 impl LaunchInfo {
+    /// Returns the rank of this process.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
     /// Reads the environment variables of this process.
     ///
     /// # Errors

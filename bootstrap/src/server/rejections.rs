@@ -1,8 +1,9 @@
 //! Counters and log lines of rejected connections.
 //!
-//! Every rejection is counted and logged to stderr. The number of lines in an interval is limited, since any
-//! program that can connect could otherwise fill a disk with them.
+//! Every rejection is counted and raises a warning. The number of warnings in an
+//! interval is limited, since any program that can connect could otherwise fill a disk with them.
 
+use events::{target, warning};
 use std::{
     fmt::Display,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -47,7 +48,7 @@ impl RejectionLog {
             return;
         }
         self.lines += 1;
-        print(&format!("refused {who}: {why}"));
+        warning!(target::BOOTSTRAP, None, "rendezvous: refused {who}: {why}");
     }
 
     /// Ends the interval if it has expired.
@@ -62,7 +63,7 @@ impl RejectionLog {
     /// Logs the number of suppressed lines.
     pub(super) fn summarize(&mut self) {
         if self.suppressed > 0 {
-            print(&format!("refused {} more in {INTERVAL:?}", self.suppressed));
+            warning!(target::BOOTSTRAP, None, "rendezvous: refused {} more in {INTERVAL:?}", self.suppressed);
         }
         self.suppressed = 0;
     }
@@ -71,10 +72,4 @@ impl RejectionLog {
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.suppressed > 0).then(|| self.interval_start + INTERVAL)
     }
-}
-
-/// Writes the line in one call, since other processes write to stderr as well.
-fn print(line: &str) {
-    use std::io::Write;
-    let _ = std::io::stderr().write_all(format!("tbccl: warning: rendezvous: {line}\n").as_bytes());
 }

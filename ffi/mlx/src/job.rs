@@ -19,7 +19,11 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
-use tbccl::{Communicator, Config, DeviceMatrix, Error, Rank, Transport, UniqueId, bootstrap::LaunchInfo};
+use tbccl::{
+    Communicator, Config, DeviceMatrix, Error, Rank, Transport, UniqueId,
+    bootstrap::LaunchInfo,
+    events::{notice, target},
+};
 
 /// Default time that ranks wait for each other at the start: people start ranks by hand on several hosts.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(120);
@@ -133,8 +137,10 @@ fn join_at(info: &LaunchInfo, rank: u32, config: &Config) -> Outcome<Communicato
 fn say_open(port: u16) {
     static SAID: Once = Once::new();
     SAID.call_once(|| {
-        eprintln!(
-            "tbccl: this job has no secret, as with JACCL: all that can reach port {port} of rank 0 can join \
+        notice!(
+            target::MLX,
+            None,
+            "this job has no secret, as with JACCL: all that can reach port {port} of rank 0 can join \
              it or end it; set TBCCL_SECRET_FILE on all ranks to prevent that (docs/security.md)"
         );
     });

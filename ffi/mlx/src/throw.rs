@@ -16,6 +16,7 @@ use std::{
     ffi::{CStr, CString, c_char, c_void},
     sync::OnceLock,
 };
+use tbccl::events::{failure, target};
 
 type Throw = unsafe extern "C-unwind" fn(*const c_char) -> !;
 
@@ -57,6 +58,6 @@ pub(crate) fn throw(message: &str) -> ! {
 
 /// Prints a message and aborts the process.
 fn abort(message: &str) -> ! {
-    eprintln!("tbccl: error: {message}");
+    failure!(target::MLX, None, "{message}");
     std::process::abort()
 }

@@ -12,6 +12,7 @@ use crate::{
     calibration::{Calibration, Fingerprint, Record, StoreError, Thresholds, keep, kept, measure},
 };
 use bootstrap::Identity;
+use events::{target, warning};
 use std::{path::Path, time::Duration};
 use transport::memory::Arena;
 
@@ -94,8 +95,10 @@ pub(super) fn leave_thresholds(identity: &Identity, config: &Config, arena: &Are
         // The next job tries again.
         Ok(Calibration::Missing(_)) | Err(StoreError::Measurement(_)) => {}
         Err(_) if identity.has_parent() => {}
-        Err(error) => eprintln!(
-            "tbccl: warning: this machine is not calibrated: {error}; name a file for it with \
+        Err(error) => warning!(
+            target::CALIBRATION,
+            None,
+            "this machine is not calibrated: {error}; name a file for it with \
              TBCCL_CALIBRATION, or set TBCCL_CALIBRATE=0"
         ),
     }

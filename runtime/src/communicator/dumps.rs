@@ -3,9 +3,6 @@
 //! They are written when a communicator fails and its options name a folder, or on SIGUSR2 once the program,
 //! or the options of any communicator, have asked for that.
 //!
-//! Others may be able to write to the folder, as to `/tmp`. So a file is written only if it is a regular file
-//! of this user with no other name, and never through a symbolic link.
-//!
 //! The signal handler only writes to a pipe; a thread sleeps until a byte arrives there.
 
 use super::{control::Control, live};
@@ -13,11 +10,10 @@ use crate::{
     error::{Error, Result},
     sync::locked,
 };
+use events::{open_own, target, warning};
 use signal_hook::{consts::SIGUSR2, iterator::Signals};
 use std::{
-    fs::{self, File, OpenOptions},
-    io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    fs, io,
     path::{Path, PathBuf},
     sync::Mutex,
     thread,
@@ -81,7 +77,8 @@ pub(super) fn write_if_wanted(control: &Control) {
 /// Writes to the file of a rank, and prints a warning if that fails.
 fn write_or_warn(control: &Control, folder: &Path) {
     if let Err(error) = append(control, folder) {
-        eprintln!("tbccl: warning: can't write the flight recorder to {}: {error}", folder.display());
+        let rank = Some(control.rank().0);
+        warning!(target::FAILURE, rank, "can't write the flight recorder to {}: {error}", folder.display());
     }
 }
 
@@ -89,41 +86,4 @@ fn append(control: &Control, folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let name = format!("tbccl-rank{}-pid{}.jsonl", control.rank(), std::process::id());
     control.dump(&mut open_own(&folder.join(name))?)
-}
-
-/// Opens a file of this user for appending, and creates it if it does not exist.
-pub(super) fn open_own(path: &Path) -> io::Result<File> {
-    // Opening a pipe without a reader is an error instead of a wait.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
-    let found = file.metadata()?;
-    if found.is_file() && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw() {
-        return Ok(file);
-    }
-    Err(io::Error::other("there is a file of that name that is not this user's alone"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    #[test]
-    fn a_recorder_is_written_to_no_file_that_another_user_has_put_in_its_place() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let at = |name: &str| folder.path().join(name);
-        fs::write(at("precious"), "mine").expect("written");
-        std::os::unix::fs::symlink(at("precious"), at("link")).expect("linked");
-        std::os::unix::fs::symlink(at("missing"), at("dangling")).expect("linked");
-        fs::hard_link(at("precious"), at("second name")).expect("linked");
-        for name in ["link", "dangling", "second name"] {
-            assert!(open_own(&at(name)).is_err(), "{name}");
-        }
-        assert!(!at("missing").exists());
-        assert_eq!(fs::read_to_string(at("precious")).expect("read"), "mine");
-        for _ in 0..2 {
-            open_own(&at("own")).expect("this user's").write_all(b"x").expect("written");
-        }
-        assert_eq!(fs::read_to_string(at("own")).expect("read"), "xx");
-    }
 }

@@ -4,7 +4,7 @@
 //! Groups prepare several calls here and run them together.
 
 use super::{
-    Communicator,
+    Communicator, announce,
     call::{Blocks, Call},
     diagnosis::{confirm, explain},
     dumps,
@@ -435,6 +435,7 @@ impl Communicator {
             let message = error.to_string();
             self.peers.raise(Failure::Failed { rank: self.rank(), message });
         }
+        announce::failed(self.rank(), &error);
         self.failed = Some(error.clone());
         self.peers.control.set_failed(&error);
         self.peers.control.publish(self.stats());

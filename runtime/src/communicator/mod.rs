@@ -7,6 +7,7 @@
 //!
 //! This module moves no bytes: `plans` turns calls into plans, and the executor runs them.
 
+mod announce;
 mod arenas;
 mod buffer;
 mod calibrating;
@@ -70,6 +71,7 @@ use collectives::{
     select::{Fingerprint, Names, Overrides},
 };
 use control::{ControlParts, stats_of};
+use events::{target, warning};
 use join::Rejoin;
 use machine::{fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
 use plans::{PlanKey, Plans};
@@ -235,8 +237,10 @@ impl Communicator {
             && rank.0 == 0
             && parts.is_first
         {
-            eprintln!(
-                "tbccl: warning: the tuning file is not used: it was measured with {what} {there}, and this \
+            warning!(
+                target::SELECTION,
+                None,
+                "the tuning file is not used: it was measured with {what} {there}, and this \
                  job has {here}; \
                  measure anew with `tbccl tune`"
             );
@@ -244,18 +248,14 @@ impl Communicator {
         if let Some(Err(why)) = config.selection.model.as_ref().map(|model| model.covers(size))
             && rank.0 == 0
         {
-            eprintln!("tbccl: warning: the model is not used: {why}");
+            warning!(target::SELECTION, None, "the model is not used: {why}");
         }
         closing::opened();
+        let policy = config.policy(&here, tuning, oversubscribed);
+        let waits = (&wait, threads);
+        announce::settings((rank, parts.is_first), waits, (thresholds, &protocols), &policy);
         Communicator {
-            plans: Plans::new(
-                rank,
-                size,
-                Self::LANES,
-                (reach, hosts),
-                config.policy(&here, tuning, oversubscribed),
-                config,
-            ),
+            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), policy, config),
             executor: Executor::new(links, slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
                 .with_requests(control.wanted()),
@@ -466,6 +466,7 @@ impl Drop for Communicator {
         if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {
             closing::drain(&mut **endpoint, &mut self.peers, self.departure_timeout, self.in_background);
         }
+        announce::closed(self);
         self.peers.leave();
         live::deregister(&self.peers.control);
         let timeout = if self.failed.is_some() { closing::CLOSE_TIMEOUT } else { self.departure_timeout };

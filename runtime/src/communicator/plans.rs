@@ -13,8 +13,12 @@ use collectives::{
     schedule::InPlace,
     select::{self, Choice, Names, Overrides, Policy, price},
 };
+use events::{
+    target,
+    tracing::{Level, enabled, info},
+};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
 };
 use topology::{Rank, Reach};
@@ -136,6 +140,15 @@ fn get_or_make<K: Clone + PartialEq, V: Clone>(
     Ok(value)
 }
 
+/// A choice as it is told: sizes up to the same power of two are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Told {
+    collective: Collective,
+    size_bits: u32,
+    algorithm: &'static str,
+    segments: u32,
+}
+
 /// The plans of one communicator.
 #[derive(Debug)]
 pub(super) struct Plans {
@@ -162,6 +175,8 @@ pub(super) struct Plans {
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
     /// The choice shared by the ranks of this process, if there are several.
     shared_choice: Option<Arc<SharedChoice>>,
+    /// Choices that an event has told.
+    told: HashSet<Told>,
 }
 
 impl Plans {
@@ -189,6 +204,7 @@ impl Plans {
             cached: (0..CACHE_SLOTS).map(|_| None).collect(),
             simulated: Mutex::default(),
             shared_choice: None,
+            told: HashSet::new(),
         }
     }
 
@@ -310,6 +326,7 @@ impl Plans {
             numerics: shape.numerics,
             codec: shape.codec,
         };
+        self.tell_choice(shape, algorithm, segments);
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
         }
@@ -327,6 +344,19 @@ impl Plans {
         let program = Arc::new(Program::compile(&make()?, self.rank, self.lanes));
         self.programs.insert(key, Arc::clone(&program));
         Ok(program)
+    }
+
+    /// Tells the algorithm of a collective, once per power of two of its block's bytes.
+    fn tell_choice(&mut self, shape: &PlanKey, algorithm: &'static str, segments: u32) {
+        if !enabled!(target: target::SELECTION, Level::INFO) {
+            return;
+        }
+        let (collective, bytes) = (shape.collective, shape.count.saturating_mul(shape.elem_bytes.into()));
+        let size_bits = u64::BITS - bytes.leading_zeros();
+        if self.told.insert(Told { collective, size_bits, algorithm, segments }) {
+            info!(target: target::SELECTION, rank = self.rank.0,
+                "{} of {bytes} B per block: {algorithm}, {segments} segments per chunk", collective.name());
+        }
     }
 
     /// Chooses algorithm and segments, by values that all ranks agree on. A collective that does not have the

@@ -5,9 +5,10 @@
 //! statuses of all ranks, and those of the process's other communicators where they have further ranks. The
 //! others wait for its error.
 
-use super::{control::Control, dumps::open_own, live, status};
+use super::{control::Control, live, status};
 use crate::why::Report;
 use bootstrap::{Snapshot, SnapshotReply, SnapshotRequester};
+use events::{open_own, target, warning};
 use std::{
     collections::BTreeSet,
     io::{self, Write},
@@ -116,7 +117,7 @@ pub(super) fn write(report: &Report, file: Option<&Path>) {
         return drop(io::stderr().write_all(text.as_bytes()));
     };
     if let Err(error) = open_own(file).and_then(|mut file| file.write_all(text.as_bytes())) {
-        eprintln!("tbccl: warning: can't write the report of a hang to {}: {error}", file.display());
+        warning!(target::FAILURE, None, "can't write the report of a hang to {}: {error}", file.display());
     }
 }
 

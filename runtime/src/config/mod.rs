@@ -17,7 +17,8 @@ mod transport;
 
 pub use devices::NamedDevices;
 pub use table::{
-    Config, ConfigOption, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions, VerbsOptions,
+    Config, ConfigOption, LogConfig, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions,
+    VerbsOptions,
 };
 pub use transport::Transport;
 
@@ -26,6 +27,7 @@ use collectives::{
     UnknownName,
     select::{Fingerprint, Names, Overrides, Policy, Tuning},
 };
+use events::LogOptions;
 use std::{collections::BTreeMap, path::PathBuf};
 
 /// Variables of MLX and JACCL that name the file of a device matrix.
@@ -101,6 +103,15 @@ impl Config {
     #[must_use]
     pub fn shared(&self) -> BTreeMap<String, String> {
         OPTIONS.iter().filter(|o| o.shared).map(|o| (o.env.to_owned(), (o.get)(self))).collect()
+    }
+
+    /// Opens the log of this process, if the options ask for one. A process with a log, or with a subscriber
+    /// of `tracing` of its own, keeps that.
+    pub fn open_log(&self) {
+        let LogConfig { filter, file, format } = &self.log;
+        if let Some(filter) = filter.clone() {
+            events::log(LogOptions { filter, file: file.clone(), format: *format });
+        }
     }
 
     /// Returns the policy by which plans are selected. Measurements of other machines are left out.
@@ -196,6 +207,9 @@ mod tests {
             ("TBCCL_SILENCE", "61"),
             ("TBCCL_SILENCE", "-1"),
             ("TBCCL_SILENCE", "NaN"),
+            ("TBCCL_LOG", "inof"),
+            ("TBCCL_LOG", "tbccl::verb=debug"),
+            ("TBCCL_LOG_FORMAT", "xml"),
         ] {
             let error = with(name, value).expect_err(value).to_string();
             assert!(error.contains(name), "{error}");

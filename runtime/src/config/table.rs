@@ -16,6 +16,7 @@ use collectives::{
     Numerics,
     select::{Rule, Tuned, price::Model},
 };
+use events::{Filter, Format};
 use std::{path::PathBuf, time::Duration};
 use transport::{
     driver::{
@@ -139,6 +140,8 @@ options! {
         verbs: VerbsOptions;
         /// Options of waiting.
         polling: PollingConfig;
+        /// Options of the log.
+        log: LogConfig;
     } {
         /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between
         /// them: shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp
@@ -299,5 +302,16 @@ options! {
         /// (50)
         event_percent: u32 = 50, "TBCCL_POLL_EVENT_PERCENT", rank, Plain,
             |percent| *percent <= 100 => "must be from 0 to 100";
+    }
+
+    /// Options of the log.
+    LogConfig [log] {} {
+        /// events to log: error, warn, info, debug or trace, or levels of targets, as
+        /// info,tbccl::verbs=debug; see docs/log.md (no log; warnings go to stderr)
+        filter: Option<Filter> = None, "TBCCL_LOG", rank, Auto<Plain>;
+        /// file of the log; %r, %h and %p stand for rank, host and process (stderr)
+        file: Option<PathBuf> = None, "TBCCL_LOG_FILE", rank, Auto<FilePath>;
+        /// form of the log: text, or json for one object per line (text)
+        format: Format = Format::Text, "TBCCL_LOG_FORMAT", rank, Plain;
     }
 }

@@ -3,6 +3,7 @@
 use super::{failure::not_started, tcp, verbs};
 use crate::{Config, Transport, error::Result};
 use bootstrap::Identity;
+use events::{notice, target, tracing::info};
 use std::time::Duration;
 use transport::{
     TransportError,
@@ -62,11 +63,13 @@ fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
     }))
 }
 
-/// Returns a function by which rank 0 of a job prints the selected transport, once.
+/// Returns a function that reports the selected transport; rank 0 of a job shows it to the user.
 fn print_choice(says: bool) -> OnChoice {
-    Box::new(move |_, why_not| match why_not {
-        _ if !says => {}
-        None => eprintln!("tbccl: hosts are connected by RDMA (shm+verbs)"),
-        Some(why) => eprintln!("tbccl: hosts are connected by TCP (shm+tcp), not by RDMA: {why}"),
+    Box::new(move |_, why_not| {
+        let text = match why_not {
+            None => "hosts are connected by RDMA (shm+verbs)".to_owned(),
+            Some(why) => format!("hosts are connected by TCP (shm+tcp), not by RDMA: {why}"),
+        };
+        if says { notice!(target::INIT, None, "{text}") } else { info!(target: target::INIT, "{text}") }
     })
 }

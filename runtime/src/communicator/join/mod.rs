@@ -23,12 +23,13 @@ mod verbs;
 
 pub(super) use rejoin::Rejoin;
 
-use super::{Communicator, arenas::layout, dumps::catch_signal, live, record_on_signal, status};
+use super::{Communicator, announce, arenas::layout, dumps::catch_signal, live, record_on_signal, status};
 use crate::{
     Config, Transport,
     error::{Error, Result},
 };
 use bootstrap::{Identity, LaunchInfo, ReconnectListener, Resolved, UniqueId};
+use std::time::Instant;
 use threads::Threads;
 use topology::{Rank, Reach};
 use transport::{Link, memory::Arena};
@@ -57,6 +58,7 @@ impl Communicator {
     /// # Errors
     /// As for [`Communicator::from_env`].
     pub fn from_launch_info(info: &LaunchInfo, config: &Config) -> Result<Communicator> {
+        announce::open_log(config, Some(info.rank()));
         let Resolved { identity, server } = info.resolve(config.timeout)?;
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
@@ -79,6 +81,7 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
+        announce::open_log(config, Some(rank));
         let (rendezvous, server) = id.resolve(config.timeout)?;
         let identity = Identity::new(rank, size, rendezvous, server.is_some());
         let mut communicator = join(&identity, config)?;
@@ -110,8 +113,14 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
+        announce::open_log(config, None);
         let threads = Threads::new(ranks, "", config)?;
-        Ok((0..ranks).map(|rank| threads.communicator(rank, config)).collect())
+        Ok((0..ranks)
+            .map(|rank| {
+                announce::begun(rank, ranks, config);
+                threads.communicator(rank, config)
+            })
+            .collect())
     }
 }
 
@@ -135,8 +144,25 @@ fn catch_signal_if_wanted(config: &Config) -> Result<()> {
     if config.dump.is_some() { catch_signal() } else { Ok(()) }
 }
 
-/// Joins the job of an identity.
+/// Joins the job of an identity, and tells its facts.
 fn join(identity: &Identity, config: &Config) -> Result<Communicator> {
+    let began = Instant::now();
+    announce::joining(identity, config);
+    let made = join_over_transport(identity, config);
+    match &made {
+        Ok(comm) => {
+            if !identity.has_parent() {
+                announce::transport(comm, config.transport, identity.rendezvous().has_remote_address());
+            }
+            announce::joined(comm, identity, began.elapsed());
+        }
+        Err(error) => announce::failed(Rank(identity.rank()), error),
+    }
+    made
+}
+
+/// Joins the job of an identity over the transport of the options.
+fn join_over_transport(identity: &Identity, config: &Config) -> Result<Communicator> {
     bootstrap::provide_status(status::describe);
     let _joining = live::joining(identity.job());
     // Equal on all ranks: in a job that may span hosts every rank has a TCP address of the rendezvous,

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{Config, agreement::Agreement, error::Result};
 use bootstrap::{Connection, Identity, Joined, Member, ReconnectListener};
+use events::{target, tracing::info, warning};
 use topology::{Rank, Reach};
 use transport::{
     driver::shm,
@@ -67,7 +68,7 @@ fn target_of(member: &Member) -> shm::PullTarget {
     shm::PullTarget { pid: member.pid, probe_address: member.probe_address, probe_value: member.probe_value }
 }
 
-/// Tries to read the memory of the other ranks. Returns `true` when every rank can; otherwise rank 0 prints
+/// Tries to read the memory of the other ranks. Returns `true` when every rank can; otherwise rank 0 shows
 /// the reason once.
 fn agree_on_reading(
     connection: &mut Connection,
@@ -85,14 +86,18 @@ fn agree_on_reading(
         Some("TBCCL_PULL=0".to_owned())
     };
     let first = connection.start(obstacle)?;
+    info!(target: target::SHM, rank, "messages may be read by system call: {}",
+        first.as_deref().map_or("yes".to_owned(), |obstacle| format!("no, {obstacle}")));
     if let Some(obstacle) = &first
         && config.shm.pull
         && config.shm.pull_min_bytes.is_some()
         && rank == 0
         && !identity.has_parent()
     {
-        eprintln!(
-            "tbccl: warning: messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope \
+        warning!(
+            target::SHM,
+            None,
+            "messages from unregistered memory are staged: {obstacle} (Yama's ptrace_scope \
              or the \
              container forbids it)"
         );

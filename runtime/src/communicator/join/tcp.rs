@@ -6,6 +6,7 @@ use crate::{
     error::{Error, Result},
 };
 use bootstrap::{ConnectSpec, Identity};
+use events::{target, warning};
 use std::net::IpAddr;
 use transport::driver::{
     Endpoint,
@@ -52,7 +53,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
         peer_timeout: config.tcp.peer_timeout,
         ..TcpConfig::default()
     };
-    let say = WarningHandler::new(move |what| eprintln!("tbccl: warning: rank {rank}: {what}"));
+    let say = WarningHandler::new(move |what| warning!(target::TCP, Some(rank), "{what}"));
     match TcpEndpoint::open(&options, rank, say) {
         Ok(endpoint) => Ok(Box::new(endpoint)),
         Err(error) => Err(not_started(rank, error)),

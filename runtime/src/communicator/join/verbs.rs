@@ -5,6 +5,7 @@ use crate::{
     error::{Error, Result},
 };
 use bootstrap::Identity;
+use events::{notice, target};
 use std::borrow::Cow;
 use topology::{DeviceMatrix, Rank};
 use transport::driver::{
@@ -19,9 +20,9 @@ pub(super) fn open(identity: &Identity, config: &Config) -> Result<Box<dyn Endpo
     Ok(Box::new(VerbsEndpoint::new(&options(identity, config)?, rank, size, Box::new(say(rank)))))
 }
 
-/// Returns a function that prints progress messages of a rank.
+/// Returns a function that shows progress messages of a rank.
 pub(super) fn say(rank: u32) -> impl FnMut(&str) + Send {
-    move |what| eprintln!("tbccl: rank {rank}: {what}")
+    move |message| notice!(target::VERBS, Some(rank), "{message}")
 }
 
 /// Returns the driver's options. Reads the device matrix, if one is named.
@@ -54,7 +55,7 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         event_percent: config.polling.event_percent,
         keep_alive: config.verbs.keep_alive,
         cable_wait: config.verbs.cable_wait,
-        notify: Notify(|what| eprintln!("tbccl: {what}")),
+        notify: Notify(|message| notice!(target::VERBS, None, "{message}")),
         networks: Networks::default(),
     })
 }

@@ -16,6 +16,7 @@ use super::{
     warning::WarningHandler,
 };
 use crate::secure::{Handshake, Purpose, Secret, SecureError, Session};
+use events::{target, tracing::debug};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::AsFd,
@@ -330,6 +331,10 @@ impl Connector {
                 if let Err(error) = self.prepare(&connection) {
                     return Err(format!("preparing the connection: {error}"));
                 }
+                if let Some(route) = &task.route {
+                    debug!(target: target::TCP, rank = self.table.rank,
+                        "lane {} to rank {} has connected to {}", task.key.lane, task.key.peer, route.to);
+                }
                 task.awaits_peer = self.table.record_verdict(task.key, verdict, connection);
                 self.flush_match_acks(task.key);
                 task.until = task.deadline;
@@ -342,6 +347,8 @@ impl Connector {
             Ok(None) if task.routes.is_empty() => Err(self.no_answer(&task)),
             Err(SecureError::Closed) if task.retries < MAX_RETRIES && now < task.deadline => {
                 task.retries += 1;
+                debug!(target: target::TCP, rank = self.table.rank,
+                    "rank {} has closed the connection; attempt {} follows", task.key.peer, task.retries + 1);
                 task.until = now + RETRY_DELAY;
                 Ok(Some(task))
             }

@@ -29,6 +29,7 @@ use crate::{
     ring::{RingLayout, Stores},
     secure::Secret,
 };
+use events::{target, tracing::info};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     fmt,
@@ -110,7 +111,12 @@ impl TcpEndpoint {
             use rustix::fd::AsFd;
             super::socket::set_buffer_sizes(listener.as_fd(), config.buffer_bytes);
         }
-        let listen_addresses = listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        let listen_addresses: Vec<SocketAddr> =
+            listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+        info!(target: target::TCP, rank, "listens at {listen_addresses:?}; {}", match config.security {
+            Security::Authenticate => "connections are authenticated, and not encrypted",
+            Security::Encrypt => "connections are encrypted",
+        });
         // The arena is needed for its slab only.
         let ring =
             RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64, lap_bytes: 0, stores: Stores::Auto };

@@ -14,6 +14,7 @@ use crate::{
         Cause, Context, DeviceCapabilities, Domain, Gid, Library, PortState, QpType, VerbsError, find_gid,
     },
 };
+use events::{target, tracing::info};
 
 /// Open device, before memory is registered with it.
 #[derive(Debug)]
@@ -53,10 +54,13 @@ pub(super) fn open_devices(
         let context =
             library.open(&name).map_err(|error| matrix_error(rank, from_matrix.is_some(), error))?;
         if context.port()?.state != PortState::ACTIVE {
+            info!(target: target::VERBS, rank, "device {name} is left out: its port is down");
             down.push(name);
             continue;
         }
-        opened.push(open_device(context, config, on_wait)?);
+        let device = open_device(context, config, on_wait)?;
+        tell_device(rank, &device);
+        opened.push(device);
     }
     if opened.is_empty() {
         let (ports, remedy) = (down.join(", "), Cause::PortDown.remedy());
@@ -64,6 +68,15 @@ pub(super) fn open_devices(
         return Err(TransportError::Wiring { rank, what });
     }
     Ok((opened, down))
+}
+
+/// Tells the address and the abilities of a device in use.
+fn tell_device(rank: u32, device: &OpenDevice) {
+    let Device { name, gid, mtu, reliable, one_sided, queue_pairs, .. } = &device.description;
+    info!(target: target::VERBS, rank,
+        "device {name}: GID {} {gid}, MTU {} B, {}, {}, {queue_pairs} queue pairs", device.gid.0,
+        128u32 << *mtu, if *reliable { "reliable connections" } else { "unreliable connections" },
+        if *one_sided { "remote write" } else { "no remote write" });
 }
 
 /// Whether the port of one of these devices is up.

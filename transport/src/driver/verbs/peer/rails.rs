@@ -14,6 +14,10 @@ use crate::{
     driver::verbs::{env::Env, notice::Notice, pulse::Pulse, rail::Rail, wire::Kind},
     verbs::Access,
 };
+use events::{
+    target,
+    tracing::{debug, info, warn},
+};
 use std::time::{Duration, Instant};
 
 /// Wait for a rail that the user is told about: a rail that is only made new is back much sooner.
@@ -73,6 +77,7 @@ impl Peer {
         rail.cause = cause.to_owned();
         if rail.is_up() {
             rail.attempts.restart();
+            warn!(target: target::VERBS, "the rail {} is down: {cause}", rail.ends().name);
         }
         rail.fence();
         self.sequence.forget_rail(index as u8);
@@ -124,8 +129,10 @@ impl Peer {
         if let Err(error) = connected {
             rail.cause = error.to_string();
             rail.fence();
+            debug!(target: target::VERBS, "the rail {} does not open yet: {error}", rail.ends().name);
             return Ok(());
         }
+        debug!(target: target::VERBS, "the rail {} is made anew", rail.ends().name);
         self.counters.reconnections += 1;
         self.post_slots(env, index)?;
         if self.rails[index].handshake.is_alive() {
@@ -145,6 +152,7 @@ impl Peer {
     pub(super) fn rail_opened(&mut self, env: &mut Env<'_>, index: usize) -> Result<(), TransportError> {
         let rail = &mut self.rails[index];
         rail.attempts.restart();
+        info!(target: target::VERBS, "the rail {} is up again", rail.ends().name);
         if env.rules.one_sided
             && let Err(error) = rail.permit_writes()
         {
