@@ -78,3 +78,15 @@ fill "$here/tbccl.pc.in" "$root/lib/pkgconfig/tbccl.pc"
 for name in tbccl-config tbccl-config-version; do
     fill "$here/cmake/$name.cmake.in" "$root/lib/cmake/tbccl/$name.cmake"
 done
+
+# Completions and man pages are written by the program, unless it is built for another machine.
+if "$root/bin/tbccl" --version >/dev/null 2>&1; then
+    completions() {
+        mkdir -p "$root/share/$2"
+        "$root/bin/tbccl" completions "$1" >"$root/share/$2/$3"
+    }
+    completions bash bash-completion/completions tbccl
+    completions zsh zsh/site-functions _tbccl
+    completions fish fish/vendor_completions.d tbccl.fish
+    "$root/bin/tbccl" man "$root/share/man/man1"
+fi

@@ -12,6 +12,9 @@ fn an_installed_library_is_found_by_pkg_config_and_cmake() {
     let prefix = folder.path().join("it");
     run(&mut command(package_dir().join("install.sh"), &[binary_dir(), &prefix]));
     assert!(run(&mut command(prefix.join("bin/tbccl"), &["--version"])).stdout.starts_with("tbccl "));
+    for file in ["bash-completion/completions/tbccl", "zsh/site-functions/_tbccl", "man/man1/tbccl-run.1"] {
+        assert!(fs::read_to_string(prefix.join("share").join(file)).expect(file).contains("tbccl"), "{file}");
+    }
 
     let pkg_config = |arguments: &[&str]| {
         let mut command = command("pkg-config", arguments);

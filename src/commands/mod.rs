@@ -7,11 +7,13 @@
 //! | `bench` | `tbccl bench`: measures collectives |
 //! | `calibrate` | `tbccl calibrate`: measures the machine for thresholds of shared memory |
 //! | `chaos` | `tbccl chaos`: random work under random faults |
+//! | `completions` | `tbccl completions`: completion scripts of shells |
 //! | `devices` | `tbccl devices`: lists RDMA devices |
 //! | `error` | errors of commands |
 //! | `fabric` | `tbccl fabric`: programs on software RDMA devices |
 //! | `install_jaccl` | `tbccl install-jaccl`: replaces JACCL in an installed MLX |
 //! | `install_mpirun` | `tbccl install-mpirun`: links this program as mpirun |
+//! | `man` | `tbccl man`: man pages |
 //! | `mpirun` | translates Open MPI's options |
 //! | `pin` | binds measuring ranks to cores |
 //! | `ping` | `tbccl ping`: measures cables |
@@ -32,11 +34,13 @@ mod arguments;
 mod bench;
 mod calibrate;
 mod chaos;
+mod completions;
 mod devices;
 mod error;
 mod fabric;
 mod install_jaccl;
 mod install_mpirun;
+mod man;
 mod mpirun;
 mod pin;
 mod ping;
@@ -98,11 +102,13 @@ enum Command {
     InstallJaccl(install_jaccl::Args),
     InstallMpirun(install_mpirun::Args),
     Why(why::Args),
+    Completions(completions::Args),
+    Man(man::Args),
 }
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 16] = [
         "run",
         "bench",
         "plan",
@@ -117,6 +123,8 @@ impl Command {
         "install-jaccl",
         "install-mpirun",
         "why",
+        "completions",
+        "man",
     ];
 }
 
@@ -163,6 +171,8 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::InstallJaccl(args) => install_jaccl::run(&args),
             Command::InstallMpirun(args) => install_mpirun::run(&args),
             Command::Why(args) => why::run(&args),
+            Command::Completions(args) => completions::run(&args, Cli::command()),
+            Command::Man(args) => man::run(&args, Cli::command()),
         }),
         Err(usage) => error::usage(&usage, names),
     };

@@ -51,7 +51,8 @@ const EDGES: [(&str, &[&str]); 17] = [
 ];
 
 /// Packages that the library must not depend on, since only the command needs them.
-const NOT_IN_THE_LIBRARY: [&str; 5] = ["clap", "humantime", "indicatif", "object", "shlex"];
+const NOT_IN_THE_LIBRARY: [&str; 7] =
+    ["clap", "clap_complete", "clap_mangen", "humantime", "indicatif", "object", "shlex"];
 
 /// Packages that only compute.
 const PURE: [&str; 2] = ["collectives", "topology"];

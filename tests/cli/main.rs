@@ -13,6 +13,7 @@
 //! | `ping` | `tbccl ping` |
 //! | `plan` | `tbccl plan` |
 //! | `selftest` | `tbccl selftest` |
+//! | `shell` | `tbccl completions`, `tbccl man` |
 //! | `tools` | scripts under `tools/` |
 //! | `tune` | `tbccl tune` |
 //! | `verbs_errors` | error messages of the verbs transport |
@@ -34,6 +35,7 @@ mod ping;
 mod plan;
 #[cfg(target_os = "linux")]
 mod selftest;
+mod shell;
 mod tools;
 mod tune;
 #[cfg(target_os = "linux")]
