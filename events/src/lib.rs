@@ -16,6 +16,7 @@
 //! | `record` | an event as a value, as text and as JSON |
 //! | `output` | the log: stderr or a file per rank |
 //! | `receiver` | the subscriber for processes that have none, with log and handler |
+//! | `audit` | who joined a job, and who was refused |
 //! | `own_file` | files of this user, opened for appending |
 //!
 //! Invariants: the receiver is installed only by [`log`] and [`set_handler`], and never in the place of a
@@ -24,6 +25,7 @@
 //!
 //! This crate reads no environment: `runtime` passes it the options.
 
+mod audit;
 mod filter;
 mod output;
 mod own_file;
@@ -31,6 +33,7 @@ mod receiver;
 mod record;
 pub mod target;
 
+pub use audit::{Occurrence, audit, flush_audit, open_audit};
 pub use filter::{Filter, FilterError};
 pub use output::{Format, LogOptions};
 pub use own_file::open_own;

@@ -125,7 +125,7 @@ impl Visit for Record {
 }
 
 /// Returns the time as RFC 3339 writes it, with microseconds, in UTC.
-fn now() -> String {
+pub(crate) fn now() -> String {
     let mut text = String::new();
     // The clock is read without error, and a string takes all text.
     let _ = Rfc3339.format_time(&mut Writer::new(&mut text));

@@ -128,14 +128,13 @@ impl Command {
     ];
 }
 
-/// Opens the log of this process that `TBCCL_LOG` asks for.
+/// Opens the log and the audit of this process that `TBCCL_LOG` and `TBCCL_AUDIT` ask for.
 fn open_log() -> Result<(), CommandError> {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     let vars = std::env::vars_os().filter_map(text);
-    let vars = vars.filter(|(name, _)| name.starts_with("TBCCL_LOG"));
-    Config::from_vars(vars).map_err(CommandError::new)?.open_log();
-    Ok(())
+    let vars = vars.filter(|(name, _)| name.starts_with("TBCCL_LOG") || name == "TBCCL_AUDIT");
+    Config::from_vars(vars).and_then(|config| config.open_log()).map_err(CommandError::new)
 }
 
 /// Runs a command line; the first argument is the program's own name.

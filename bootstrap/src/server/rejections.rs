@@ -1,9 +1,9 @@
-//! Counters and log lines of rejected connections.
+//! Counters, audit and log lines of rejected connections.
 //!
-//! Every rejection is counted and raises a warning. The number of warnings in an
+//! Every rejection is counted, written to the audit, and raises a warning. The number of warnings in an
 //! interval is limited, since any program that can connect could otherwise fill a disk with them.
 
-use events::{target, warning};
+use events::{Occurrence, audit, flush_audit, target, warning};
 use std::{
     fmt::Display,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -39,9 +39,16 @@ impl RejectionLog {
         RejectionLog { interval_start: now, lines: 0, suppressed: 0 }
     }
 
-    /// Counts and logs a rejection.
-    pub(super) fn record(&mut self, counter: &AtomicU64, who: &dyn Display, why: &dyn Display, now: Instant) {
+    /// Counts, audits and logs a rejection.
+    pub(super) fn record(
+        &mut self,
+        (what, counter): (Occurrence, &AtomicU64),
+        who: &dyn Display,
+        why: &dyn Display,
+        now: Instant,
+    ) {
         counter.fetch_add(1, Relaxed);
+        audit(what, &who.to_string(), &[("why", why.to_string().into())]);
         self.tick(now);
         if self.lines == MAX_LINES {
             self.suppressed += 1;
@@ -66,6 +73,7 @@ impl RejectionLog {
             warning!(target::BOOTSTRAP, None, "rendezvous: refused {} more in {INTERVAL:?}", self.suppressed);
         }
         self.suppressed = 0;
+        flush_audit();
     }
 
     /// Returns the time of the next summary, if there is one.

@@ -11,7 +11,7 @@ use super::{Communicator, machine::host_name};
 use crate::{
     Config, OPTIONS, Transport,
     calibration::Thresholds,
-    error::{Error, PeerName},
+    error::{Error, PeerName, Result},
     executor::Protocols,
     processors::Processors,
 };
@@ -28,12 +28,13 @@ use transport::{WaitPolicy, driver::RailInfo};
 /// Maximum number of peers whose rails are told at level `info`.
 const MAX_PEERS: usize = 8;
 
-/// Opens the log that the options describe. `rank` is the rank of this process, if it has only one.
-pub(super) fn open_log(config: &Config, rank: Option<u32>) {
+/// Opens the log and the audit that the options describe. `rank` is the rank of this process, if it has only
+/// one.
+pub(super) fn open_log(config: &Config, rank: Option<u32>) -> Result<()> {
     if let Some(rank) = rank {
         events::set_rank(rank);
     }
-    config.open_log();
+    config.open_log()
 }
 
 /// Tells who this rank is, and where it joins the others.

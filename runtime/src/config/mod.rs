@@ -105,13 +105,19 @@ impl Config {
         OPTIONS.iter().filter(|o| o.shared).map(|o| (o.env.to_owned(), (o.get)(self))).collect()
     }
 
-    /// Opens the log of this process, if the options ask for one. A process with a log, or with a subscriber
-    /// of `tracing` of its own, keeps that.
-    pub fn open_log(&self) {
-        let LogConfig { filter, file, format } = &self.log;
+    /// Opens the log and the audit of this process, if the options ask for them. A process with a log, or
+    /// with a subscriber of `tracing` of its own, keeps that.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the file of the audit can't be opened.
+    pub fn open_log(&self) -> Result<()> {
+        let LogConfig { filter, file, format, audit } = &self.log;
         if let Some(filter) = filter.clone() {
             events::log(LogOptions { filter, file: file.clone(), format: *format });
         }
+        let Some(path) = audit else { return Ok(()) };
+        let failed = |error| Error::system(format!("opening the audit {}", path.display()), error);
+        events::open_audit(path).map_err(failed)
     }
 
     /// Returns the policy by which plans are selected. Measurements of other machines are left out.

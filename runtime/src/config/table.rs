@@ -140,7 +140,7 @@ options! {
         verbs: VerbsOptions;
         /// Options of waiting.
         polling: PollingConfig;
-        /// Options of the log.
+        /// Options of the log and the audit.
         log: LogConfig;
     } {
         /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between
@@ -304,7 +304,7 @@ options! {
             |percent| *percent <= 100 => "must be from 0 to 100";
     }
 
-    /// Options of the log.
+    /// Options of the log and the audit.
     LogConfig [log] {} {
         /// events to log: error, warn, info, debug or trace, or levels of targets, as
         /// info,tbccl::verbs=debug; see docs/log.md (no log; warnings go to stderr)
@@ -313,5 +313,8 @@ options! {
         file: Option<PathBuf> = None, "TBCCL_LOG_FILE", rank, Auto<FilePath>;
         /// form of the log: text, or json for one object per line (text)
         format: Format = Format::Text, "TBCCL_LOG_FORMAT", rank, Plain;
+        /// file to which each process appends who joined and who was refused, as lines of JSON, see
+        /// docs/security.md (none)
+        audit: Option<PathBuf> = None, "TBCCL_AUDIT", rank, Auto<FilePath>;
     }
 }

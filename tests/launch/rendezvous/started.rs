@@ -2,7 +2,13 @@
 
 use super::job::{self, free_port, secret};
 use rustix::process::Signal;
-use support::Process;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    os::unix::fs::PermissionsExt,
+    time::{Duration, Instant},
+};
+use support::{Process, tbccl};
 
 /// Asserts that every rank prints the sum over all ranks.
 fn all_sum(ranks: Vec<Process>) {
@@ -231,4 +237,85 @@ fn ranks_of_another_size_are_refused_on_both_sides() {
     let done = server.finish();
     assert_eq!(done.code(), 2);
     assert!(done.stderr.contains(WHY), "{}", done.stderr);
+}
+
+/// Returns the entries of an audit with a name.
+fn entries(file: &std::path::Path, event: &str) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(file).expect("an audit");
+    let entries = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    entries.filter(|entry| entry["event"] == event).collect()
+}
+
+#[test]
+fn an_audit_has_who_joined_and_who_was_refused_and_is_limited() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    let secret = path("secret");
+    let args = ["--secret-file", secret.to_str().expect("a path"), "--listen", "127.0.0.1:0", "-n", "2"];
+    let mut command = tbccl();
+    command.arg("rendezvous").args(args).env("TBCCL_AUDIT", path("audit"));
+    let server = Process::start(command);
+    let (bootstrap, file) = (server.next_after("TBCCL_BOOTSTRAP="), server.next_after("TBCCL_SECRET_FILE="));
+    let (_, tcp) = bootstrap.split_once(',').expect("two ways");
+    let (_, port) = tcp.rsplit_once(':').expect("a port");
+
+    let began = Instant::now();
+    // A rank with another secret, and more strangers than are written.
+    std::fs::write(path("other"), job::secret()).expect("our folder");
+    let permissions = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path("other"), permissions).expect("our file");
+    let other = path("other");
+    let intruder = rank_at(tcp, other.to_str().expect("a path"), "sum", 0, 2).finish();
+    assert!(intruder.sorted_lines().join("\n").contains("another secret"));
+    for _ in 0..80 {
+        let mut stranger = TcpStream::connect(("127.0.0.1", port.parse().expect("a number"))).expect("open");
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+        // The answer is the end of the connection.
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    all_sum((0..2).map(|rank| rank_at(tcp, &file, "sum", rank, 2)).collect());
+    assert_eq!(server.finish().code(), 0);
+
+    let joined = entries(&path("audit"), "joined");
+    let mut ranks: Vec<_> = joined.iter().map(|entry| entry["rank"].as_u64()).collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, [Some(0), Some(1)], "{joined:?}");
+    assert!(joined.iter().all(|entry| entry["size"] == 2 && entry["rank_pid"].is_u64()), "{joined:?}");
+    assert!(joined.iter().all(|entry| entry["from"].as_str().is_some_and(|from| from.contains("127.0.0.1"))));
+    let failed = entries(&path("audit"), "failed_proof");
+    let has =
+        |why: &str| failed.iter().any(|entry| entry["why"].as_str().is_some_and(|text| text.contains(why)));
+    assert!(has("secret") && has("does not speak tbccl's protocol"), "{failed:?}");
+    if began.elapsed() < Duration::from_secs(10) {
+        assert_eq!(failed.len(), 50, "a limited number");
+    }
+    let left_out = entries(&path("audit"), "left_out");
+    let count: u64 = left_out.iter().filter_map(|entry| entry["count"].as_u64()).sum();
+    assert!(failed.len() as u64 + count >= 81, "{left_out:?}");
+}
+
+#[test]
+fn a_rank_of_another_size_is_in_the_audit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (secret, audit) = (folder.path().join("secret"), folder.path().join("audit"));
+    let mut command = tbccl();
+    command.args(["rendezvous", "-n", "2", "--listen", "127.0.0.1:0", "--secret-file"]).arg(&secret);
+    command.env("TBCCL_AUDIT", &audit);
+    let server = Process::start(command);
+    let (bootstrap, file) = (server.next_after("TBCCL_BOOTSTRAP="), server.next_after("TBCCL_SECRET_FILE="));
+    drop(rank_at(&bootstrap, &file, "sum", 1, 3).finish());
+    assert_eq!(server.finish().code(), 2);
+    let refused = entries(&audit, "refused");
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0]["from"].as_str().is_some_and(|from| from.starts_with("rank 1 of 3 (process ")));
+    assert!(refused[0]["why"].as_str().is_some_and(|why| why.contains("cannot join a job of 2 ranks")));
+}
+
+#[test]
+fn a_job_whose_audit_cannot_be_written_does_not_start() {
+    let mut command = tbccl();
+    command.args(["rendezvous", "--secret-file", "/nowhere"]).env("TBCCL_AUDIT", "/nowhere/at/all");
+    let done = Process::start(command).finish();
+    assert_eq!(done.code(), 2);
+    assert!(done.stderr.contains("opening the audit /nowhere/at/all"), "{}", done.stderr);
 }

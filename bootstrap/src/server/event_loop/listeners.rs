@@ -8,6 +8,7 @@ use super::{
     EventLoop,
     admission::{HANDSHAKE_TIMEOUT, HELLO_TIMEOUT},
 };
+use events::Occurrence;
 use mio::{Interest, Token, unix::SourceFd};
 use rustix::fd::{AsRawFd, RawFd};
 use std::{
@@ -160,7 +161,8 @@ impl EventLoop {
     /// Counts and logs a local process of another user, whose connection is closed.
     fn refuse_other_user(&mut self, now: Instant) {
         let who = "a process of this host";
-        self.rejections.record(&self.shared.counts.strangers, &who, &"it belongs to another user", now);
+        let what = (Occurrence::OtherUser, &self.shared.counts.strangers);
+        self.rejections.record(what, &who, &"it belongs to another user", now);
     }
 
     /// Stops accepting. Later connections wait for the next server of these sockets; accepted ones stay.

@@ -20,6 +20,7 @@ use super::{
     rejections::{RejectionCounters, RejectionLog},
 };
 use admission::{Admission, HELLO_TIMEOUT};
+use events::{Occurrence, audit};
 use listeners::Listener;
 use mio::{Events, Interest, Poll, Token, Waker, unix::SourceFd};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -315,7 +316,8 @@ impl EventLoop {
                 Message::Hello(hello, arena) => self.handle_hello(token, connection, *hello, arena, now),
                 Message::OtherVersion(why) => {
                     self.job.refuse_unless_complete(&why);
-                    self.reject(token, connection, &"a rank", &why, now);
+                    let who = format!("a rank ({})", connection.frames.socket());
+                    self.reject(token, connection, (Occurrence::WrongVersion, &who), &why, now);
                 }
                 Message::FromRank(rank, message, bytes) => {
                     self.job.handle(rank, message, bytes, now).map_err(io::Error::other)?;
@@ -345,9 +347,11 @@ impl EventLoop {
             return self.start_closing(token, connection, now);
         }
         let (rank, size, pid) = (hello.member.rank, hello.size, hello.member.pid);
+        let host = hello.member.host.clone();
         let peer_timeout = Duration::from_millis(hello.peer_timeout_ms);
         match self.job.admit(hello, arena, now) {
             Ok(rank) => {
+                audit_joined(rank, size, pid, &host, connection);
                 connection.stage = Stage::Rank(rank);
                 // An error means that the socket is broken, which the next read reports.
                 let _ = connection.frames.socket().set_peer_timeout(peer_timeout);
@@ -360,7 +364,7 @@ impl EventLoop {
             }
             Err(NotAdmitted::Refused(why)) => {
                 let who = format!("rank {rank} of {size} (process {pid}, {})", connection.frames.socket());
-                self.reject(token, connection, &who, &why, now);
+                self.reject(token, connection, (Occurrence::Refused, &who), &why, now);
             }
         }
     }
@@ -370,11 +374,11 @@ impl EventLoop {
         &mut self,
         token: Token,
         connection: &mut InboundConnection,
-        who: &dyn std::fmt::Display,
+        (what, who): (Occurrence, &dyn std::fmt::Display),
         why: &str,
         now: Instant,
     ) {
-        self.rejections.record(&self.shared.counts.ranks, who, &why, now);
+        self.rejections.record((what, &self.shared.counts.ranks), who, &why, now);
         let absent = self.job.absent().to_vec();
         connection.frames.send(encode(&FromServer::Refused { why: why.to_owned(), absent }));
         self.start_closing(token, connection, now);
@@ -401,7 +405,7 @@ impl EventLoop {
                 self.tokens.remove(&rank);
                 if let Some(why) = why.filter(|why| is_protocol_violation(why)) {
                     let who = format!("rank {rank} ({})", connection.frames.socket());
-                    self.rejections.record(&counts.ranks, &who, why, now);
+                    self.rejections.record((Occurrence::Violation, &counts.ranks), &who, why, now);
                 }
                 self.job.connection_lost(
                     rank,
@@ -416,7 +420,7 @@ impl EventLoop {
                 let silent =
                     io::Error::other("it closed the connection before it had proved that it has the secret");
                 self.rejections.record(
-                    &counts.strangers,
+                    (Occurrence::FailedProof, &counts.strangers),
                     connection.frames.socket(),
                     why.unwrap_or(&silent),
                     now,
@@ -425,7 +429,8 @@ impl EventLoop {
             Stage::AwaitingHello | Stage::AwaitingArena(_) => {
                 // A peer that only probes the port sends nothing.
                 if let Some(why) = why {
-                    self.rejections.record(&counts.strangers, connection.frames.socket(), why, now);
+                    let what = (Occurrence::Violation, &counts.strangers);
+                    self.rejections.record(what, connection.frames.socket(), why, now);
                 }
             }
         }
@@ -474,6 +479,13 @@ impl EventLoop {
             board.changed.notify_all();
         }
     }
+}
+
+/// Writes to the audit that a rank has joined.
+fn audit_joined(rank: u32, size: u32, pid: u32, host: &str, connection: &mut InboundConnection) {
+    let facts =
+        [("rank", rank.into()), ("size", size.into()), ("rank_pid", pid.into()), ("rank_host", host.into())];
+    audit(Occurrence::Joined, &connection.frames.socket().to_string(), &facts);
 }
 
 /// Whether the error means that the peer violated the protocol.

@@ -58,7 +58,7 @@ impl Communicator {
     /// # Errors
     /// As for [`Communicator::from_env`].
     pub fn from_launch_info(info: &LaunchInfo, config: &Config) -> Result<Communicator> {
-        announce::open_log(config, Some(info.rank()));
+        announce::open_log(config, Some(info.rank()))?;
         let Resolved { identity, server } = info.resolve(config.timeout)?;
         let mut communicator = join(&identity, config)?;
         communicator.server = server;
@@ -81,7 +81,7 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
-        announce::open_log(config, Some(rank));
+        announce::open_log(config, Some(rank))?;
         let (rendezvous, server) = id.resolve(config.timeout)?;
         let identity = Identity::new(rank, size, rendezvous, server.is_some());
         let mut communicator = join(&identity, config)?;
@@ -113,7 +113,7 @@ impl Communicator {
                 collectives::MAX_RANKS
             )));
         }
-        announce::open_log(config, None);
+        announce::open_log(config, None)?;
         let threads = Threads::new(ranks, "", config)?;
         Ok((0..ranks)
             .map(|rank| {

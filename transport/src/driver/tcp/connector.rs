@@ -16,7 +16,7 @@ use super::{
     warning::WarningHandler,
 };
 use crate::secure::{Handshake, Purpose, Secret, SecureError, Session};
-use events::{target, tracing::debug};
+use events::{Occurrence, audit, target, tracing::debug};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fd::AsFd,
@@ -233,10 +233,16 @@ impl Connector {
         }
     }
 
-    /// Counts a refused caller, and warns about it once per address.
+    /// Counts and audits a refused caller, and warns about it once per address.
     #[cold]
     fn refuse(&mut self, from: SocketAddr, error: &SecureError) {
         self.table.refused.fetch_add(1, Relaxed);
+        let what = match error {
+            SecureError::Version(_) => Occurrence::WrongVersion,
+            _ => Occurrence::FailedProof,
+        };
+        let facts = [("rank", self.table.rank.into()), ("why", error.to_string().into())];
+        audit(what, &from.to_string(), &facts);
         if self.warned_addresses.len() < MAX_WARNED_ADDRESSES && self.warned_addresses.insert(from.ip()) {
             self.on_warning.warn(&format!("a connection from {from} was refused: {error}"));
         }
