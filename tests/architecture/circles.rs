@@ -17,6 +17,7 @@ const SOURCES: [&str; 16] = [
     "ffi/mlx/src",
     "ffi/mpi/src",
     "ffi/src",
+    "inventory/src",
     "kernels/src",
     "python/src",
     "runtime/src",

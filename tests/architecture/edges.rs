@@ -10,8 +10,9 @@ use std::{
 };
 
 /// Packages of the workspace that each package may depend on.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 18] = [
     ("tbccl-events", &[]),
+    ("tbccl-inventory", &[]),
     ("tbccl-topology", &[]),
     ("tbccl-collectives", &["tbccl-topology"]),
     ("tbccl-kernels", &["tbccl-collectives"]),
@@ -36,6 +37,7 @@ const EDGES: [(&str, &[&str]); 17] = [
             "tbccl",
             "tbccl-bootstrap",
             "tbccl-collectives",
+            "tbccl-inventory",
             "tbccl-kernels",
             "tbccl-transport",
             "tbccl-topology",
@@ -55,7 +57,7 @@ const NOT_IN_THE_LIBRARY: [&str; 7] =
     ["clap", "clap_complete", "clap_mangen", "humantime", "indicatif", "object", "shlex"];
 
 /// Packages that only compute.
-const PURE: [&str; 2] = ["collectives", "topology"];
+const PURE: [&str; 3] = ["collectives", "inventory", "topology"];
 
 /// Modules of the standard library with effects beyond computation.
 const IMPURE: [&str; 7] = ["env", "fs", "io", "net", "process", "thread", "time"];
