@@ -135,7 +135,7 @@ fn ports(text: &str, labels: &[HardwarePort], chip: &str) -> Result<Vec<Port>, s
     let generation = match fastest.fold(0.0, f64::max) {
         _ if has_thunderbolt_5(chip) => Generation::Thunderbolt5,
         fastest if fastest > 40.0 => Generation::Thunderbolt5,
-        fastest if fastest == 40.0 => Generation::Thunderbolt4,
+        40.0 => Generation::Thunderbolt4,
         fastest if fastest > 0.0 => Generation::Thunderbolt3,
         _ => Generation::Unknown,
     };

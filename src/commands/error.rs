@@ -24,6 +24,11 @@ impl CommandError {
         CommandError { message: message.to_string() }
     }
 
+    /// Returns the message.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Prints the message on stderr and returns the exit status.
     pub(crate) fn report(self) -> ExitCode {
         for line in self.message.lines() {

@@ -9,6 +9,7 @@
 //! | `chaos` | `tbccl chaos`: random work under random faults |
 //! | `completions` | `tbccl completions`: completion scripts of shells |
 //! | `devices` | `tbccl devices`: lists RDMA devices |
+//! | `doctor` | `tbccl doctor`: finds faults of the set-up |
 //! | `error` | errors of commands |
 //! | `fabric` | `tbccl fabric`: programs on software RDMA devices |
 //! | `install_jaccl` | `tbccl install-jaccl`: replaces JACCL in an installed MLX |
@@ -23,6 +24,7 @@
 //! | `role` | launcher or rank of a measuring command |
 //! | `run` | `tbccl run`: starts a job |
 //! | `selftest` | `tbccl selftest`: tests real hardware |
+//! | `survey` | inventories of hosts |
 //! | `tune` | `tbccl tune`: measures a tuning table |
 //! | `why` | `tbccl why`: shows what the ranks of a job wait for |
 //!
@@ -36,6 +38,7 @@ mod calibrate;
 mod chaos;
 mod completions;
 mod devices;
+mod doctor;
 mod error;
 mod fabric;
 mod install_jaccl;
@@ -50,6 +53,7 @@ mod rendezvous;
 mod role;
 mod run;
 mod selftest;
+mod survey;
 mod tune;
 mod why;
 
@@ -91,6 +95,7 @@ enum Command {
     Bench(bench::Args),
     Plan(plan::Args),
     Devices(devices::Args),
+    Doctor(doctor::Args),
     Ping(ping::Args),
     Selftest(selftest::Args),
     Tune(tune::Args),
@@ -108,11 +113,12 @@ enum Command {
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 17] = [
         "run",
         "bench",
         "plan",
         "devices",
+        "doctor",
         "ping",
         "selftest",
         "tune",
@@ -159,6 +165,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Bench(args) => bench::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Devices(args) => devices::run(&args),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Ping(args) => ping::run(&args),
             Command::Selftest(args) => selftest::run(&args),
             Command::Tune(args) => tune::run(&args),

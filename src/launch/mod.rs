@@ -17,6 +17,7 @@
 //! | `frame` | frames between the launcher and the agents |
 //! | `harness` | in tests and fuzzing: arbitrary bytes for both ends of a connection |
 //! | `hosts` | ranks on all hosts |
+//! | `limited` | commands with a time limit |
 //! | `lines` | splits output into tagged lines |
 //! | `machine` | cores and binding |
 //! | `processes` | finds the processes of a job |
@@ -48,6 +49,7 @@ mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod hosts;
+mod limited;
 mod lines;
 mod machine;
 mod processes;
@@ -60,7 +62,9 @@ mod supervisor;
 
 pub use ended::Ended;
 pub use error::LaunchError;
+pub use hosts::ask;
 
+pub(crate) use limited::output_within;
 pub(crate) use spawn::in_own_group;
 
 use bootstrap::Server;

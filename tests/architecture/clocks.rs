@@ -8,11 +8,14 @@ use crate::sources::{files, root};
 /// Names of clocks that can be set.
 const CLOCKS: [&str; 4] = ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", "time.time()"];
 
-/// Sources that tell people the time, and a software device that gives completions the time of day.
-const FOR_PEOPLE: [&str; 5] = [
+/// Sources that tell people the time or compare the clocks of hosts, and a software device that gives
+/// completions the time of day.
+const FOR_PEOPLE: [&str; 7] = [
     "events/src/record.rs",
     "runtime/src/recorder.rs",
     "src/commands/selftest/report/mod.rs",
+    "src/commands/survey/gather.rs",
+    "src/commands/survey/hosts.rs",
     "src/launch/lines.rs",
     "transport/softrdma/src/abi/cq_ex.rs",
 ];

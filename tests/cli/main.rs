@@ -7,6 +7,7 @@
 //! | `chaos` | `tbccl chaos` |
 //! | `choices` | choice of algorithms in jobs |
 //! | `devices` | `tbccl devices` |
+//! | `doctor` | `tbccl doctor` |
 //! | `fabric` | `tbccl fabric` |
 //! | `log` | `TBCCL_LOG` |
 //! | `over_tcp` | collectives over TCP |
@@ -27,6 +28,8 @@ mod chaos;
 mod choices;
 #[cfg(target_os = "linux")]
 mod devices;
+#[cfg(target_os = "linux")]
+mod doctor;
 #[cfg(target_os = "linux")]
 mod fabric;
 mod log;

@@ -316,6 +316,13 @@ impl Network {
         command
     }
 
+    /// Returns a command for another subcommand of tbccl on host 0, which reaches hosts by `ssh`.
+    pub(crate) fn command(&self, subcommand: &str, ssh: &str) -> Command {
+        let mut command = self.enter(0, super::TBCCL);
+        command.args([subcommand, "--ssh", ssh]).stdin(Stdio::null());
+        command
+    }
+
     fn server_of(&self, host: usize) -> String {
         std::fs::read_to_string(self.path(&format!("sshd-{host}.pid"))).expect("our file")
     }

@@ -1,7 +1,7 @@
 //! `tbccl devices`: lists the RDMA devices of this machine and how tbccl uses them.
 
 mod json;
-mod query;
+pub(super) mod query;
 mod table;
 
 use super::{CommandError, print};

@@ -20,38 +20,40 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of the queries.
 #[derive(Debug)]
-pub(super) struct DeviceList {
+pub(in crate::commands) struct DeviceList {
     /// Name of the loaded library.
-    pub(super) library: String,
-    pub(super) devices: Vec<Device>,
+    pub(in crate::commands) library: String,
+    pub(in crate::commands) devices: Vec<Device>,
     /// The reason why the list is empty.
-    pub(super) no_devices: Option<String>,
+    pub(in crate::commands) no_devices: Option<String>,
 }
 
 /// A device. Values that could not be queried are `None`, and `problems` gives the reasons.
 #[derive(Clone, Debug)]
-pub(super) struct Device {
-    pub(super) info: DeviceInfo,
-    pub(super) port: Option<Port>,
+pub(in crate::commands) struct Device {
+    pub(in crate::commands) info: DeviceInfo,
+    pub(in crate::commands) port: Option<Port>,
     /// The GID that connections use, with its index.
-    pub(super) gid: Option<(u8, Gid)>,
-    pub(super) gids: Vec<(u8, Gid)>,
-    pub(super) abilities: Option<DeviceCapabilities>,
+    pub(in crate::commands) gid: Option<(u8, Gid)>,
+    pub(in crate::commands) gids: Vec<(u8, Gid)>,
+    pub(in crate::commands) abilities: Option<DeviceCapabilities>,
     /// Problems, one line each.
-    pub(super) problems: Vec<String>,
+    pub(in crate::commands) problems: Vec<String>,
+    /// Cause of each problem, in the same order.
+    pub(in crate::commands) causes: Vec<Option<Cause>>,
 }
 
 /// The properties of a port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Port {
-    pub(super) state: &'static str,
+pub(in crate::commands) struct Port {
+    pub(in crate::commands) state: &'static str,
     /// Bytes.
-    pub(super) mtu: Option<u32>,
-    pub(super) gigabits: Option<f64>,
+    pub(in crate::commands) mtu: Option<u32>,
+    pub(in crate::commands) gigabits: Option<f64>,
 }
 
 /// Queries all devices of a library.
-pub(super) fn query_all(library: &Library) -> Result<DeviceList, CommandError> {
+pub(in crate::commands) fn query_all(library: &Library) -> Result<DeviceList, CommandError> {
     let (sender, receiver) = channel();
     let queried = library.clone();
     let began = thread::Builder::new().name("devices".into()).spawn(move || query(&queried, &sender));
@@ -87,6 +89,7 @@ fn collect(infos: Vec<DeviceInfo>, receiver: &Receiver<Message>) -> Vec<Device> 
             gids: Vec::new(),
             abilities: None,
             problems: vec![format!("{name}: {why}")],
+            causes: vec![None],
         };
         if is_stuck {
             return unanswered("not queried, because the previous device does not answer".into());
@@ -125,8 +128,15 @@ fn query(library: &Library, sender: &Sender<Message>) {
 }
 
 fn query_device(library: &Library, info: DeviceInfo) -> Device {
-    let mut device =
-        Device { info, port: None, gid: None, gids: Vec::new(), abilities: None, problems: Vec::new() };
+    let mut device = Device {
+        info,
+        port: None,
+        gid: None,
+        gids: Vec::new(),
+        abilities: None,
+        problems: Vec::new(),
+        causes: Vec::new(),
+    };
     let (mut errors, mut port_problem) = (Vec::new(), None);
     match library.open(&device.info.name) {
         Ok(context) => {
@@ -139,27 +149,30 @@ fn query_device(library: &Library, info: DeviceInfo) -> Device {
         }
         Err(error) => errors.push(error),
     }
-    device.problems = distinct_problems(&errors, port_problem, &device.info.name);
+    (device.causes, device.problems) = distinct_problems(&errors, port_problem, &device.info.name);
     device
 }
 
 /// Returns the errors and the port's problem, each cause once.
-fn distinct_problems(errors: &[VerbsError], port_problem: Option<Cause>, device: &str) -> Vec<String> {
-    let mut causes: Vec<Cause> = Vec::new();
+fn distinct_problems(
+    errors: &[VerbsError],
+    port_problem: Option<Cause>,
+    device: &str,
+) -> (Vec<Option<Cause>>, Vec<String>) {
+    let mut causes: Vec<Option<Cause>> = Vec::new();
     let mut problems = Vec::new();
     for error in errors {
-        match error.cause() {
-            Some(cause) if causes.contains(&cause) => continue,
-            cause => causes.extend(cause),
+        let cause = error.cause();
+        if cause.is_none() || !causes.contains(&cause) {
+            causes.push(cause);
+            problems.push(error.to_string());
         }
-        problems.push(error.to_string());
     }
-    problems.extend(
-        port_problem
-            .filter(|port_problem| !causes.contains(port_problem))
-            .map(|port_problem| format!("{device}: {port_problem}")),
-    );
-    problems
+    if let Some(cause) = port_problem.filter(|cause| !causes.contains(&Some(*cause))) {
+        causes.push(Some(cause));
+        problems.push(format!("{device}: {cause}"));
+    }
+    (causes, problems)
 }
 
 fn abilities(context: &Context) -> Result<DeviceCapabilities, VerbsError> {
@@ -228,13 +241,14 @@ mod tests {
     fn a_cause_is_told_once() {
         let missing = |cause| VerbsError::NoAddress { device: "a".into(), waited: Duration::ZERO, cause };
         let down = [missing(Cause::PortDown), missing(Cause::PortDown)];
-        assert_eq!(distinct_problems(&down, Some(Cause::PortDown), "a").len(), 1);
-        let problems = distinct_problems(&down, Some(Cause::NoIpv4), "a");
+        assert_eq!(distinct_problems(&down, Some(Cause::PortDown), "a").1.len(), 1);
+        let (causes, problems) = distinct_problems(&down, Some(Cause::NoIpv4), "a");
+        assert_eq!(causes, [Some(Cause::PortDown), Some(Cause::NoIpv4)]);
         assert!(
             problems.len() == 2 && problems[1].starts_with("a: the port has no IPv4 address; wait"),
             "{problems:?}"
         );
-        assert!(distinct_problems(&[], None, "a").is_empty());
+        assert_eq!(distinct_problems(&[], None, "a"), (Vec::new(), Vec::new()));
     }
 
     #[test]

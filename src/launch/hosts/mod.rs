@@ -9,6 +9,7 @@
 //! keeper does. On this host the launcher ends them itself if both are killed: it finds them by the job's
 //! mark.
 
+mod ask;
 mod link;
 mod ssh;
 mod stdin;
@@ -32,6 +33,7 @@ use std::{
 };
 use stdin::Pump;
 
+pub use ask::ask;
 pub(super) use ssh::is_here;
 
 /// Time in which a host must become ready; ssh's own connection limit is shorter.

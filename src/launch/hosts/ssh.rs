@@ -40,6 +40,11 @@ pub(super) fn command(plan: &Hosts, host: &HostSpec) -> Command {
         command.arg("agent");
         return command;
     }
+    remote(plan, host, "agent")
+}
+
+/// Returns the command that runs tbccl on another host, with arguments that need no quotation marks.
+pub(super) fn remote(plan: &Hosts, host: &HostSpec, arguments: &str) -> Command {
     let (program, options) =
         plan.ssh.split_first().map_or((OsStr::new("ssh"), [].as_slice()), |(p, o)| (p.as_os_str(), o));
     let mut command = Command::new(program);
@@ -48,18 +53,19 @@ pub(super) fn command(plan: &Hosts, host: &HostSpec) -> Command {
     if Path::new(program).file_name().is_some_and(|name| name == "ssh") {
         command.args(OPTIONS).arg("--");
     }
-    command.arg(&host.name).arg(remote_line(plan));
+    command.arg(&host.name).arg(remote_line(plan, arguments));
     command
 }
 
 /// Returns the command line for the other host's login shell, in a form that any shell understands.
-fn remote_line(plan: &Hosts) -> OsString {
+fn remote_line(plan: &Hosts, arguments: &str) -> OsString {
     let (first, second) = match &plan.tbccl {
         Some(path) => (path.as_os_str(), OsStr::new("")),
         None => (plan.agent.as_os_str(), OsStr::new("tbccl")),
     };
     let script = format!(
-        r#"x=$(command -v "$1") || x=$([ -n "$2" ] && command -v "$2") || exit {NO_TBCCL}; exec "$x" agent"#
+        r#"x=$(command -v "$1") || x=$([ -n "$2" ] && command -v "$2") || exit {NO_TBCCL}; exec "$x" {}"#,
+        arguments
     );
     let words = ["exec", "sh", "-c", &quoted(OsStr::new(&script)).to_string_lossy(), "sh"].join(" ");
     let mut line = OsString::from(words);
@@ -112,7 +118,10 @@ pub(super) fn explain(
     let name = &host.name;
     match status.and_then(|status| status.code()) {
         _ if host.local => format!("the agent ended before its ranks{detail}"),
-        Some(255) => format!("{ssh} failed{detail}; `{ssh} {name} true` must work without a password"),
+        Some(255) => format!(
+            "{ssh} failed{detail}; `{ssh} {name} true` must work without a password; see `tbccl doctor \
+             --check ssh --hosts {name}`"
+        ),
         Some(NO_TBCCL) => match &plan.tbccl {
             Some(path) => format!("there is no {}; check --tbccl", path.display()),
             None => format!(
@@ -160,7 +169,7 @@ mod tests {
     /// Runs the remote command line in a local shell; returns its status and stdout.
     fn status_of_line(plan: &Hosts, path: &str) -> (Option<i32>, String) {
         let mut shell = Command::new("/bin/sh");
-        shell.arg("-c").arg(remote_line(plan)).env("PATH", path).stdin(Stdio::null());
+        shell.arg("-c").arg(remote_line(plan, "agent")).env("PATH", path).stdin(Stdio::null());
         let output = shell.output().expect("a shell");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }

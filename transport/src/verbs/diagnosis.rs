@@ -101,22 +101,25 @@ impl Cause {
     pub const fn remedy(self) -> &'static str {
         match self {
             Cause::PortDown => {
-                "plug in the cable, and see that the other machine is awake and has RDMA enabled"
+                "plug in the cable, and see that the other machine is awake and has RDMA enabled; see \
+                 `tbccl doctor --check port`"
             }
             Cause::Bridge => {
                 "take the port out of the bridge: on macOS delete `Thunderbolt Bridge` in the network \
-                 settings, or run `sudo ifconfig bridge0 down`"
+                 settings, or run `sudo ifconfig bridge0 down`; see `tbccl doctor --check bridge`"
             }
             Cause::NoIpv4 => {
                 "wait until one is assigned, which can take minutes after a restart, or assign one: on \
                  macOS `sudo ifconfig enN inet 169.254.0.1 netmask 255.255.0.0 alias`, on Linux `sudo ip \
-                 addr add 169.254.0.1/16 dev NAME`"
+                 addr add 169.254.0.1/16 dev NAME`; see `tbccl doctor --check gid,ipv4`"
             }
-            Cause::NoAddress => "see that the port's network interface is up",
+            Cause::NoAddress => {
+                "see that the port's network interface is up: `tbccl doctor --check gid,ipv4`"
+            }
             Cause::AddressMoved => "connect again: addresses are looked up anew",
             Cause::WrongCable => {
-                "compare the cables with the device matrix (`tbccl devices` on both machines): names of \
-                 devices can change with a restart"
+                "compare the cables with the device matrix (`tbccl doctor --check cable-map` with the \
+                 hostfile): names of devices can change with a restart"
             }
             Cause::QueuePairs => {
                 "end other programs that use it, close communicators that have lost a rank, and use fewer \
@@ -127,23 +130,27 @@ impl Cause {
                  killed may hold theirs until the machine restarts"
             }
             Cause::LockedMemory => {
-                "raise the limit on locked memory (`ulimit -l unlimited`), or register less"
+                "raise the limit on locked memory (`ulimit -l unlimited`), or register less; see \
+                 `tbccl doctor --check memlock`"
             }
             Cause::LeakedDomains => {
                 "end other programs that use it; if there are none, programs that were killed have left \
-                 theirs behind: restart the machine"
+                 theirs behind: restart the machine; see `tbccl doctor --check domain`"
             }
             Cause::NoDomain => {
                 "see that this port is Thunderbolt 5 (`system_profiler SPThunderboltDataType`) and that RDMA \
                  is enabled (`rdma_ctl status`): Thunderbolt 4 ports never work; then end other programs \
                  that use the device, and if there are none, restart the machine: programs that were killed \
-                 may have left their domains behind"
+                 may have left their domains behind; see `tbccl doctor --check domain,rdma`"
             }
             Cause::Service(_) => "use another service; `tbccl devices` says which there are",
             Cause::Events => "poll instead",
             Cause::LimitExceeded => "ask for less; `tbccl devices` shows the limits",
             Cause::Unmapped => "register memory of this process only",
-            Cause::Permission => "see who may use the files in /dev/infiniband, or run as a user who may",
+            Cause::Permission => {
+                "see who may use the files in /dev/infiniband, or run as a user who may; see \
+                 `tbccl doctor --check permission`"
+            }
             Cause::DeviceRemoved => {
                 "see the system's log; if the device is listed and can't be opened, restart the machine"
             }
@@ -154,7 +161,7 @@ impl Cause {
             Cause::Overrun => "this is a fault of tbccl; please report it",
             Cause::NotEnabled => {
                 "start the Mac in Recovery, choose Terminal from the menu Utilities, run `rdma_ctl \
-                 enable`, and restart; that can't be done from afar"
+                 enable`, and restart; that can't be done from afar; see `tbccl doctor --check rdma`"
             }
             Cause::Thunderbolt4 => {
                 "RDMA needs Thunderbolt 5 and macOS 26.2; use another transport on this machine"
