@@ -8,6 +8,7 @@
 //! | `calibrate` | `tbccl calibrate`: measures the machine for thresholds of shared memory |
 //! | `chaos` | `tbccl chaos`: random work under random faults |
 //! | `completions` | `tbccl completions`: completion scripts of shells |
+//! | `config` | `tbccl config`: finds cables and writes hostfiles |
 //! | `devices` | `tbccl devices`: lists RDMA devices |
 //! | `doctor` | `tbccl doctor`: finds faults of the set-up |
 //! | `error` | errors of commands |
@@ -37,6 +38,7 @@ mod bench;
 mod calibrate;
 mod chaos;
 mod completions;
+mod config;
 mod devices;
 mod doctor;
 mod error;
@@ -94,6 +96,7 @@ enum Command {
     Run(run::Args),
     Bench(bench::Args),
     Plan(plan::Args),
+    Config(config::Args),
     Devices(devices::Args),
     Doctor(doctor::Args),
     Ping(ping::Args),
@@ -113,10 +116,11 @@ enum Command {
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 17] = [
+    const NAMES: [&str; 18] = [
         "run",
         "bench",
         "plan",
+        "config",
         "devices",
         "doctor",
         "ping",
@@ -164,6 +168,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Run(args) => run::run(args),
             Command::Bench(args) => bench::run(args),
             Command::Plan(args) => plan::run(args),
+            Command::Config(args) => config::run(&args),
             Command::Devices(args) => devices::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Ping(args) => ping::run(&args),

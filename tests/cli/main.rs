@@ -6,6 +6,7 @@
 //! | `calibrate` | `tbccl calibrate`, and the effect of its file on jobs |
 //! | `chaos` | `tbccl chaos` |
 //! | `choices` | choice of algorithms in jobs |
+//! | `config` | `tbccl config` |
 //! | `devices` | `tbccl devices` |
 //! | `doctor` | `tbccl doctor` |
 //! | `fabric` | `tbccl fabric` |
@@ -26,6 +27,7 @@ mod calibrate;
 #[cfg(target_os = "linux")]
 mod chaos;
 mod choices;
+mod config;
 #[cfg(target_os = "linux")]
 mod devices;
 #[cfg(target_os = "linux")]

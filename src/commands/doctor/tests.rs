@@ -202,7 +202,7 @@ const OF_A_MAC: &[Fault] = &[
     },
     Fault {
         alter: |mac| mac.sleep_minutes = Some(10),
-        line: "yellow sleep: the machine sleeps after 10 minutes without a user",
+        line: "yellow sleep: the machine sleeps after 10 min without a user",
         mend: "sudo pmset -a sleep 0",
     },
     Fault {

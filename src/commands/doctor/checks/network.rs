@@ -26,7 +26,7 @@ pub(super) fn ipv4(cluster: &Cluster<'_>) -> Outcome {
     let check = |host: &Host<'_>| {
         let verdict = if can_do_rdma(host) { Verdict::Red } else { Verdict::Yellow };
         let finding = |own: &Interface| {
-            let lacks = own.ipv4().next().is_none() && own.bridge.is_none();
+            let lacks = own.ipv4().next().is_none();
             let seen = format!("{} has a cable and no IPv4 address", own.name);
             let mend = format!(
                 "{}; or wait, as macOS assigns one within minutes; or `tbccl config` for all cables",
@@ -34,7 +34,8 @@ pub(super) fn ipv4(cluster: &Cluster<'_>) -> Outcome {
             );
             lacks.then(|| host.finding(verdict, seen, mend))
         };
-        let all: Vec<&Interface> = cabled(host).collect();
+        // A member of a bridge has its address there, which is a fault of its own.
+        let all: Vec<&Interface> = cabled(host).filter(|own| own.bridge.is_none()).collect();
         (!all.is_empty()).then(|| all.into_iter().filter_map(finding).collect())
     };
     cluster.each("the interfaces of all cables have an IPv4 address", check)

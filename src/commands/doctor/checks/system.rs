@@ -40,7 +40,7 @@ pub(super) fn memory(cluster: &Cluster<'_>) -> Outcome {
 pub(super) fn sleep(cluster: &Cluster<'_>) -> Outcome {
     let check = |host: &Host<'_>| {
         let minutes = host.inventory.sleep_minutes?;
-        let seen = format!("the machine sleeps after {minutes} minutes without a user");
+        let seen = format!("the machine sleeps after {minutes} min without a user");
         Some((minutes > 0).then(|| host.yellow(seen, "sudo pmset -a sleep 0")).into_iter().collect())
     };
     cluster.each("the machine never sleeps", check)

@@ -1,0 +1,67 @@
+//! The plan, as text and as JSON.
+
+use super::{
+    files::summary,
+    plan::{Plan, Plug},
+};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// Returns the plan for people.
+pub(super) fn text(plan: &Plan<'_>, problem: Option<&str>) -> String {
+    let mut text = format!("{}\n", summary(plan));
+    let name = |plug: &Plug| {
+        let or_dash = |part: &Option<String>| part.clone().unwrap_or_else(|| "-".to_owned());
+        let address = plug.address.map_or("-".to_owned(), |address| address.to_string());
+        let host = plan.hosts[plug.host].name;
+        format!("{host} {} ({}, {}, {address})", plug.port, or_dash(&plug.interface), or_dash(&plug.device))
+    };
+    let rows: Vec<[String; 2]> =
+        plan.wires.iter().map(|wire| [name(&wire.ends[0]), name(&wire.ends[1])]).collect();
+    let width = rows.iter().map(|row| row[0].chars().count()).max().unwrap_or_default();
+    for (wire, [low, high]) in plan.wires.iter().zip(&rows) {
+        let rate = wire.gigabits.map_or(String::new(), |rate| format!("  {rate} Gb/s"));
+        let _ = writeln!(text, "  {low:<width$}  --  {high}{rate}");
+    }
+    for remark in &plan.remarks {
+        let _ = writeln!(text, "note: {remark}");
+    }
+    for (host, commands) in plan.hosts.iter().zip(&plan.commands).filter(|(_, commands)| !commands.is_empty())
+    {
+        let _ = writeln!(text, "\non {}:", host.name);
+        commands.iter().for_each(|command| text.push_str(&format!("  {command}\n")));
+    }
+    if plan.commands.iter().all(Vec::is_empty) {
+        text.push_str("no host needs a command\n");
+    }
+    if let Some(problem) = problem {
+        let _ = writeln!(text, "\nproblem: {problem}");
+    }
+    text
+}
+
+/// Returns the plan for programs.
+pub(super) fn json(plan: &Plan<'_>, hostfile: &str, problem: Option<&str>) -> String {
+    let plug = |plug: &Plug| {
+        json!({
+            "host": plan.hosts[plug.host].name, "port": plug.port, "interface": plug.interface,
+            "device": plug.device, "address": plug.address,
+        })
+    };
+    let wires = plan
+        .wires
+        .iter()
+        .map(|wire| json!({"ends": wire.ends.each_ref().map(plug), "gigabits": wire.gigabits}));
+    let hosts = plan.hosts.iter().zip(&plan.commands);
+    let hosts = hosts.map(|(host, commands)| json!({"name": host.name, "commands": commands}));
+    let whole = json!({
+        "version": 1,
+        "shape": plan.shape.name(),
+        "cables": wires.collect::<Vec<Value>>(),
+        "hosts": hosts.collect::<Vec<Value>>(),
+        "remarks": plan.remarks,
+        "problem": problem,
+        "hostfile": hostfile,
+    });
+    serde_json::to_string_pretty(&whole).map(|text| text + "\n").unwrap_or_default()
+}
