@@ -209,9 +209,12 @@ mod tests {
         CableGraph::of(&inventories.iter().collect::<Vec<_>>())
     }
 
+    /// Number of hosts, hosts at both ends of each cable, and shape.
+    type Case = (usize, &'static [(usize, usize)], Shape);
+
     #[test]
     fn shapes_are_recognized() {
-        let cases: [(usize, &[(usize, usize)], Shape); 8] = [
+        let cases: [Case; 8] = [
             (1, &[], Shape::Single),
             (2, &[], Shape::Apart),
             (2, &[(0, 1)], Shape::Mesh),

@@ -8,7 +8,7 @@ use crate::sources::{code_of, root, rust_files, words};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Source folder of each package.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "bootstrap/src",
     "events/src",
     "benches/src",

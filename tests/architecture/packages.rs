@@ -13,7 +13,9 @@ use std::{
 };
 
 /// Packages to publish, each after all that it depends on.
-const PUBLISHED: [&str; 8] = [
+const PUBLISHED: [&str; 10] = [
+    "tbccl-events",
+    "tbccl-inventory",
     "tbccl-topology",
     "tbccl-collectives",
     "tbccl-kernels",

@@ -118,7 +118,8 @@ def check_mac_file(checks: Checks, path: Path, name: str) -> None:
     checks.check(file.is_arm64, f"{name} is for Apple silicon")
     checks.check(file.least_system == LEAST_MACOS, f"{name} runs from macOS 14.0 on", file.least_system)
     if path.suffix:
-        checks.check(file.name.startswith("@rpath/"), f"{name} has no folder of this machine in its name", file.name)
+        is_movable = file.name.startswith("@rpath/")
+        checks.check(is_movable, f"{name} has no folder of this machine in its name", file.name)
     others = [one for one in file.libraries if not one.startswith(("/usr/lib/", "/System/Library/"))]
     checks.check(not others, f"{name} needs libraries of the system only", others)
     checks.check(file.signature_holds(), f"{name}: its signature is that of its pages")
