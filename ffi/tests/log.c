@@ -25,7 +25,7 @@ static void handle(void *user, int level, int rank, const char *target, const ch
 
 static void *reduce(void *comm) {
   double sum = 1;
-  CHECK(tbcclAllReduce(&sum, &sum, 1, tbcclFloat64, tbcclSum, comm, NULL));
+  CHECK(tbcclAllReduce(&sum, &sum, 1, tbcclFloat64, tbcclSum, (tbcclComm_t)comm, NULL));
   return NULL;
 }
 

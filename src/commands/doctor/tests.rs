@@ -139,7 +139,7 @@ const OF_A_MAC: &[Fault] = &[
     Fault {
         alter: |mac| interface(mac, "en2").addresses.clear(),
         line: "red ipv4: en2 has a cable and no IPv4 address",
-        mend: "sudo ifconfig en2 inet 169.254.0.1 netmask 255.255.0.0 alias",
+        mend: "sudo ifconfig en2 inet 169.254.",
     },
     Fault {
         alter: |mac| {

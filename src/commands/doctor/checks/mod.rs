@@ -149,7 +149,7 @@ pub(super) const ALL: &[Check] = &[
     Check {
         name: "ipv4",
         about: "the interface of each cable has an IPv4 address",
-        why: "without it the port has no GID for RDMA, and TCP can't use the cable",
+        why: "without it the port has no GID for RDMA, and TCP has the link-local IPv6 address only",
         run: network::ipv4,
     },
     Check {

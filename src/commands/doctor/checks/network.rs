@@ -7,12 +7,24 @@ use super::{
 use core::net::Ipv4Addr;
 use inventory::{Interface, InterfaceKind, System};
 
-/// Returns the command that gives an interface an IPv4 address.
+/// Returns the command that gives an interface a link-local IPv4 address.
 pub(super) fn assign(host: &Host<'_>, interface: &str) -> String {
+    let address = link_local(&host.inventory.hostname, interface);
     match host.inventory.system {
-        System::MacOs => format!("sudo ifconfig {interface} inet 169.254.0.1 netmask 255.255.0.0 alias"),
-        _ => format!("sudo ip addr add 169.254.0.1/16 dev {interface}"),
+        System::MacOs => format!("sudo ifconfig {interface} inet {address} netmask 255.255.0.0 alias"),
+        _ => format!("sudo ip addr add {address}/16 dev {interface}"),
     }
+}
+
+/// Returns a link-local address that an interface of a host gets each time, and the other end of its cable
+/// does not.
+///
+/// The hash is FNV-1a. The first and the last 256 addresses are reserved (RFC 3927, section 2.1).
+fn link_local(hostname: &str, interface: &str) -> Ipv4Addr {
+    let bytes = hostname.bytes().chain([b'/']).chain(interface.bytes());
+    let hash = bytes.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let octet = |number: u32| 1 + (number % 254) as u8;
+    Ipv4Addr::new(169, 254, octet(hash), octet(hash / 254))
 }
 
 /// Returns the interfaces at which a cable leads to another machine.
@@ -138,4 +150,18 @@ pub(super) fn wifi(cluster: &Cluster<'_>) -> Outcome {
         Some((interface.kind == InterfaceKind::Wifi).then(|| host.yellow(seen, mend)).into_iter().collect())
     };
     cluster.each("the default route is not over Wi-Fi", check)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same address at both ends would make one cable of two hosts with one name.
+    #[test]
+    fn ends_of_a_cable_get_different_link_local_addresses() {
+        assert_eq!(link_local("mac0", "en2"), link_local("mac0", "en2"));
+        let ends =
+            [("mac0", "en2"), ("mac1", "en2"), ("mac0", "en3")].map(|(host, name)| link_local(host, name));
+        assert!(ends[0] != ends[1] && ends[0] != ends[2] && ends.iter().all(Ipv4Addr::is_link_local));
+    }
 }
