@@ -140,9 +140,9 @@ fn get_or_make<K: Clone + PartialEq, V: Clone>(
     Ok(value)
 }
 
-/// A choice as it is told: sizes up to the same power of two are one.
+/// Algorithm choice that the log has once; sizes up to the same power of two are one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Told {
+struct LoggedChoice {
     collective: Collective,
     size_bits: u32,
     algorithm: &'static str,
@@ -175,8 +175,8 @@ pub(super) struct Plans {
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
     /// The choice shared by the ranks of this process, if there are several.
     shared_choice: Option<Arc<SharedChoice>>,
-    /// Choices that an event has told.
-    told: HashSet<Told>,
+    /// Choices that the log has.
+    logged_choices: HashSet<LoggedChoice>,
 }
 
 impl Plans {
@@ -204,7 +204,7 @@ impl Plans {
             cached: (0..CACHE_SLOTS).map(|_| None).collect(),
             simulated: Mutex::default(),
             shared_choice: None,
-            told: HashSet::new(),
+            logged_choices: HashSet::new(),
         }
     }
 
@@ -326,7 +326,7 @@ impl Plans {
             numerics: shape.numerics,
             codec: shape.codec,
         };
-        self.tell_choice(shape, algorithm, segments);
+        self.log_choice(shape, algorithm, segments);
         if let Some(program) = self.programs.get(&key) {
             return Ok(Arc::clone(program));
         }
@@ -346,14 +346,14 @@ impl Plans {
         Ok(program)
     }
 
-    /// Tells the algorithm of a collective, once per power of two of its block's bytes.
-    fn tell_choice(&mut self, shape: &PlanKey, algorithm: &'static str, segments: u32) {
+    /// Logs the algorithm of a collective, once per power of two of its block's bytes.
+    fn log_choice(&mut self, shape: &PlanKey, algorithm: &'static str, segments: u32) {
         if !enabled!(target: target::SELECTION, Level::INFO) {
             return;
         }
         let (collective, bytes) = (shape.collective, shape.count.saturating_mul(shape.elem_bytes.into()));
         let size_bits = u64::BITS - bytes.leading_zeros();
-        if self.told.insert(Told { collective, size_bits, algorithm, segments }) {
+        if self.logged_choices.insert(LoggedChoice { collective, size_bits, algorithm, segments }) {
             info!(target: target::SELECTION, rank = self.rank.0,
                 "{} of {bytes} B per block: {algorithm}, {segments} segments per chunk", collective.name());
         }
