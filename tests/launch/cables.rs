@@ -7,8 +7,7 @@ use crate::{
     network::{CableAddresses, Network, network_or_return},
 };
 
-/// Operations that the tests run, with the bytes of their largest call. Hosts that no cable joins exchange
-/// messages in the last two.
+/// Operations that the tests run, with the bytes of their largest call.
 const OPERATIONS: [&str; 3] = ["all_reduce", "all_to_all", "send_recv"];
 const LARGEST: &str = "4M";
 
@@ -108,4 +107,18 @@ fn cables_are_left_alone_where_the_user_names_an_interface_or_none() {
     assert_eq!(run_all(&network, 2, &["TBCCL_INTERFACE=eth0"]), "");
     assert_eq!(run_all(&network, 2, &["TBCCL_CABLES=off"]), "");
     assert!(network.cable_bytes(0).iter().all(|bytes| *bytes < 1 << 20));
+}
+
+/// Schedules leave hosts without a cable between them to those on the way, and a program's messages must not
+/// fail for it.
+#[test]
+fn messages_between_hosts_without_a_cable_arrive_over_the_switch() {
+    let network = network_or_return!(5, &RING, CableAddresses::Networks);
+    let options =
+        ["-x", "TBCCL_TRANSPORT=tcp", "--", TBCCL, "ping", "--size", "64K", "--time", "0.01", "--json"];
+    let done = job(&network, &[&["--hosts", &names(5)], &options[..]].concat()).finish();
+    assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
+    let lines = done.sorted_lines();
+    // Each rank measures with the four others.
+    assert!(lines.len() >= 20, "{lines:?}");
 }

@@ -138,6 +138,8 @@ struct Parts {
     slab: Slab,
     links: Vec<Option<Box<dyn Link>>>,
     reach: Reach,
+    /// Ranks between which schedules may send; a part of `reach`.
+    schedule_reach: Reach,
     connection: Option<Connection>,
     endpoint: Option<Box<dyn Endpoint>>,
     transport: &'static str,
@@ -192,6 +194,7 @@ impl Communicator {
 
     fn assemble(parts: Parts, config: &Config) -> Communicator {
         let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport, .. } = parts;
+        let schedule_reach = parts.schedule_reach;
         let thresholds = parts.thresholds;
         let size = names.len() as u32;
         let cores = usable_cores();
@@ -255,7 +258,7 @@ impl Communicator {
         let waits = (&wait, threads);
         announce::settings((rank, parts.is_first), waits, (thresholds, &protocols), &policy);
         Communicator {
-            plans: Plans::new(rank, size, Self::LANES, (reach, hosts), policy, config),
+            plans: Plans::new(rank, size, Self::LANES, (schedule_reach, reach, hosts), policy, config),
             executor: Executor::new(links, slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
                 .with_requests(control.wanted()),

@@ -157,6 +157,8 @@ pub(super) struct Plans {
     lanes: u8,
     /// Ranks that can send to each other. Plans send between those only.
     reach: Reach,
+    /// Ranks that have links to each other.
+    links: Reach,
     /// Placement of ranks on hosts. Equal on all ranks, as are all inputs of the choice of plans.
     hosts: Hosts,
     policy: Policy,
@@ -184,7 +186,7 @@ impl Plans {
         rank: Rank,
         ranks: u32,
         lanes: u8,
-        (reach, hosts): (Reach, Hosts),
+        (reach, links, hosts): (Reach, Reach, Hosts),
         policy: Policy,
         config: &Config,
     ) -> Plans {
@@ -193,6 +195,7 @@ impl Plans {
             ranks,
             lanes,
             reach,
+            links,
             hosts,
             policy,
             segments: config.selection.segments,
@@ -410,11 +413,12 @@ impl Plans {
     /// Limits sends to these pairs of ranks, as if no other cables existed.
     #[cfg(test)]
     pub(super) fn limit_to(&mut self, reach: Reach) {
-        self.reach = reach;
+        self.reach = reach.clone();
+        self.links = reach;
     }
 
     /// Whether this rank and another can send to each other.
     pub(super) fn reaches(&self, peer: Rank) -> bool {
-        self.reach.connects(self.rank, peer)
+        self.links.connects(self.rank, peer)
     }
 }

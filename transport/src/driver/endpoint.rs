@@ -61,6 +61,13 @@ pub trait Endpoint: Debug + Send {
     /// Whether ranks `a` and `b` can reach each other; valid after set-up, and equal on all ranks.
     fn connects(&self, a: u32, b: u32) -> bool;
 
+    /// Whether schedules may send between ranks `a` and `b`, which connect; equal on all ranks.
+    ///
+    /// False for ranks whose only path is much slower than the way along other ranks.
+    fn is_for_schedules(&self, a: u32, b: u32) -> bool {
+        self.connects(a, b)
+    }
+
     /// Returns the host number of each rank, if the driver knows which ranks share memory.
     ///
     /// Valid after set-up, and equal on all ranks.

@@ -209,6 +209,10 @@ impl Endpoint for Fallback {
         self.chosen().connects(a, b)
     }
 
+    fn is_for_schedules(&self, a: u32, b: u32) -> bool {
+        self.chosen().is_for_schedules(a, b)
+    }
+
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         self.chosen_mut().link(peer, lane)
     }

@@ -71,6 +71,7 @@ pub(super) fn join(
         };
     }
     let reach = Reach::new(size, |a, b| endpoint.connects(a.0, b.0));
+    let schedule_reach = Reach::new(size, |a, b| endpoint.is_for_schedules(a.0, b.0));
     let parts = Parts {
         rank: Rank(rank),
         names: names(&members),
@@ -78,6 +79,7 @@ pub(super) fn join(
         slab: endpoint.slab().clone(),
         links: links(rank, size, &reach, |peer, lane| endpoint.link(peer, lane)),
         reach,
+        schedule_reach,
         connection: Some(connection),
         transport: match config.transport {
             Transport::MixedAuto => endpoint.name(),

@@ -51,6 +51,7 @@ pub(super) fn join(
         slab: Slab::new(&ours, Some(object)),
         links,
         reach: Reach::complete(),
+        schedule_reach: Reach::complete(),
         connection: Some(connection),
         endpoint: None,
         transport: "shm",

@@ -216,6 +216,11 @@ impl Endpoint for Mixed {
             || self.inter_host.as_ref().is_some_and(|inter_host| inter_host.connects(a, b))
     }
 
+    fn is_for_schedules(&self, a: u32, b: u32) -> bool {
+        self.hosts[a as usize] == self.hosts[b as usize]
+            || self.inter_host.as_ref().is_some_and(|inter_host| inter_host.is_for_schedules(a, b))
+    }
+
     fn hosts(&self) -> Option<&[u32]> {
         Some(&self.hosts)
     }

@@ -331,6 +331,10 @@ impl Endpoint for TcpEndpoint {
         self.routes.as_ref().is_none_or(|routes| routes.connects(a, b))
     }
 
+    fn is_for_schedules(&self, a: u32, b: u32) -> bool {
+        self.routes.as_ref().is_none_or(|routes| routes.is_for_schedules(a, b))
+    }
+
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         assert!(lane < self.config.lanes, "lane {lane} of {}", self.config.lanes);
         let table = self.table.as_ref().expect("links are opened after set-up");

@@ -40,8 +40,8 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Whether hosts communicate over cables only, along which other hosts are reached; equal on all ranks.
-    pub(super) fn is_cables_only(&self) -> bool {
+    /// Whether schedules go over cables only, along which other hosts are reached; equal on all ranks.
+    fn is_cables_only(&self) -> bool {
         match self.lan {
             Lan::Always => false,
             Lan::Never => true,
@@ -55,16 +55,25 @@ impl Routes {
 
     /// Whether two ranks connect to each other; equal on all ranks.
     pub(super) fn connects(&self, a: u32, b: u32) -> bool {
-        self.is_one_host(a, b) || self.paths.count(a, b) > 0 || !self.is_cables_only()
+        self.has_own_path(a, b) || self.lan != Lan::Never
+    }
+
+    /// Whether schedules may send between two ranks; equal on all ranks.
+    ///
+    /// Messages of a program between two others still go over the LAN, unless it may not be used.
+    pub(super) fn is_for_schedules(&self, a: u32, b: u32) -> bool {
+        self.has_own_path(a, b) || !self.is_cables_only()
+    }
+
+    /// Whether two ranks are on one host, or on two with a cable between them.
+    fn has_own_path(&self, a: u32, b: u32) -> bool {
+        self.is_one_host(a, b) || self.paths.count(a, b) > 0
     }
 
     /// Returns the ranks that this one reaches over other networks although its host has cables.
     pub(super) fn ranks_over_lan(&self) -> Vec<u32> {
-        let is_over_lan = |peer: &u32| {
-            !self.is_one_host(self.rank, *peer)
-                && self.paths.count(self.rank, *peer) == 0
-                && self.connects(self.rank, *peer)
-        };
+        let is_over_lan =
+            |peer: &u32| !self.has_own_path(self.rank, *peer) && self.is_for_schedules(self.rank, *peer);
         let ranks = (0..self.peers.len() as u32).filter(is_over_lan);
         if self.devices.is_empty() { Vec::new() } else { ranks.collect() }
     }

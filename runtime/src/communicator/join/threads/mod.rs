@@ -66,6 +66,7 @@ impl Threads {
             slab: Slab::new(&arenas[rank as usize], None),
             links: (0..names.len() * usize::from(Communicator::LANES)).map(|_| None).collect(),
             reach: Reach::complete(),
+            schedule_reach: Reach::complete(),
             connection: None,
             endpoint: None,
             transport: "local",
