@@ -52,6 +52,16 @@ impl Rules {
         self.piece_bytes.min(eighth.max(LEAST_PIECE_BYTES))
     }
 
+    /// Whether the sender of a bulk message of `total` bytes returns to its caller after each piece that it
+    /// has copied, so that received pieces are reduced while they are in the cache.
+    ///
+    /// Measured on a cable of 5 us and 75 Gb/s, all_reduce by `rsag_mesh` from malloc'ed memory: messages of
+    /// 512 KiB to 32 MiB take 5 to 14 % less time, those of five pieces and fewer up to 20 % more.
+    #[inline]
+    pub(super) fn yields_after_piece(&self, total: usize) -> bool {
+        total > 5 * self.piece_len(total)
+    }
+
     /// Access that queue pairs and regions need.
     pub(super) fn access(&self) -> Access {
         if self.one_sided { Access::Remote } else { Access::Local }

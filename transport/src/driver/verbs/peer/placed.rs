@@ -77,6 +77,9 @@ impl Peer {
             state.staged += len;
             // The device sends it while the next one is copied.
             self.post_pieces(env)?;
+            if env.rules.yields_after_piece(src.len()) && self.is_last_piece_copied() {
+                break;
+            }
         }
         self.post_pieces(env)?;
         let Some(placed) = &self.placed else { return Ok(SendProgress::Idle) };
@@ -95,6 +98,10 @@ impl Peer {
         }
         self.streams[stream].wants_word = true;
         Ok(if state.staged > before { SendProgress::Advanced } else { SendProgress::Idle })
+    }
+
+    fn is_last_piece_copied(&self) -> bool {
+        self.placed.as_ref().is_some_and(|placed| placed.send.is_last_copied())
     }
 
     /// Whether the device has taken all pieces before this one.
