@@ -4,7 +4,7 @@
 use crate::{
     TBCCL,
     hosts::job,
-    network::{CableAddresses, Network, network_or_return},
+    network::{CableAddresses, Network, address, network_or_return},
 };
 
 /// Operations that the tests run, with the bytes of their largest call.
@@ -99,6 +99,28 @@ fn a_chain_is_an_error_that_names_its_ends_where_the_switch_may_not_be_used() {
     let done = job(&network, &[&["--hosts", &names(3)], &options[..], &program].concat()).finish();
     let says = "no cable leads from rank 2 to rank 0, and TBCCL_LAN is never";
     assert!(done.code() != 0 && done.stderr.contains(says), "{}", done.stderr);
+}
+
+/// The address of a hostfile tells where a host is reached. It once counted as an interface that the user had
+/// named, so that hostfiles of `tbccl config` left the cables idle.
+#[test]
+fn cables_are_used_where_a_hostfile_has_addresses() {
+    let network = network_or_return!(2, &DOUBLED, CableAddresses::Networks);
+    let text = format!(
+        "[[host]]\nssh = \"h0\"\naddresses = [\"{}\"]\n[[host]]\nssh = \"h1\"\naddresses = [\"{}\"]\n",
+        address(0),
+        address(1)
+    );
+    let file = network.write("hosts.toml", &text);
+    let program = ["--", TBCCL, "bench", "all_reduce", "-b", LARGEST, "-e", LARGEST, "-n", "2", "-w", "1"];
+    let options = ["--hostfile", &file, "-x", "TBCCL_TRANSPORT=tcp"];
+    let done = job(&network, &[&options[..], &program].concat()).finish();
+    assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
+    expect_cables_only(&network, 2);
+    let before: u64 = network.cable_bytes(0).iter().sum();
+    let done = job(&network, &[&options[..], &["-x", "TBCCL_CABLES=off"], &program].concat()).finish();
+    assert_eq!(done.code(), 0, "{}", done.stderr);
+    assert!(network.cable_bytes(0).iter().sum::<u64>() < before + (1 << 20));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod between_hosts;
 mod cables;
+mod config;
 mod doctor;
 mod hosts;
 mod job;

@@ -52,6 +52,19 @@ impl<T, F: Form<T>> Form<Option<T>> for Auto<F> {
     }
 }
 
+/// An optional value: nothing lets the library decide; `auto` is a value of the type.
+pub(super) struct OrNothing<F>(F);
+
+impl<T, F: Form<T>> Form<Option<T>> for OrNothing<F> {
+    fn parse(text: &str) -> Result<Option<T>, String> {
+        if text.is_empty() { Ok(None) } else { F::parse(text).map(Some) }
+    }
+
+    fn print(value: &Option<T>) -> String {
+        Auto::<F>::print(value)
+    }
+}
+
 /// A number of bytes, as `64K` or `1G`.
 pub(super) struct Bytes;
 

@@ -8,8 +8,8 @@
 use super::{
     NamedDevices, Transport,
     forms::{
-        AlgorithmNames, Auto, Bytes, FilePath, Flag, Form, Interface, Microseconds, ModelFile, Plain,
-        Protection, RulesFile, Seconds, Service, Text, TuningFile,
+        AlgorithmNames, Auto, Bytes, FilePath, Flag, Form, Interface, Microseconds, ModelFile, OrNothing,
+        Plain, Protection, RulesFile, Seconds, Service, Text, TuningFile,
     },
 };
 use collectives::{
@@ -224,11 +224,12 @@ options! {
         /// from which the rendezvous is reached)
         interface: Option<Bind> = None, "TBCCL_INTERFACE", rank, Auto<Interface>;
         /// interfaces that lead to one other host each, with commas between them, e.g. thunderbolt*, which
-        /// connections to that host use; off for none (Thunderbolt interfaces and IPv4 networks of two
-        /// hosts; none with TBCCL_INTERFACE)
-        cables: Option<CableSelection> = None, "TBCCL_CABLES", rank, Auto<Plain>;
-        /// whether hosts without a cable between them use the network that they met on: always, never, or
-        /// auto, only if the cables form no ring in the order of ranks (auto)
+        /// connections to that host use; off for none; auto for Thunderbolt interfaces and IPv4 networks of
+        /// two hosts (auto; off with TBCCL_INTERFACE)
+        cables: Option<CableSelection> = None, "TBCCL_CABLES", rank, OrNothing<Plain>;
+        /// whether collectives between hosts without a cable use the network that they met on: always,
+        /// never, or auto, only if the cables form no ring in the order of ranks; a program's own messages
+        /// use it unless never (auto)
         lan: Lan = Lan::Auto, "TBCCL_LAN", job, Plain;
         /// protection of connections over TCP: authenticate, or encrypt as well (authenticate)
         security: Security = Security::Authenticate, "TBCCL_SECURITY", job, Protection;

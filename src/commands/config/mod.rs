@@ -1,43 +1,68 @@
 //! `tbccl config`: finds the cables between hosts, plans their addresses, and writes hostfiles.
 //!
-//! The commands that hosts need are printed for a person to run. This command changes no host.
+//! The commands that hosts need are printed for a person to run, or run by `--apply`, and taken back by
+//! `--undo`.
 //!
 //! | module | purpose |
 //! |---|---|
+//! | `apply` | changes made on all hosts, and taken back; the proof by `tbccl ping` |
+//! | `change` | one change of a host |
 //! | `files` | hostfiles |
+//! | `make` | changes made on this host |
 //! | `networks` | a network for each cable |
-//! | `plan` | cables, addresses, commands and remarks |
+//! | `plan` | cables, addresses, changes and remarks |
 //! | `report` | text and JSON |
+//! | `undo_file` | the file of changes that can be taken back |
 
+mod apply;
+mod change;
 mod files;
+mod make;
 mod networks;
 mod plan;
 mod report;
 #[cfg(test)]
 mod tests;
+mod undo_file;
 
-use super::{CommandError, WRONG, print, survey::SurveyArgs};
+use super::{
+    CommandError, WRONG, print,
+    survey::{Survey, SurveyArgs},
+};
+use crate::commands::error::warn;
+use change::Change;
 use plan::{Host, Plan};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    str::FromStr,
 };
+use undo_file::UndoFile;
+
+/// Times that hosts are changed and looked at again, since a loaded module makes new interfaces.
+const ROUNDS: usize = 3;
 
 const EXAMPLES: &str = "\
 Examples:
   tbccl config --hosts mac0,mac1,mac2 --dry-run         the cables, and what would be done
   tbccl config --hosts mac0,mac1,mac2 -o hosts.toml     and write a hostfile for tbccl run
+  tbccl config --hosts a,b --apply -o hosts.toml        run the commands, write it, and ping all hosts
+  tbccl config --undo                                   take back what --apply has done
   tbccl config --hosts mac0,mac1 --mlx hosts.json       a hostfile for mlx.launch
   tbccl config --hosts a,b --over rdma -o hosts.toml    fail unless every cable has RDMA
   tbccl config --replay a.txt,b.txt --dry-run           of recorded machines (tbccl doctor --record)
 
 All hosts are asked over ssh, at the same time, as `tbccl run` reaches them. Ports are matched by the
 identifiers of their controllers. Each cable gets a network of its own, a /30 that overlaps no network of
-any host; addresses that already are the two ends of a /30 stay. The commands for each host are printed:
-run them there. This command changes no host. Addresses set by these commands are lost with a restart.
+any host; addresses that already are the two ends of a /30 stay.
 
-Exit status: 0; 1 if the cables are not what --over asks for; 2 for bad usage, or a host that does not
-answer.";
+The commands that each host needs are printed. --apply runs them: as root, or by sudo where it asks for no
+password. Then it looks at the hosts again, and runs `tbccl ping` between them. Commands that a host does
+not need are left out, so --apply can be repeated. What --undo takes back is noted in
+~/.local/state/tbccl/config-undo.json. Addresses are lost with a restart: run --apply again.
+
+Exit status: 0; 1 if the cables are not what --over asks for, a change fails, or a ping does; 2 for bad
+usage, or a host that does not answer.";
 
 /// Find the cables between hosts, plan their addresses, and write hostfiles
 #[derive(Debug, clap::Args)]
@@ -63,9 +88,25 @@ pub(crate) struct Args {
     #[arg(long, visible_alias = "output-hostfile", value_name = "FILE")]
     mlx: Option<PathBuf>,
 
+    /// Run the commands that hosts need, and ping all hosts
+    #[arg(long, conflicts_with_all = ["dry_run", "replay", "undo"])]
+    apply: bool,
+
+    /// Do not ping after --apply
+    #[arg(long, requires = "apply")]
+    no_ping: bool,
+
+    /// Take back what --apply has done, on all hosts or on those named
+    #[arg(long, conflicts_with_all = ["dry_run", "replay", "output", "mlx", "over", "json"])]
+    undo: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// Make changes on this host; other hosts ask for it
+    #[arg(long, hide = true, value_name = "CHANGES", value_delimiter = ',', value_parser = Change::from_str)]
+    make: Vec<Change>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -79,45 +120,141 @@ enum Over {
 
 /// Runs `tbccl config`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
-    let survey = args.survey.survey()?;
-    if survey.hosts.len() < 2 {
-        return Err(CommandError::new("cables are between hosts: name two or more, e.g. --hosts mac0,mac1"));
+    if !args.make.is_empty() {
+        print(&apply::make_here(&args.make).answer());
+        return Ok(ExitCode::SUCCESS);
     }
-    let silent = survey.hosts.iter().filter_map(|host| Some((host, host.inventory.as_ref().err()?)));
-    let silent: Vec<String> = silent.map(|(host, why)| format!("host {}: {why}", host.name)).collect();
-    if !silent.is_empty() {
-        return Err(CommandError::new(silent.join("\n")));
+    if args.undo {
+        return undo(args);
     }
-    let hosts = survey.hosts.iter().filter_map(|host| {
-        host.inventory.as_ref().ok().map(|inventory| Host { name: &host.name, inventory })
-    });
-    let plan = match args.over {
-        Over::Lan => Plan::lan(hosts.collect()),
-        _ => Plan::new(hosts.collect()).map_err(CommandError::new)?,
-    };
-    let with_rdma = matches!(args.over, Over::Thunderbolt | Over::Rdma);
-    let (native, mlx) = (files::native(&plan, with_rdma), files::mlx(&plan, with_rdma));
+    let survey = args.look()?;
+    let plan = args.plan(&survey)?;
     let problem = args.over.problem(&plan);
+    let with_rdma = args.with_rdma();
     if args.json {
-        print(&report::json(&plan, &native, problem.as_deref()));
+        print(&report::json(&plan, &files::native(&plan, with_rdma), problem.as_deref()));
     } else {
         print(&report::text(&plan, problem.as_deref()));
     }
     if problem.is_some() {
         return Ok(ExitCode::from(WRONG));
     }
+    if args.apply {
+        return apply_and_prove(args, survey);
+    }
     if args.dry_run || (args.output.is_none() && args.mlx.is_none()) {
         if !args.json {
-            print(&format!("\n{native}"));
+            print(&format!("\n{}", files::native(&plan, with_rdma)));
         }
         return Ok(ExitCode::SUCCESS);
     }
-    for (path, text) in [(&args.output, &native), (&args.mlx, &mlx)] {
-        if let Some(path) = path {
-            write(path, text, args.json)?;
+    args.write_files(&plan)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes changes until no host needs one, writes the hostfiles, and pings all hosts.
+fn apply_and_prove(args: &Args, mut survey: Survey) -> Result<ExitCode, CommandError> {
+    let mut file = UndoFile::open()?;
+    for round in 0..ROUNDS {
+        let plan = args.plan(&survey)?;
+        if !plan.has_changes() {
+            break;
+        }
+        if round > 0 {
+            args.say(&report::commands(&plan));
+        }
+        let errors = apply::apply(&plan, &args.survey, &mut file)?;
+        if !errors.is_empty() {
+            let undo = file.hosts().next().map(|_| "what was done is taken back by `tbccl config --undo`");
+            return Ok(wrong(errors.into_iter().chain(undo.map(str::to_owned))));
+        }
+        survey = args.look()?;
+    }
+    let plan = args.plan(&survey)?;
+    if plan.has_changes() {
+        let lines = report::commands(&plan);
+        let said =
+            "the commands have succeeded, and yet hosts need commands: run them there, and see what they say";
+        return Ok(wrong([format!("{said}\n{}", lines.trim())]));
+    }
+    args.say("all hosts are as planned\n");
+    args.write_files(&plan)?;
+    if args.no_ping {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let transport = if args.with_rdma() { "auto" } else { "tcp" };
+    let native = files::native(&plan, args.with_rdma());
+    let status = apply::ping(&args.survey, &native, transport, args.json)?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { wrong([format!("tbccl ping has failed: {status}")]) })
+}
+
+/// Takes back what `--apply` has done.
+fn undo(args: &Args) -> Result<ExitCode, CommandError> {
+    let mut file = UndoFile::open()?;
+    let named = args.survey.host_names()?;
+    let is_wanted = |host: &str| named.as_ref().is_none_or(|named| named.iter().any(|name| name == host));
+    if !file.hosts().any(|(host, _)| is_wanted(host)) {
+        print(&format!("nothing to take back is noted in {}\n", file.path().display()));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (lines, errors) = apply::undo(&args.survey, &mut file, is_wanted)?;
+    lines.iter().for_each(|line| print(&format!("{line}\n")));
+    Ok(if errors.is_empty() { ExitCode::SUCCESS } else { wrong(errors) })
+}
+
+/// Prints problems; returns the status for them.
+fn wrong(lines: impl IntoIterator<Item = String>) -> ExitCode {
+    for line in lines {
+        warn(line);
+    }
+    ExitCode::from(WRONG)
+}
+
+impl Args {
+    /// Takes the inventories of all hosts.
+    fn look(&self) -> Result<Survey, CommandError> {
+        let survey = self.survey.survey()?;
+        if survey.hosts.len() < 2 {
+            return Err(CommandError::new(
+                "cables are between hosts: name two or more, e.g. --hosts mac0,mac1",
+            ));
+        }
+        let silent = survey.hosts.iter().filter_map(|host| Some((host, host.inventory.as_ref().err()?)));
+        let silent: Vec<String> = silent.map(|(host, why)| format!("host {}: {why}", host.name)).collect();
+        if silent.is_empty() { Ok(survey) } else { Err(CommandError::new(silent.join("\n"))) }
+    }
+
+    fn plan<'a>(&self, survey: &'a Survey) -> Result<Plan<'a>, CommandError> {
+        let hosts = survey.hosts.iter().filter_map(|host| {
+            host.inventory.as_ref().ok().map(|inventory| Host { name: &host.name, inventory })
+        });
+        match self.over {
+            Over::Lan => Ok(Plan::lan(hosts.collect())),
+            _ => Plan::new(hosts.collect()).map_err(CommandError::new),
         }
     }
-    Ok(ExitCode::SUCCESS)
+
+    fn with_rdma(&self) -> bool {
+        matches!(self.over, Over::Thunderbolt | Over::Rdma)
+    }
+
+    fn write_files(&self, plan: &Plan<'_>) -> Result<(), CommandError> {
+        let (native, mlx) = (files::native(plan, self.with_rdma()), files::mlx(plan, self.with_rdma()));
+        for (path, text) in [(&self.output, &native), (&self.mlx, &mlx)] {
+            if let Some(path) = path {
+                write(path, text)?;
+                self.say(&format!("wrote {}\n", path.display()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Prints a text unless stdout is for JSON.
+    fn say(&self, text: &str) {
+        if !self.json {
+            print(text);
+        }
+    }
 }
 
 impl Over {
@@ -138,11 +275,7 @@ impl Over {
     }
 }
 
-fn write(path: &Path, text: &str, quiet: bool) -> Result<(), CommandError> {
+fn write(path: &Path, text: &str) -> Result<(), CommandError> {
     std::fs::write(path, text)
-        .map_err(|e| CommandError::new(format_args!("the file {}: {e}", path.display())))?;
-    if !quiet {
-        print(&format!("wrote {}\n", path.display()));
-    }
-    Ok(())
+        .map_err(|e| CommandError::new(format_args!("the file {}: {e}", path.display())))
 }

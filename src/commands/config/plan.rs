@@ -1,6 +1,10 @@
-//! The plan: cables, their addresses, and the commands that each host needs. A function of inventories.
+//! The plan: cables, their addresses, and the changes that each host needs. A function of inventories.
 
-use super::networks::{Networks, PREFIX, are_ends};
+use super::{
+    change::Change,
+    make::shown,
+    networks::{Networks, are_ends},
+};
 use core::net::Ipv4Addr;
 use inventory::{CableGraph, End, Generation, Interface, Inventory, Port, RdmaSwitch, Shape, System};
 use topology::cablings;
@@ -34,14 +38,14 @@ pub(super) struct Wire {
     pub(super) gigabits: Option<f64>,
 }
 
-/// Cables, commands and remarks.
+/// Cables, changes and remarks.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     pub(super) hosts: Vec<Host<'a>>,
     pub(super) shape: Shape,
     pub(super) wires: Vec<Wire>,
-    /// Commands of each host, in order.
-    pub(super) commands: Vec<Vec<String>>,
+    /// Changes of each host, in order.
+    pub(super) changes: Vec<Vec<Change>>,
     /// Remarks, one line each: faults of the cabling, and actions of a person.
     pub(super) remarks: Vec<String>,
 }
@@ -53,7 +57,7 @@ impl<'a> Plan<'a> {
         let graph = CableGraph::of(&inventories);
         let mut networks = Networks::new(inventories.iter().copied());
         let mut plan = Plan {
-            commands: vec![Vec::new(); hosts.len()],
+            changes: vec![Vec::new(); hosts.len()],
             remarks: remarks(&hosts, &graph),
             shape: graph.shape(),
             wires: Vec::new(),
@@ -67,8 +71,19 @@ impl<'a> Plan<'a> {
 
     /// Plans for hosts that use the LAN only.
     pub(super) fn lan(hosts: Vec<Host<'a>>) -> Plan<'a> {
-        let commands = vec![Vec::new(); hosts.len()];
-        Plan { hosts, shape: Shape::Apart, wires: Vec::new(), commands, remarks: Vec::new() }
+        let changes = vec![Vec::new(); hosts.len()];
+        Plan { hosts, shape: Shape::Apart, wires: Vec::new(), changes, remarks: Vec::new() }
+    }
+
+    /// Returns the commands of a host, in order.
+    pub(super) fn commands(&self, host: usize) -> Vec<String> {
+        let system = self.hosts[host].inventory.system;
+        self.changes[host].iter().map(|change| shown(&change.command(system))).collect()
+    }
+
+    /// Whether a host needs a change.
+    pub(super) fn has_changes(&self) -> bool {
+        self.changes.iter().any(|changes| !changes.is_empty())
     }
 
     fn port(&self, end: End) -> &'a Port {
@@ -79,7 +94,7 @@ impl<'a> Plan<'a> {
         self.hosts[end.host].inventory.interface(self.port(end).interface.as_ref()?)
     }
 
-    /// Adds a cable, and the commands for both of its ends.
+    /// Adds a cable, and the changes for both of its ends.
     fn add_cable(
         &mut self,
         ends: [End; 2],
@@ -99,20 +114,22 @@ impl<'a> Plan<'a> {
         };
         let large = self.takes_large_packets(ends);
         for (at, end) in ends.into_iter().enumerate() {
-            let commands = commands(self.hosts[end.host].inventory, self.port(end), interfaces[at]);
-            for command in commands {
-                if !self.commands[end.host].contains(&command) {
-                    self.commands[end.host].push(command);
+            let inventory = self.hosts[end.host].inventory;
+            let mut changes = prepare(inventory, self.port(end), interfaces[at]);
+            if let Some(interface) = self.interface_name(end) {
+                if existing.is_none() {
+                    changes.extend(assign(inventory.system, &interface, addresses[at]));
+                }
+                if large && interfaces[at].is_none_or(|own| own.mtu.is_none_or(|mtu| mtu < MTU)) {
+                    changes.push(Change::Mtu { interface, bytes: MTU });
                 }
             }
-            let Some(name) = self.interface_name(end) else { continue };
-            let system = self.hosts[end.host].inventory.system;
-            if existing.is_none() {
-                self.commands[end.host].extend(assign(system, &name, addresses[at]));
-            }
-            if large && interfaces[at].is_none_or(|own| own.mtu.is_none_or(|mtu| mtu < MTU)) {
-                self.commands[end.host].push(format!("sudo ip link set {name} mtu {MTU}"));
-            }
+            let all = &mut self.changes[end.host];
+            changes.into_iter().for_each(|change| {
+                if !all.contains(&change) {
+                    all.push(change);
+                }
+            });
         }
         let plug = |at: usize| Plug {
             host: ends[at].host,
@@ -166,30 +183,27 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Returns the commands that a port needs before it gets an address.
-fn commands(inventory: &Inventory, port: &Port, interface: Option<&Interface>) -> Vec<String> {
-    let mut commands = Vec::new();
+/// Returns the changes that a port needs before it gets an address.
+fn prepare(inventory: &Inventory, port: &Port, interface: Option<&Interface>) -> Vec<Change> {
+    let mut changes = Vec::new();
     if inventory.system == System::Linux && port.interface.is_none() {
-        commands.push("sudo modprobe thunderbolt-net".to_owned());
+        changes.push(Change::Load { module: "thunderbolt-net".to_owned() });
     }
-    if let Some((own, bridge)) = interface.and_then(|own| Some((own, own.bridge.as_ref()?))) {
-        commands.push(match inventory.system {
-            System::MacOs => format!("sudo ifconfig {bridge} deletem {}", own.name),
-            _ => format!("sudo ip link set {} nomaster", own.name),
-        });
+    if let Some((own, bridge)) = interface.and_then(|own| Some((own, own.bridge.clone()?))) {
+        changes.push(Change::Leave { interface: own.name.clone(), bridge });
     }
-    commands
+    changes
 }
 
-/// Returns the commands that give an interface its address; repeating them changes nothing.
-fn assign(system: System, interface: &str, address: Ipv4Addr) -> Vec<String> {
-    match system {
-        System::MacOs => vec![format!("sudo ifconfig {interface} inet {address} netmask 255.255.255.252 up")],
-        _ => vec![
-            format!("sudo ip addr replace {address}/{PREFIX} dev {interface}"),
-            format!("sudo ip link set {interface} up"),
-        ],
+/// Returns the changes that give an interface its address.
+fn assign(system: System, interface: &str, address: Ipv4Addr) -> Vec<Change> {
+    let interface = interface.to_owned();
+    let mut changes = vec![Change::Address { interface: interface.clone(), address }];
+    // macOS brings an interface up with its address.
+    if system != System::MacOs {
+        changes.push(Change::Up { interface });
     }
+    changes
 }
 
 /// Returns the remarks on hosts and cables.

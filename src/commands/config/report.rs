@@ -26,16 +26,22 @@ pub(super) fn text(plan: &Plan<'_>, problem: Option<&str>) -> String {
     for remark in &plan.remarks {
         let _ = writeln!(text, "note: {remark}");
     }
-    for (host, commands) in plan.hosts.iter().zip(&plan.commands).filter(|(_, commands)| !commands.is_empty())
-    {
-        let _ = writeln!(text, "\non {}:", host.name);
-        commands.iter().for_each(|command| text.push_str(&format!("  {command}\n")));
-    }
-    if plan.commands.iter().all(Vec::is_empty) {
-        text.push_str("no host needs a command\n");
-    }
+    text.push_str(&commands(plan));
     if let Some(problem) = problem {
         let _ = writeln!(text, "\nproblem: {problem}");
+    }
+    text
+}
+
+/// Returns the commands of all hosts.
+pub(super) fn commands(plan: &Plan<'_>) -> String {
+    if !plan.has_changes() {
+        return "no host needs a command\n".to_owned();
+    }
+    let mut text = String::new();
+    for (at, host) in plan.hosts.iter().enumerate().filter(|(at, _)| !plan.changes[*at].is_empty()) {
+        let _ = writeln!(text, "\non {}:", host.name);
+        plan.commands(at).iter().for_each(|command| text.push_str(&format!("  {command}\n")));
     }
     text
 }
@@ -52,8 +58,8 @@ pub(super) fn json(plan: &Plan<'_>, hostfile: &str, problem: Option<&str>) -> St
         .wires
         .iter()
         .map(|wire| json!({"ends": wire.ends.each_ref().map(plug), "gigabits": wire.gigabits}));
-    let hosts = plan.hosts.iter().zip(&plan.commands);
-    let hosts = hosts.map(|(host, commands)| json!({"name": host.name, "commands": commands}));
+    let hosts = plan.hosts.iter().enumerate();
+    let hosts = hosts.map(|(at, host)| json!({"name": host.name, "commands": plan.commands(at)}));
     let whole = json!({
         "version": 1,
         "shape": plan.shape.name(),

@@ -56,7 +56,7 @@ fn a_mesh_of_four_macs_gets_a_network_per_cable_and_hostfiles_that_are_read_back
     assert_eq!((plan.shape.name(), plan.wires.len()), ("mesh", 6));
     assert_eq!(plan.remarks, Vec::<String>::new());
     assert_eq!(
-        plan.commands[3],
+        plan.commands(3),
         [
             "sudo ifconfig en2 inet 10.42.0.10 netmask 255.255.255.252 up",
             "sudo ifconfig en3 inet 10.42.0.18 netmask 255.255.255.252 up",
@@ -109,7 +109,7 @@ fn addresses_that_are_in_place_stay_and_need_no_command() {
         en2.addresses = vec![inventory::Address { ip, prefix: 30 }];
     }
     let plan = plan(&macs);
-    assert!(plan.commands.iter().all(Vec::is_empty), "{:?}", plan.commands);
+    assert!(!plan.has_changes(), "{:?}", plan.changes);
     assert!(files::native(&plan, true).contains("\"10.9.8.2\""));
 }
 
@@ -119,7 +119,7 @@ fn bridges_missing_modules_and_small_packets_are_mended_on_linux() {
     pcs[1].ports[0].interface = None;
     let plan = plan(&pcs);
     assert_eq!(
-        plan.commands[0],
+        plan.commands(0),
         [
             "sudo ip link set thunderbolt0 nomaster",
             "sudo ip addr replace 10.42.0.1/30 dev thunderbolt0",
@@ -127,7 +127,7 @@ fn bridges_missing_modules_and_small_packets_are_mended_on_linux() {
             "sudo ip link set thunderbolt0 mtu 9000",
         ]
     );
-    assert_eq!(plan.commands[1], ["sudo modprobe thunderbolt-net"]);
+    assert_eq!(plan.commands(1), ["sudo modprobe thunderbolt-net"]);
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn a_bridge_of_a_mac_loses_the_ports_with_cables() {
     let macs = wired("mac-mini-m4-pro-bridge", 3, &[(0, 1), (1, 2)]);
     let plan = plan(&macs);
     assert_eq!(plan.shape.name(), "chain");
-    let removed = plan.commands[1].iter().filter(|command| command.contains("bridge0 deletem")).count();
-    assert_eq!(removed, 2, "{:?}", plan.commands);
+    let removed = plan.commands(1).iter().filter(|command| command.contains("bridge0 deletem")).count();
+    assert_eq!(removed, 2, "{:?}", plan.changes);
 }
 
 #[test]

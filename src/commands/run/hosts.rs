@@ -91,8 +91,9 @@ impl HostArgs {
         let configured = |key: &str| {
             spec.env.iter().chain(&own).rev().find(|(known, _)| known == key).map(|(_, value)| value.clone())
         };
-        let (transport, has_interface) =
-            (configured("TBCCL_TRANSPORT"), configured("TBCCL_INTERFACE").is_some());
+        let transport = configured("TBCCL_TRANSPORT");
+        let (has_interface, has_cables) =
+            (configured("TBCCL_INTERFACE").is_some(), configured("TBCCL_CABLES").is_some());
         let matrix = match configured(devices::VARIABLE) {
             Some(_) => None,
             None => devices::matrix(&file, &rank_hosts, transport.as_deref().and_then(OsStr::to_str)),
@@ -101,8 +102,10 @@ impl HostArgs {
             let host = &file.hosts[*host];
             let address = interface(host).filter(|_| !has_interface);
             let interface = address.map(|address| ("TBCCL_INTERFACE".into(), address.into()));
+            // The hostfile tells where a host is reached, and not that its cables lie idle.
+            let cables = address.filter(|_| !has_cables).map(|_| ("TBCCL_CABLES".into(), "auto".into()));
             let own = host.env.iter().map(|(key, value)| (key.into(), value.into()));
-            interface.into_iter().chain(own).collect::<Vec<_>>()
+            interface.into_iter().chain(cables).chain(own).collect::<Vec<_>>()
         };
         spec.rank_env = rank_hosts.iter().map(|host| [of_host(host), own.clone()].concat()).collect();
         let mlx = mlx::Job { file: &file, rank_hosts: &rank_hosts, port: self.starting_port };

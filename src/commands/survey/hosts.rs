@@ -2,7 +2,7 @@
 
 use super::{ARGUMENTS, parse_answer, record};
 use crate::{
-    commands::{CommandError, arguments, run::this_program},
+    commands::{CommandError, arguments, progress::Progress, run::this_program},
     launch::{HostSpec, Hosts, ask},
 };
 use inventory::{Inventory, Recording};
@@ -70,15 +70,7 @@ impl SurveyArgs {
             let hosts = self.replay.iter().map(|path| replay(path)).collect::<Result<_, _>>()?;
             return Ok(Survey { hosts, hostfile: None });
         }
-        let file = match (&self.hostfile, &self.hosts) {
-            (Some(path), _) => Some(read(path)?),
-            (None, Some(list)) => Some(
-                Hostfile::from_list(list)
-                    .map_err(|e| CommandError::new(format_args!("--hosts {list}:{e}")))?,
-            ),
-            (None, None) => None,
-        };
-        let Some(file) = file else {
+        let Some(file) = self.file()? else {
             let inventory = Inventory::read(&record());
             let name = inventory.hostname.clone();
             return Ok(Survey {
@@ -86,38 +78,119 @@ impl SurveyArgs {
                 hostfile: None,
             });
         };
-        let specs: Vec<HostSpec> = file.hosts.iter().map(|host| HostSpec::new(host.name.as_str())).collect();
-        let mut plan = Hosts::new(specs, Vec::new(), this_program()?);
-        plan.ssh = words(&self.ssh)?;
-        plan.tbccl.clone_from(&self.tbccl);
-        let hosts = thread::scope(|scope| {
-            let plan = &plan;
-            let ask = |host| scope.spawn(move || self.one(plan, host));
-            let asked: Vec<_> = plan.hosts.iter().map(ask).collect();
-            let answered = asked.into_iter().zip(&plan.hosts).map(|(thread, host)| {
-                thread.join().unwrap_or_else(|_| Surveyed {
-                    name: host.name.clone(),
-                    inventory: Err("the question has failed".to_owned()),
-                    skew_ms: None,
-                })
-            });
-            answered.collect()
+        let reach = self.reach(file.hosts.iter().map(|host| host.name.as_str()))?;
+        let names = reach.names();
+        let hosts = reach.for_all("hosts asked", |at| one(&reach, at));
+        let hosts = hosts.into_iter().zip(names).map(|(surveyed, name)| {
+            surveyed.unwrap_or_else(|| Surveyed {
+                name: name.to_owned(),
+                inventory: Err("the question has failed".to_owned()),
+                skew_ms: None,
+            })
         });
-        Ok(Survey { hosts, hostfile: Some(file) })
+        Ok(Survey { hosts: hosts.collect(), hostfile: Some(file) })
     }
 
-    fn one(&self, plan: &Hosts, host: &HostSpec) -> Surveyed {
-        let name = host.name.clone();
-        if host.local {
-            return Surveyed { name, inventory: Ok(Inventory::read(&record())), skew_ms: None };
-        }
-        let inventory = ask(plan, host, ARGUMENTS, self.limit).and_then(|output| parse_answer(&output));
-        // The other host reads its clock at the end of its work, moments ago.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let theirs = inventory.as_ref().ok().and_then(|inventory| i64::try_from(inventory.time_ms?).ok());
-        let skew_ms = theirs.zip(i64::try_from(now).ok()).map(|(theirs, ours)| theirs - ours);
-        Surveyed { name, inventory, skew_ms }
+    /// Returns the names of the hosts that the user has named, if he has.
+    pub(in crate::commands) fn host_names(&self) -> Result<Option<Vec<String>>, CommandError> {
+        Ok(self.file()?.map(|file| file.hosts.iter().map(|host| host.name.clone()).collect()))
     }
+
+    /// Returns the hosts that the user has named, as a hostfile.
+    fn file(&self) -> Result<Option<Hostfile>, CommandError> {
+        match (&self.hostfile, &self.hosts) {
+            (Some(path), _) => read(path).map(Some),
+            (None, Some(list)) => Hostfile::from_list(list)
+                .map(Some)
+                .map_err(|e| CommandError::new(format_args!("--hosts {list}:{e}"))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Returns the way to hosts with these names.
+    pub(in crate::commands) fn reach<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+    ) -> Result<Reach, CommandError> {
+        let mut plan = Hosts::new(names.map(HostSpec::new).collect(), Vec::new(), this_program()?);
+        plan.ssh = words(&self.ssh)?;
+        plan.tbccl.clone_from(&self.tbccl);
+        Ok(Reach { plan, limit: self.limit })
+    }
+
+    /// Returns the path of tbccl on the other hosts, if the user has named one.
+    pub(in crate::commands) fn remote_program(&self) -> Option<&PathBuf> {
+        self.tbccl.as_ref()
+    }
+
+    /// Returns the options of `tbccl run` that reach the same hosts.
+    pub(in crate::commands) fn run_options(&self) -> Vec<OsString> {
+        let mut options = vec!["--ssh".into(), self.ssh.clone().into()];
+        if let Some(path) = &self.tbccl {
+            options.extend(["--tbccl".into(), path.clone().into_os_string()]);
+        }
+        options
+    }
+}
+
+/// Hosts, and the way to them.
+#[derive(Debug)]
+pub(in crate::commands) struct Reach {
+    plan: Hosts,
+    limit: Duration,
+}
+
+impl Reach {
+    fn names(&self) -> Vec<&str> {
+        self.plan.hosts.iter().map(|host| host.name.as_str()).collect()
+    }
+
+    /// Whether a host is this one.
+    pub(in crate::commands) fn is_local(&self, host: usize) -> bool {
+        self.plan.hosts[host].local
+    }
+
+    /// Runs tbccl on another host, with arguments that need no quotation marks; returns its stdout.
+    pub(in crate::commands) fn ask(&self, host: usize, arguments: &str) -> Result<String, String> {
+        ask(&self.plan, &self.plan.hosts[host], arguments, self.limit)
+    }
+
+    /// Does the same for all hosts at the same time, with a progress bar. Returns `None` for a host where it
+    /// has panicked.
+    pub(in crate::commands) fn for_all<T: Send>(
+        &self,
+        units: &str,
+        work: impl Fn(usize) -> T + Sync,
+    ) -> Vec<Option<T>> {
+        let progress = Progress::new(self.plan.hosts.len(), units);
+        let done = thread::scope(|scope| {
+            let (work, progress) = (&work, &progress);
+            let begin = |host| {
+                scope.spawn(move || {
+                    let done = work(host);
+                    progress.advance();
+                    done
+                })
+            };
+            let begun: Vec<_> = (0..self.plan.hosts.len()).map(begin).collect();
+            begun.into_iter().map(|thread| thread.join().ok()).collect()
+        });
+        progress.finish();
+        done
+    }
+}
+
+fn one(reach: &Reach, host: usize) -> Surveyed {
+    let name = reach.plan.hosts[host].name.clone();
+    if reach.is_local(host) {
+        return Surveyed { name, inventory: Ok(Inventory::read(&record())), skew_ms: None };
+    }
+    let inventory = reach.ask(host, ARGUMENTS).and_then(|output| parse_answer(&output));
+    // The other host reads its clock at the end of its work, moments ago.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let theirs = inventory.as_ref().ok().and_then(|inventory| i64::try_from(inventory.time_ms?).ok());
+    let skew_ms = theirs.zip(i64::try_from(now).ok()).map(|(theirs, ours)| theirs - ours);
+    Surveyed { name, inventory, skew_ms }
 }
 
 fn replay(path: &Path) -> Result<Surveyed, CommandError> {

@@ -13,7 +13,7 @@ mod gather;
 mod hosts;
 mod probe;
 
-pub(super) use hosts::{SurveyArgs, Surveyed};
+pub(super) use hosts::{Reach, Survey, SurveyArgs, Surveyed};
 
 use inventory::{Inventory, Recording};
 
