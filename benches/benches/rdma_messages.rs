@@ -25,7 +25,7 @@ use transport::{
     memory::{Span, SpanMut},
     verbs::{
         Access, Completion, CompletionQueue, Context, Library, LocalAddress, LocalRun, Mtu, Operation,
-        POLL_BATCH, QpType, QueuePair, QueuePairSpec, RemoteAddress, SendRequest,
+        POLL_BATCH, PacketClass, QpType, QueuePair, QueuePairSpec, RemoteAddress, SendRequest,
     },
 };
 
@@ -134,7 +134,8 @@ impl End {
             let gids = end.context.gids();
             *gids.iter().find(|(_, gid)| gid.is_ipv4_mapped()).unwrap_or(&gids[0])
         };
-        let ours = LocalAddress { gid_index: gid(self).0, mtu: Mtu::B4096, psn: 7 };
+        let ours =
+            LocalAddress { gid_index: gid(self).0, mtu: Mtu::B4096, psn: 7, class: PacketClass::default() };
         let qp = to.queue_pair.number();
         Ok(self.queue_pair.connect(&ours, &RemoteAddress { qp, gid: gid(to).1, lid: 0, psn: 7 })?)
     }

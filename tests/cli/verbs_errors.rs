@@ -103,6 +103,35 @@ fn devices_that_can_not_be_used_are_named_with_the_remedy() {
 }
 
 #[test]
+fn choices_that_leave_no_device_or_no_address_are_named_with_what_there_is() {
+    for (variable, parts) in [
+        ("TBCCL_RDMA_DEVICES=mlx*", ["rank 0: ", "TBCCL_RDMA_DEVICES=mlx* selects none", "en2, en3"]),
+        ("TBCCL_GID_INDEX=7", ["rank 1", "no address at GID index 7 (TBCCL_GID_INDEX)", "0: fe80::"]),
+        ("TBCCL_SERVICE_LEVEL=16", ["TBCCL_SERVICE_LEVEL", "16", "must be from 0 to 15"]),
+    ] {
+        let script = format!("{variable} TBCCL_TIMEOUT=1 {BARRIER}");
+        assert_error_line(&errors(&run_on_nodes(&pair(""), "", &script.replace("exec ", ""))), &parts);
+    }
+}
+
+#[test]
+fn a_selection_of_devices_leaves_the_cables_of_others_idle() {
+    let rails = |variable: &str| {
+        let script = format!("{variable} $TBCCL ping --transport verbs --size 64K --time 0.01 --json");
+        let output = run_on_nodes(&pair(""), "", &script);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ["en2", "en3"].map(|device| text.matches(&format!("\"{device}\"")).count() > 0)
+    };
+    assert_eq!(rails("TBCCL_GID_INDEX=0"), [true, true]);
+    assert_eq!(rails("TBCCL_RDMA_DEVICES=^en3"), [true, false]);
+    assert_eq!(
+        rails("TBCCL_SERVICE_LEVEL=3 TBCCL_TRAFFIC_CLASS=104 TBCCL_RDMA_DEVICES='en3'"),
+        [false, true]
+    );
+}
+
+#[test]
 fn cables_that_lead_elsewhere_are_named_with_both_ends() {
     let apart = pair("").replace("'b/en2']", "'a/en3']").replace("['a/en3', 'b/en3']", "['b/en2', 'b/en3']");
     let apart = errors(&run_on_nodes(&apart, "", BARRIER));

@@ -1,7 +1,8 @@
 //! `tbccl config --apply` and `--undo` on hosts whose ports have no addresses.
 //!
 //! The hosts are network namespaces, which have no Thunderbolt ports: a script in the place of tbccl adds
-//! them to what the hosts answer. All else is real: ssh, the commands, the addresses, the ping over the cables.
+//! them to the answers of the hosts. All else is real: ssh, the commands, the addresses, the ping over the
+//! cables.
 
 use crate::{
     TBCCL,

@@ -22,6 +22,7 @@ use transport::{
     driver::{
         PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN,
         tcp::{Bind, CableSelection, Lan, Security, TcpConfig},
+        verbs::DeviceSelection,
     },
     ring::{RingLayout, Stores},
 };
@@ -259,6 +260,16 @@ options! {
         /// JSON file with the RDMA devices between each two ranks, as JACCL_IBV_DEVICES and MLX_IBV_DEVICES,
         /// which are read where this is not set (discovery)
         devices: Option<PathBuf> = None, "TBCCL_IBV_DEVICES", rank, Auto<FilePath>;
+        /// RDMA devices to use, by name, e.g. rdma_en*,^rdma_en5, where no file names them; ^ leaves out
+        /// (all)
+        selection: Option<DeviceSelection> = None, "TBCCL_RDMA_DEVICES", rank, Auto<Plain>;
+        /// index of the GID to connect from, on every RDMA device of the rank (IPv4 first, RoCE v2 before v1)
+        gid_index: Option<u8> = None, "TBCCL_GID_INDEX", rank, Auto<Plain>;
+        /// service level of RDMA packets, 0 to 15; the priority on Ethernet (0)
+        service_level: u8 = 0, "TBCCL_SERVICE_LEVEL", job, Plain,
+            |level| *level < 16 => "must be from 0 to 15";
+        /// traffic class of RDMA packets, 0 to 255: DSCP and ECN bits of RoCE v2 (0)
+        traffic_class: u8 = 0, "TBCCL_TRAFFIC_CLASS", job, Plain;
         /// rc for reliable RDMA connections, uc for unreliable ones (rc where all devices have it)
         reliable: Option<bool> = None, "TBCCL_RDMA_SERVICE", job, Auto<Service>;
         /// 1 for checksums over everything that travels by RDMA, 0 for none (1 on unreliable connections)

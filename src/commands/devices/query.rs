@@ -145,7 +145,7 @@ fn query_device(library: &Library, info: DeviceInfo) -> Device {
             device.gids = context.gids();
             device.abilities = abilities(&context).map_err(&mut keep).ok();
             port_problem = context.port_problem();
-            device.gid = find_gid(&context, Duration::ZERO, &mut |_| {}).map_err(&mut keep).ok();
+            device.gid = find_gid(&context, None, Duration::ZERO, &mut |_| {}).map_err(&mut keep).ok();
         }
         Err(error) => errors.push(error),
     }

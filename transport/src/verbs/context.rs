@@ -20,7 +20,7 @@ use std::{
     ptr::NonNull,
     sync::Arc,
 };
-use verbs_sys::{Device, DeviceAttr, PortAttr, PortState, TransportType};
+use verbs_sys::{Device, DeviceAttr, GidEntry, GidType, PortAttr, PortState, TransportType};
 
 /// An open device. Clones share it.
 #[derive(Clone, Debug)]
@@ -112,13 +112,20 @@ impl Context {
     }
 
     /// Returns the index of an address that was at an index before, which the system may have moved: the old
-    /// index if it is gone.
+    /// index if it is gone. An adapter that has an address for RoCE v1 and v2 has it at two indices; the one
+    /// for v2 counts.
     #[must_use]
     pub fn gid_index(&self, (index, address): (u8, Gid)) -> u8 {
-        if self.0.gid(index.into()) == Some(address) {
-            return index;
-        }
-        self.gids().into_iter().find(|(_, gid)| *gid == address).map_or(index, |(index, _)| index)
+        let same = self.gids().into_iter().filter(|(_, gid)| *gid == address);
+        let best = same.min_by_key(|(at, _)| (self.is_roce_v1(*at), *at != index));
+        best.map_or(index, |(index, _)| index)
+    }
+
+    /// Whether an entry of the GID table is for RoCE v1, whose packets no router forwards. False where the
+    /// library does not tell.
+    #[must_use]
+    pub fn is_roce_v1(&self, index: u8) -> bool {
+        self.0.gid_type(index.into()) == Some(GidType::ROCE_V1)
     }
 
     /// Returns the reason why connections through the port would fail, if one is known.
@@ -244,6 +251,20 @@ impl Inner {
         // SAFETY: the device is open, and there is room for the answer.
         check(unsafe { ask(self.raw.as_ptr(), PORT, index, &raw mut gid) }).ok()?;
         Some(gid.into())
+    }
+}
+
+impl Inner {
+    /// Returns the type of a GID, where the library tells it: libibverbs does from 1.11 (rdma-core 34) on.
+    fn gid_type(&self, index: u32) -> Option<GidType> {
+        let mut entry = GidEntry::zeroed();
+        let ask = self.library.functions()._ibv_query_gid_ex?;
+        // SAFETY: the device is open, and there is room for an entry of the size that is told.
+        check(unsafe {
+            ask(self.raw.as_ptr(), PORT.into(), index, &raw mut entry, 0, size_of::<GidEntry>())
+        })
+        .ok()?;
+        Some(entry.gid_type)
     }
 }
 

@@ -63,6 +63,19 @@ pub enum VerbsError {
         /// The reason.
         cause: Cause,
     },
+    /// The port has no address at the index that the user has named.
+    #[error(
+        "{device}/{PORT}: there is no address at GID index {index} (TBCCL_GID_INDEX); those there are: {}",
+        gids.join(", ")
+    )]
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// The index.
+        index: u8,
+        /// The addresses, each with its index.
+        gids: Vec<String>,
+    },
     /// A call to the library failed.
     #[error(transparent)]
     Refused(Box<Refusal>),
@@ -96,6 +109,7 @@ impl VerbsError {
         match self {
             VerbsError::UnknownDevice { name: device, .. }
             | VerbsError::NoAddress { device, .. }
+            | VerbsError::NoSuchGid { device, .. }
             | VerbsError::Work { device, .. } => Some(device),
             VerbsError::Refused(refusal) => Some(&refusal.device),
             _ => None,

@@ -9,7 +9,8 @@
 use super::VerbsError;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use verbs_sys::{
-    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, Device, DeviceAttr, Gid, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr,
+    QpInitAttr,
 };
 
 macro_rules! functions {
@@ -77,6 +78,7 @@ functions! {
         ibv_fork_init() -> c_int;
         ibv_get_device_guid(*mut Device) -> u64;
         ibv_query_device(*mut Context, *mut DeviceAttr) -> c_int;
+        _ibv_query_gid_ex(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int;
         ibv_query_qp(*mut Qp, *mut QpAttr, c_int, *mut QpInitAttr) -> c_int;
         ibv_create_comp_channel(*mut Context) -> *mut CompChannel;
         ibv_destroy_comp_channel(*mut CompChannel) -> c_int;

@@ -52,7 +52,7 @@ pub use gid::Gid;
 pub use library::Library;
 pub use port::gigabits;
 pub use post::{LocalRun, Operation, PostError, RemoteRun, SendRequest};
-pub use queue_pair::{LocalAddress, QueuePair, QueuePairSpec, RemoteAddress};
+pub use queue_pair::{LocalAddress, PacketClass, QueuePair, QueuePairSpec, RemoteAddress};
 pub use refusal::{Action, Refusal};
 pub use status::explain;
 pub use verbs_sys::{

@@ -272,6 +272,7 @@ const FUNCTIONS: Functions = Functions {
     ibv_fork_init: None,
     ibv_get_device_guid: None,
     ibv_query_device: None,
+    _ibv_query_gid_ex: None,
     ibv_query_qp: None,
     ibv_create_comp_channel: Some(create_comp_channel),
     ibv_destroy_comp_channel: Some(destroy_comp_channel),

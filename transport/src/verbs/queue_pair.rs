@@ -45,6 +45,17 @@ pub struct LocalAddress {
     pub mtu: Mtu,
     /// Packet sequence number of the first packet, 24 bits.
     pub psn: u32,
+    /// Class of the packets.
+    pub class: PacketClass,
+}
+
+/// Class of a connection's packets, by which switches and adapters choose queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketClass {
+    /// Service level of InfiniBand, and priority on Ethernet: 0 to 15.
+    pub service_level: u8,
+    /// Traffic class of the global routing header: DSCP and ECN bits of RoCE v2's IP header.
+    pub traffic_class: u8,
 }
 
 /// The peer's end of a connection.
@@ -336,6 +347,8 @@ impl QueuePair {
         address_vector.is_global = 1;
         address_vector.port_num = PORT;
         address_vector.dlid = theirs.lid;
+        address_vector.sl = ours.class.service_level;
+        address_vector.grh.traffic_class = ours.class.traffic_class;
         address_vector.grh.dgid = theirs.gid.into();
         address_vector.grh.sgid_index = ours.gid_index;
         address_vector.grh.hop_limit = if is_near { 1 } else { 64 };
@@ -367,5 +380,28 @@ impl Drop for QueuePair {
         }
         // SAFETY: the queue pair was created once and is destroyed once.
         let _ = check(unsafe { (self.context().functions().ibv_destroy_qp)(self.raw.as_ptr()) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::null_device::library;
+
+    #[test]
+    fn address_vectors_have_the_class_of_the_packets() {
+        let context = library().open("null").expect("the only device");
+        let domain = context.domain().expect("a domain");
+        let queue = context.completion_queue(4, None).expect("a completion queue");
+        let spec = QueuePairSpec { service: QpType::RC, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
+        let pair = domain.queue_pair(&spec, &queue).expect("a queue pair");
+        let class = PacketClass { service_level: 5, traffic_class: 0x68 };
+        let ours = LocalAddress { gid_index: 3, mtu: Mtu::B1024, psn: 0, class };
+        let theirs = RemoteAddress { qp: 1, gid: Gid([1; 16]), lid: 9, psn: 0 };
+        let vector = pair.address_vector(&ours, &theirs);
+        assert_eq!(
+            (vector.sl, vector.grh.traffic_class, vector.grh.sgid_index, vector.dlid),
+            (5, 0x68, 3, 9)
+        );
     }
 }

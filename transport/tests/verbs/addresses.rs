@@ -21,8 +21,33 @@ fn fabric(profile: &str, settings: &str) -> String {
 fn find(library: &Library, patience: Duration) -> (Result<(u8, Gid), VerbsError>, Vec<String>) {
     let context = library.open("x0").expect("a device");
     let mut text = Vec::new();
-    let found = find_gid(&context, patience, &mut |message| text.push(message.to_owned()));
+    let found = find_gid(&context, None, patience, &mut |message| text.push(message.to_owned()));
     (found, text)
+}
+
+#[test]
+fn the_index_that_the_user_names_is_taken_or_what_there_is_is_told() {
+    let fabric = fabric("apple-tb5", "");
+    on("addresses::the_index_that_the_user_names_is_taken_or_what_there_is_is_told", &fabric, |library| {
+        let context = library.open("x0").expect("a device");
+        let at = |index| find_gid(&context, Some(index), Duration::ZERO, &mut |_| ());
+        let (index, gid) = at(0).expect("an address");
+        assert!(index == 0 && gid.is_link_local() && !gid.is_ipv4_mapped(), "{gid}");
+        let error = at(9).expect_err("no such entry").to_string();
+        assert!(error.starts_with("x0/1: there is no address at GID index 9 (TBCCL_GID_INDEX)"), "{error}");
+        assert!(error.contains("0: fe80::") && error.contains("1: ::ffff:"), "{error}");
+    });
+}
+
+#[test]
+fn versions_of_roce_are_known_where_the_library_tells_them() {
+    let fabric = fabric("apple-tb5", "");
+    on("addresses::versions_of_roce_are_known_where_the_library_tells_them", &fabric, |library| {
+        let context = library.open("x0").expect("a device");
+        let versions: Vec<bool> =
+            context.gids().iter().map(|(index, _)| context.is_roce_v1(*index)).collect();
+        assert!(versions.contains(&true) && versions.contains(&false), "{versions:?}");
+    });
 }
 
 const LONG: Duration = Duration::from_secs(30);

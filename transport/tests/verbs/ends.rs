@@ -8,8 +8,8 @@ use crate::fabric::PATIENCE;
 use std::{cell::UnsafeCell, thread, time::Instant};
 use transport::verbs::{
     Access, Completion, CompletionQueue, Context, Domain, Gid, Library, LocalAddress, LocalRun, Mtu,
-    POLL_BATCH, PostError, QpType, QueuePair, QueuePairSpec, Region, RemoteAddress, RemoteRun, SendRequest,
-    WcStatus,
+    POLL_BATCH, PacketClass, PostError, QpType, QueuePair, QueuePairSpec, Region, RemoteAddress, RemoteRun,
+    SendRequest, WcStatus,
 };
 
 /// Bytes of an end's memory.
@@ -68,7 +68,8 @@ impl End {
     }
 
     pub(crate) fn connect(&self, theirs: &RemoteAddress) {
-        let ours = LocalAddress { gid_index: self.gid().0, mtu: Mtu::B4096, psn: 7 };
+        let ours =
+            LocalAddress { gid_index: self.gid().0, mtu: Mtu::B4096, psn: 7, class: PacketClass::default() };
         self.queue_pair.connect(&ours, theirs).expect("connected");
     }
 

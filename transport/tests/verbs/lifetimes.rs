@@ -108,7 +108,12 @@ fn armed_queues_announce_completions() {
         let theirs = transport::verbs::RemoteAddress { qp: end.number(), ..b.address() };
         a.connect(&theirs);
         let (gid_index, _) = b.gid();
-        let ours = transport::verbs::LocalAddress { gid_index, mtu: transport::verbs::Mtu::B1024, psn: 7 };
+        let ours = transport::verbs::LocalAddress {
+            gid_index,
+            mtu: transport::verbs::Mtu::B1024,
+            psn: 7,
+            class: transport::verbs::PacketClass::default(),
+        };
         end.connect(&ours, &a.address()).expect("connected");
         for id in 0..2 {
             // SAFETY: the receive has no memory.

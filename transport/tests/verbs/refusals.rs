@@ -9,7 +9,7 @@ use crate::{
 };
 use transport::verbs::{
     Access, Action, Cause, Completion, Context, Errno, Gid, Library, LocalAddress, LocalRun, Mtu, Operation,
-    QpType, QueuePairSpec, RemoteAddress, RemoteRun, SendRequest, VerbsError, WcStatus,
+    PacketClass, QpType, QueuePairSpec, RemoteAddress, RemoteRun, SendRequest, VerbsError, WcStatus,
 };
 
 /// The ports of two Macs on one machine: two cables, a port without a cable, and a port without an address.
@@ -120,7 +120,8 @@ fn more_than_there_is() {
 /// Connects the end to a peer at `gid`, from entry `gid_index` of the GID table.
 fn connect(end: &End, gid: Gid, gid_index: u8) -> Result<(), VerbsError> {
     let theirs = RemoteAddress { gid, ..end.address() };
-    end.queue_pair.connect(&LocalAddress { gid_index, mtu: Mtu::B1024, psn: 0 }, &theirs)
+    end.queue_pair
+        .connect(&LocalAddress { gid_index, mtu: Mtu::B1024, psn: 0, class: PacketClass::default() }, &theirs)
 }
 
 fn end(library: &Library, device: &str) -> End {

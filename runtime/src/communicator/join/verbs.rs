@@ -8,9 +8,12 @@ use bootstrap::Identity;
 use events::{notice, target};
 use std::borrow::Cow;
 use topology::{DeviceMatrix, Rank};
-use transport::driver::{
-    Endpoint,
-    verbs::{Networks, Notify, VerbsConfig, VerbsEndpoint},
+use transport::{
+    driver::{
+        Endpoint,
+        verbs::{Networks, Notify, VerbsConfig, VerbsEndpoint},
+    },
+    verbs::PacketClass,
 };
 
 /// Creates the endpoint of a rank.
@@ -49,6 +52,12 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         window: config.verbs.window,
         checksum: config.verbs.checksum,
         reliable: config.verbs.reliable,
+        devices: config.verbs.selection.clone(),
+        gid_index: config.verbs.gid_index,
+        class: PacketClass {
+            service_level: config.verbs.service_level,
+            traffic_class: config.verbs.traffic_class,
+        },
         address_timeout: config.timeout,
         poll_batch: config.polling.batch as usize,
         events: config.polling.events,

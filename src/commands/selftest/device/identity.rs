@@ -89,7 +89,7 @@ pub(super) fn gid(library: &Library, device: &str, _: bool) -> Probed {
         let text = format!("{}: {}", cause.what(), list.join(", "));
         return Err(Trouble::Fail(text, cause.remedy().to_owned()));
     }
-    let (index, gid) = find_gid(&context, Duration::ZERO, &mut |_| ())?;
+    let (index, gid) = find_gid(&context, None, Duration::ZERO, &mut |_| ())?;
     finding(format!("{gid} at index {index} of {}", list.len()), list)
 }
 

@@ -15,8 +15,8 @@ use transport::{
     memory::Mapping,
     verbs::{
         Access, Channel, Completion, CompletionQueue, Context, DeviceCapabilities, Domain, Gid, Library,
-        LocalAddress, LocalRun, Mtu, Operation, POLL_BATCH, PostError, QueuePair, QueuePairSpec, Region,
-        RemoteAddress, RemoteRun, SendRequest, WcStatus, explain, find_gid,
+        LocalAddress, LocalRun, Mtu, Operation, POLL_BATCH, PacketClass, PostError, QueuePair, QueuePairSpec,
+        Region, RemoteAddress, RemoteRun, SendRequest, WcStatus, explain, find_gid,
     },
 };
 
@@ -43,7 +43,7 @@ pub(super) struct Device {
 impl Device {
     pub(super) fn open(library: &Library, name: &str, quick: bool) -> Result<Device, Trouble> {
         let context = library.open(name)?;
-        let gid = find_gid(&context, Duration::from_secs(1), &mut |_| ())?;
+        let gid = find_gid(&context, None, Duration::from_secs(1), &mut |_| ())?;
         let domain = context.domain()?;
         let capabilities = DeviceCapabilities::probe(&context, &domain)?;
         let patience = if quick { QUICK_PATIENCE } else { PATIENCE };
@@ -138,7 +138,12 @@ impl End {
         (number, gid, lid, mtu): (u32, Gid, u16, u32),
     ) -> Result<(), Trouble> {
         let own = self.device.context.port()?.active_mtu.0;
-        let ours = LocalAddress { gid_index: index, mtu: Mtu(own.min(mtu)), psn: PSN };
+        let ours = LocalAddress {
+            gid_index: index,
+            mtu: Mtu(own.min(mtu)),
+            psn: PSN,
+            class: PacketClass::default(),
+        };
         Ok(self.queues[queue].connect(&ours, &RemoteAddress { qp: number, gid, lid, psn: PSN })?)
     }
 

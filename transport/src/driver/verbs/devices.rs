@@ -1,10 +1,11 @@
 //! Opens devices, before memory is registered with them.
 //!
-//! A rank opens the devices that the device matrix names for it, or all devices whose port is up. For each it
-//! determines the address (GID) and the capabilities. Every error names the rank, the device and the remedy.
+//! A rank opens the devices that the device matrix names for it, or all selected devices whose port is up. It
+//! determines the address (GID) and the capabilities of each. Every error names the rank, the device and the
+//! remedy.
 
 use super::{
-    VerbsConfig,
+    DeviceSelection, VerbsConfig,
     descriptions::{Device, gid_text},
     host_map::HostMap,
 };
@@ -39,7 +40,7 @@ pub(super) fn open_devices(
     let from_matrix = config.matrix.as_ref().map(|matrix| hosts.matrix_devices(rank, matrix));
     let wanted = match &from_matrix {
         Some(names) => names.clone(),
-        None => library.devices()?.into_iter().map(|device| device.name).collect(),
+        None => select(library, config.devices.as_ref(), rank)?,
     };
     // A rank needs no device if other ranks of its host receive messages for it.
     if from_matrix.is_some() && wanted.is_empty() && hosts.has_local_peers() {
@@ -68,6 +69,24 @@ pub(super) fn open_devices(
         return Err(TransportError::Wiring { rank, what });
     }
     Ok((opened, down))
+}
+
+/// Returns the names of the library's devices that the user has selected.
+fn select(
+    library: &Library,
+    selection: Option<&DeviceSelection>,
+    rank: u32,
+) -> Result<Vec<String>, TransportError> {
+    let all: Vec<String> = library.devices()?.into_iter().map(|device| device.name).collect();
+    let Some(selection) = selection.filter(|_| !all.is_empty()) else { return Ok(all) };
+    let (selected, others): (Vec<String>, Vec<String>) =
+        all.into_iter().partition(|name| selection.selects(name));
+    if selected.is_empty() {
+        let others = others.join(", ");
+        let what = format!("TBCCL_RDMA_DEVICES={selection} selects none of the RDMA devices {others}");
+        return Err(TransportError::Wiring { rank, what });
+    }
+    Ok(selected)
 }
 
 /// Tells the address and the abilities of a device in use.
@@ -100,7 +119,7 @@ fn open_device(
     config: &VerbsConfig,
     on_wait: &mut dyn FnMut(&str),
 ) -> Result<OpenDevice, TransportError> {
-    let gid = find_gid(&context, config.address_timeout, on_wait)?;
+    let gid = find_gid(&context, config.gid_index, config.address_timeout, on_wait)?;
     let domain = context.domain()?;
     let capabilities = DeviceCapabilities::probe(&context, &domain)?;
     let port = context.port()?;

@@ -22,8 +22,8 @@ use crate::{
     Protocol, RecvState, SendState, Sink, SizeClass, TransportError,
     memory::{Mapping, Registered, Slab, Span, SpanMut},
     verbs::{
-        Completion, DeviceCapabilities, Gid, LocalAddress, Mtu, QpType, QueuePairSpec, RemoteAddress,
-        WcOpcode, WcStatus, null_device,
+        Completion, DeviceCapabilities, Gid, LocalAddress, Mtu, PacketClass, QpType, QueuePairSpec,
+        RemoteAddress, WcOpcode, WcStatus, null_device,
     },
 };
 use std::{
@@ -165,8 +165,12 @@ impl Rig {
         let keys = DeviceKeys::new(domain.clone(), rules.access(), memory.clone());
         let [sends, receives] = [(); 2].map(|()| context.completion_queue(4096, None).expect("a queue"));
         let capabilities = capabilities(&rules);
-        let port =
-            Port::new((context, domain, keys, capabilities), (sends, receives, None), (0, Gid([0xfe; 16])));
+        let port = Port::new(
+            (context, domain, keys, capabilities),
+            (sends, receives, None),
+            (0, Gid([0xfe; 16])),
+            &VerbsConfig::default(),
+        );
         let engine = Engine::new(vec![None, None], vec![port], memory, rules, &config);
         let (now, places, pairs) = (Instant::now(), Vec::new(), Vec::new());
         let mut rig = Rig {
@@ -230,7 +234,7 @@ impl Rig {
         let pairs = (0..rules.queues.receives().len()).map(|number| queue(number as u8)).collect();
         let placed = rules.has_placed.then(|| queue(PLACED));
         self.pairs.push(numbers);
-        let near = LocalAddress { gid_index: 0, mtu: Mtu::B4096, psn: 0 };
+        let near = LocalAddress { gid_index: 0, mtu: Mtu::B4096, psn: 0, class: PacketClass::default() };
         let ends = Ends { port: 0, name: format!("rail {index}"), theirs: "far".to_owned(), near };
         let far = RemoteAddress { qp: 0, gid: Gid([0xfe; 16]), lid: 0, psn: 0 };
         Rail::new(ends, far, rules.queues, pairs, placed, base)

@@ -7,7 +7,8 @@
 //! |---|---|
 //! | `endpoint` | one communicator: its streams and links |
 //! | `network`, `setup` | devices and connections of a process; the rounds in which they are made |
-//! | `descriptions`, `devices`, `wiring`, `host_map` | messages of set-up; devices, rails and hosts |
+//! | `descriptions`, `devices`, `selection` | messages of set-up; devices, and the user's choice of them |
+//! | `wiring`, `host_map` | rails; ranks of a host |
 //! | `link` | one stream to a peer as a [`crate::Link`] |
 //! | `sleeper`, `keep_alive`, `signals` | waiting without polling; idle connections; ending by a signal |
 //! | `engine` | completion queues, and the peers that they drive |
@@ -68,6 +69,7 @@ mod registration_cache;
 mod registration_guard;
 mod round_trip;
 mod rules;
+mod selection;
 mod sequence;
 mod setup;
 mod signals;
@@ -84,8 +86,10 @@ pub(super) use descriptions::feed_descriptions;
 pub use endpoint::VerbsEndpoint;
 pub(super) use memory::LINE;
 pub use network::Networks;
+pub use selection::DeviceSelection;
 pub use wiring::Matrix;
 
+use crate::verbs::PacketClass;
 use std::{path::PathBuf, time::Duration};
 
 /// Function that shows a message to the user.
@@ -124,6 +128,12 @@ pub struct VerbsConfig {
     pub checksum: Option<bool>,
     /// Whether connections are reliable; where all devices have them when `None`. Equal on all ranks.
     pub reliable: Option<bool>,
+    /// Devices of this rank to use, where there is no matrix; all when `None`.
+    pub devices: Option<DeviceSelection>,
+    /// Index of the GID to connect from, on every device of this rank; the best one when `None`.
+    pub gid_index: Option<u8>,
+    /// Class of the packets. Equal on all ranks, so that both directions get the same queues.
+    pub class: PacketClass,
     /// Time limit within which a device must have an address.
     pub address_timeout: Duration,
     /// Completions polled at a time, at most 16.
@@ -162,6 +172,9 @@ impl Default for VerbsConfig {
             window: 8,
             checksum: None,
             reliable: None,
+            devices: None,
+            gid_index: None,
+            class: PacketClass::default(),
             address_timeout: Duration::from_secs(30),
             poll_batch: 16,
             events: None,

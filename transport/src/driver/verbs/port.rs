@@ -1,9 +1,12 @@
 //! One device of this rank: its completion queues, its keys to memory, and the state of its port.
 
-use super::memory::DeviceKeys;
+use super::{VerbsConfig, memory::DeviceKeys};
 use crate::{
     TransportError,
-    verbs::{Channel, CompletionQueue, Context, DeviceCapabilities, Domain, Gid, POLL_BATCH, PortState},
+    verbs::{
+        Channel, CompletionQueue, Context, DeviceCapabilities, Domain, Gid, POLL_BATCH, PacketClass,
+        PortState,
+    },
 };
 use std::time::{Duration, Instant};
 
@@ -25,6 +28,10 @@ pub(super) struct Port {
     pub(super) capabilities: DeviceCapabilities,
     /// The source address of connections, and its index when the device was opened.
     gid: (u8, Gid),
+    /// Whether the user has named the index, so that no other counts.
+    is_gid_index_fixed: bool,
+    /// Class of the packets of connections.
+    pub(super) class: PacketClass,
     pub(super) is_active: bool,
     /// Reason why the device can't be used any more.
     pub(super) failure: Option<String>,
@@ -43,6 +50,7 @@ impl Port {
         (context, domain, keys, capabilities): (Context, Domain, DeviceKeys, DeviceCapabilities),
         (sends, receives, channel): (CompletionQueue, CompletionQueue, Option<Channel>),
         gid: (u8, Gid),
+        config: &VerbsConfig,
     ) -> Port {
         Port {
             keys,
@@ -53,6 +61,8 @@ impl Port {
             context,
             capabilities,
             gid,
+            is_gid_index_fixed: config.gid_index.is_some(),
+            class: config.class,
             is_active: true,
             failure: None,
             next_look: Instant::now(),
@@ -64,7 +74,7 @@ impl Port {
 
     /// Returns the index of the source address. The system may have moved it since the device was opened.
     pub(super) fn gid_index(&self) -> u8 {
-        self.context.gid_index(self.gid)
+        if self.is_gid_index_fixed { self.gid.0 } else { self.context.gid_index(self.gid) }
     }
 
     pub(super) fn name(&self) -> &str {

@@ -63,6 +63,7 @@ impl Network {
                 (context, domain, keys, capabilities),
                 (sends, receives, channel),
                 gid,
+                &self.config,
             ));
             descriptions.push(description);
         }
@@ -375,7 +376,7 @@ fn outstanding(rules: &Rules) -> [u32; 2] {
 
 fn near(port: &Port, description: &Device, psn: u32) -> LocalAddress {
     let mtu = port.context.port().map_or(Mtu::B1024, |attributes| attributes.active_mtu);
-    LocalAddress { gid_index: port.gid_index(), mtu: Mtu(mtu.0.min(description.mtu)), psn }
+    LocalAddress { gid_index: port.gid_index(), mtu: Mtu(mtu.0.min(description.mtu)), psn, class: port.class }
 }
 
 fn remote(description: &Device, qp: u32, psn: u32, peer: u32) -> Result<RemoteAddress, TransportError> {
