@@ -2,6 +2,7 @@
 //! TCP.
 
 mod agreement;
+mod audited;
 mod hostile;
 mod intruders;
 mod size;

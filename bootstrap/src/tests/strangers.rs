@@ -29,7 +29,7 @@ fn hear(listener: &UnixListener) -> Option<Vec<u8>> {
 }
 
 /// Returns a spec with one address, the Unix socket of this name.
-fn at(name: u128, secret: Option<&Secret>) -> ConnectSpec {
+pub(super) fn at(name: u128, secret: Option<&Secret>) -> ConnectSpec {
     let addresses = Address::parse_list(&local_address(name)).expect("an address");
     ConnectSpec {
         addresses,

@@ -5,8 +5,8 @@ use std::{fmt, str::FromStr};
 /// Patterns of device names.
 ///
 /// The text form is a list with commas: `rdma_en*,mlx5_0`, or with a `^` before each pattern whose devices
-/// are left out: `^rxe*`. A `*` stands for any characters. A device is selected if a pattern matches its name,
-/// or there are patterns with `^` only, and if no pattern with `^` matches.
+/// are left out: `^rxe*`. A `*` stands for any characters. A device is selected if a pattern matches its
+/// name, or there are patterns with `^` only, and if no pattern with `^` matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceSelection {
     patterns: Vec<Pattern>,
