@@ -56,6 +56,10 @@ impl Rig {
         for (host, ports) in ports.iter().enumerate().skip(1) {
             rig.set_ports(host, ports);
             rig.on(host, &["ip", "route", "add", "default", "via", "10.77.0.254", "dev", "eth0"]);
+            // Look-ups of names fail at once, and not after their timeout.
+            for half in ["0.0.0.0/1", "128.0.0.0/1"] {
+                rig.on(host, &["ip", "route", "add", "unreachable", half]);
+            }
         }
         rig
     }

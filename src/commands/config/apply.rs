@@ -12,9 +12,8 @@ use super::{
 use crate::commands::{
     CommandError,
     run::this_program,
-    survey::{Reach, SurveyArgs, record},
+    survey::{Reach, SurveyArgs, interfaces},
 };
-use inventory::Inventory;
 use std::{
     io::Write,
     process::{Command, ExitStatus, Stdio},
@@ -101,7 +100,7 @@ fn make_on(reach: &Reach, host: usize, changes: &[Change]) -> Result<Made, Strin
 
 /// Makes changes on this host.
 pub(super) fn make_here(changes: &[Change]) -> Made {
-    make(changes, &Inventory::read(&record()))
+    make(changes, &interfaces())
 }
 
 /// Runs `tbccl ping` between the hosts of a hostfile, one rank on each. Its table goes to stdout, or to

@@ -7,6 +7,10 @@ use inventory::Inventory;
 const POOLS: [Ipv4Addr; 3] =
     [Ipv4Addr::new(10, 42, 0, 0), Ipv4Addr::new(172, 30, 0, 0), Ipv4Addr::new(192, 168, 0, 0)];
 
+/// Shortest prefix of a route to a network. Shorter ones lead to all networks, as the default route does: a
+/// VPN replaces that one by 0.0.0.0/1 and 128.0.0.0/1.
+const LEAST_PREFIX: u8 = 8;
+
 /// Length of the prefix of a cable's network.
 pub(super) const PREFIX: u8 = 30;
 
@@ -45,7 +49,7 @@ impl Networks {
         for inventory in inventories {
             let addresses = inventory.interfaces.iter().flat_map(|own| own.ipv4());
             used.extend(addresses.map(|(ip, prefix)| Network::of(ip, prefix)));
-            let routes = inventory.routes.iter().filter(|route| route.prefix > 0);
+            let routes = inventory.routes.iter().filter(|route| route.prefix >= LEAST_PREFIX);
             used.extend(routes.map(|route| Network::of(route.network, route.prefix)));
         }
         Networks { used }
@@ -69,7 +73,7 @@ pub(super) fn are_ends(a: (Ipv4Addr, u8), b: (Ipv4Addr, u8)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inventory::{Address, Interface};
+    use inventory::{Address, Interface, Route};
 
     fn host(addresses: &[([u8; 4], u8)]) -> Inventory {
         let addresses = addresses.iter().map(|(ip, prefix)| Address { ip: (*ip).into(), prefix: *prefix });
@@ -88,6 +92,20 @@ mod tests {
         assert_eq!(first[0].to_string(), "192.168.0.1");
         let all = [host(&[([10, 1, 2, 3], 8), ([172, 16, 0, 1], 12), ([192, 168, 0, 1], 16)])];
         assert_eq!(Networks::new(all.iter()).take(), None);
+    }
+
+    #[test]
+    fn routes_of_a_vpn_to_everything_take_no_network() {
+        let route = |network: [u8; 4], prefix| Route {
+            network: network.into(),
+            prefix,
+            gateway: None,
+            interface: "tun0".into(),
+        };
+        let routes = vec![route([0, 0, 0, 0], 1), route([128, 0, 0, 0], 1), route([10, 42, 0, 0], 24)];
+        let hosts = [Inventory { routes, ..host(&[]) }];
+        let first = Networks::new(hosts.iter()).take().expect("one is free");
+        assert_eq!(first[0].to_string(), "10.42.1.1");
     }
 
     #[test]

@@ -80,15 +80,7 @@ const COMMANDS: [&str; 13] = [
 
 /// Records this machine.
 pub(super) fn record() -> Recording {
-    let mut recording = Recording::default();
-    if cfg!(target_os = "macos") {
-        recording.system = "macos".to_owned();
-        recording.outputs = outputs(&COMMANDS);
-    } else {
-        recording.system = std::env::consts::OS.to_owned();
-        files(Path::new("/"), &mut recording);
-        recording.outputs.insert("addresses".to_owned(), addresses());
-    }
+    let mut recording = record_system(&COMMANDS);
     let verbs = serde_json::to_string_pretty(&probe::verbs()).unwrap_or_default();
     recording.outputs.insert("verbs".to_owned(), verbs);
     recording.outputs.insert("tbccl --version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
@@ -97,6 +89,25 @@ pub(super) fn record() -> Recording {
     // Comes last, so that the time is that of the answer.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     recording.outputs.insert("time".to_owned(), now.as_millis().to_string());
+    recording
+}
+
+/// Records the interfaces of this machine and no more, which takes no device and no look-up of a name.
+pub(super) fn record_interfaces() -> Recording {
+    record_system(&["hostname", "ifconfig", "networksetup -listallhardwareports"])
+}
+
+/// Records what the system tells: on macOS the output of these commands, on Linux files and addresses.
+fn record_system(commands: &[&str]) -> Recording {
+    let mut recording = Recording::default();
+    if cfg!(target_os = "macos") {
+        recording.system = "macos".to_owned();
+        recording.outputs = outputs(commands);
+    } else {
+        recording.system = std::env::consts::OS.to_owned();
+        files(Path::new("/"), &mut recording);
+        recording.outputs.insert("addresses".to_owned(), addresses());
+    }
     recording
 }
 

@@ -28,6 +28,11 @@ pub(super) fn record() -> Recording {
     gather::record()
 }
 
+/// Returns the inventory of this machine with its interfaces, and no more than comes with them.
+pub(super) fn interfaces() -> Inventory {
+    Inventory::read(&gather::record_interfaces())
+}
+
 /// Returns the inventory of this machine in the form that other hosts ask for.
 pub(super) fn answer() -> String {
     format!("{MARKER}\n{}\n", Inventory::read(&record()).to_json())
