@@ -5,6 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 const COLLECTIVES: [&str; 6] =
     ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"];
+const VECTORS: [&str; 5] = ["all_gather_v", "reduce_scatter_v", "gather_v", "scatter_v", "all_to_all_v"];
 
 /// Few runs: these tests check the report, not the speed.
 const QUICK: [&str; 4] = ["-w", "1", "-n", "2"];
@@ -73,6 +74,102 @@ fn every_operation_is_right_on_any_number_of_ranks() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_of_unequal_lengths_are_right() {
+    for op in VECTORS {
+        for ranks in ["1", "2", "3", "5"] {
+            let rows = rows(&[op, "--ranks", ranks, "-b", "40", "-e", "64K", "-f", "8", "-c", "6"]);
+            assert!(rows.len() >= 3 && rows.iter().all(|row| row["op"] == op), "{rows:?}");
+        }
+    }
+    let registered = rows(&["alltoallv", "--ranks", "3", "-b", "24", "-e", "64K", "--registered"]);
+    assert!(registered.iter().all(|row| row["registered"] == 1), "{registered:?}");
+}
+
+#[test]
+fn all_measures_every_operation_with_a_table_for_each() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("rows.jsonl");
+    let file = path.to_str().expect("text");
+    let sizes = ["all", "--ranks", "2", "-b", "64", "-e", "4K", "-f", "64", "-c", "4", "--json", file];
+    let output = bench(&[&sizes, &QUICK[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(text.matches("# Out of bounds values : 0 OK\n").count(), 18, "{text}");
+    let rows = rows_of(&std::fs::read(&path).expect("written"));
+    let mut names: Vec<&str> = rows.iter().map(|row| row["op"].as_str().expect("a name")).collect();
+    names.dedup();
+    assert_eq!(names.len(), 18, "{names:?}");
+    assert!(COLLECTIVES.iter().chain(&VECTORS).all(|op| names.contains(op)), "{names:?}");
+    assert!(rows.iter().all(|row| row["wrong"] == 0), "{rows:?}");
+}
+
+#[test]
+fn all_leaves_out_operations_that_the_arguments_do_not_suit() {
+    let output = bench(&[&["all", "--ranks", "1", "-e", "64", "--in-place"], &QUICK[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = String::from_utf8(output.stdout).expect("text");
+    for part in ["# pingpong: left out, it needs two ranks", "# gather_v: left out, it has no in-place form"]
+    {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+    refuses(&["all", "--ranks", "2", "--algo", "ring"], &["name one operation"]);
+}
+
+#[test]
+fn options_of_nccl_tests_have_its_letters() {
+    let by_bytes = rows(&["all_reduce", "--ranks", "2", "-b", "1K", "-e", "4K", "-i", "1K"]);
+    assert_eq!(numbers(&by_bytes, "bytes"), [1024, 2048, 3072, 4096]);
+    for op in ["all_reduce", "broadcast", "scatter_v", "all_gather"] {
+        let grouped = rows(&[op, "--ranks", "3", "-b", "60", "-e", "6K", "-f", "10", "-m", "5", "-T", "20"]);
+        assert!(grouped.iter().all(|row| row["calls"] == 5), "{grouped:?}");
+    }
+    let in_place = rows(&["all_gather", "--ranks", "3", "-b", "48", "-e", "4K", "-m", "3", "--in-place"]);
+    assert!(in_place.iter().all(|row| row["inplace"] == 1), "{in_place:?}");
+    for (number, name) in [("0", "rank0"), ("1", "avg"), ("2", "min"), ("3", "max")] {
+        let rows = rows(&["barrier", "--ranks", "2", "-a", number, "-C"]);
+        assert_eq!(rows[0]["average"], name);
+        assert_eq!(rows[0]["cpu_us"].as_array().map(Vec::len), Some(2), "{}", rows[0]);
+        assert!(rows[0]["us_stddev"].is_number() && rows[0]["us_q1"].is_number(), "{}", rows[0]);
+    }
+    refuses(&["barrier", "--ranks", "2", "-m", "2"], &["-m 2", "can't be grouped"]);
+    refuses(&["all_reduce", "--ranks", "2", "-m", "2", "--codec", "int8"], &["-m 2", "leave out --codec"]);
+    refuses(&["all_reduce", "--ranks", "2", "-i", "0"], &["--step-bytes", "more than 0"]);
+    refuses(&["all_reduce", "--ranks", "2", "-i", "4", "-f", "2"], &["cannot be used with"]);
+    refuses(&["all_reduce", "--ranks", "2", "-a", "4"], &["3 (max)"]);
+    refuses(&["all_reduce", "--ranks", "2", "-T", "0"], &["--timeout"]);
+}
+
+#[test]
+fn without_checks_nothing_is_said_to_be_right() {
+    let json = ["all_reduce", "--ranks", "2", "-e", "64", "-c", "0", "--json", "-"];
+    let output = bench(&[&json, &QUICK[..]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    for row in rows_of(&output.stdout) {
+        assert!(row["wrong"].is_null() && row["moved_bytes"].is_u64(), "{row}");
+    }
+    let output = bench(&[&["all_reduce", "--ranks", "2", "-e", "64", "-c", "0"], &QUICK[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("# Out of bounds values : not checked\n") && text.contains("N/A"), "{text}");
+    assert_eq!(numbers(&rows(&["bcast", "--ranks", "2", "-e", "64", "-c", "1"]), "bytes"), [4, 16, 64]);
+}
+
+#[test]
+fn columns_of_spread_and_processor_time_fit_a_line() {
+    let args = ["all_reduce", "--ranks", "2", "-e", "1M", "-f", "64", "--spread"];
+    let output = bench(&[&args, &QUICK[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("stddev") && text.contains("p99"), "{text}");
+    let is_head_or_row =
+        |line: &&str| line.starts_with("# ") && line.contains("time") || line.starts_with("  ");
+    let widths: Vec<usize> =
+        text.lines().filter(is_head_or_row).map(|line| line.trim_end_matches(" *").len()).collect();
+    assert!(widths.len() >= 5 && widths.iter().all(|width| *width == widths[0]), "{text}");
+    assert!(widths[0] <= 115, "{text}");
+    let output = bench(&[&args[..7], &["-C"], &QUICK[..]].concat());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("cpu"), "{}", stderr(&output));
 }
 
 /// Runs `tbccl bench` as the ranks of a job of three.

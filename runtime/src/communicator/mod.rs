@@ -382,6 +382,33 @@ impl Communicator {
         dtype: DType,
         root: Rank,
     ) -> Result<(&'static str, u32)> {
+        self.plan_of_blocks(collective, count, dtype, root, false)
+    }
+
+    /// Returns the algorithm of a collective's vector form, and the segments per chunk, as
+    /// [`Communicator::plan_of`]. `count` is the average number of elements of a block.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::plan_of`].
+    pub fn plan_of_vector(
+        &self,
+        collective: Collective,
+        count: u64,
+        dtype: DType,
+        root: Rank,
+    ) -> Result<(&'static str, u32)> {
+        let by_rank = collective.shape().vector == Some(collectives::VectorCounts::Own);
+        self.plan_of_blocks(collective, if by_rank { 0 } else { count }, dtype, root, true)
+    }
+
+    fn plan_of_blocks(
+        &self,
+        collective: Collective,
+        count: u64,
+        dtype: DType,
+        root: Rank,
+        uneven: bool,
+    ) -> Result<(&'static str, u32)> {
         let elem_bytes = dtype.size() as u32;
         let (in_place, numerics) = (InPlace::No, self.numerics);
         self.plans.choose(&PlanKey {
@@ -390,7 +417,7 @@ impl Communicator {
             elem_bytes,
             root,
             in_place,
-            uneven: false,
+            uneven,
             numerics,
             codec: None,
         })

@@ -67,6 +67,31 @@ impl Communicator {
     }
 }
 
+impl<'m> Group<'_, 'm> {
+    /// Adds any operation, as [`Communicator::call`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
+    pub fn call<T: Element>(
+        &mut self,
+        operation: &Operation<'_>,
+        send: &'m [T],
+        recv: &'m mut [T],
+    ) -> Result<()> {
+        operation.refuse_scale()?;
+        self.push(Request::apart(self.rank_info(), operation, send.into(), recv.into())?)
+    }
+
+    /// Adds any operation in place, as [`Communicator::call_in_place`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
+    pub fn call_in_place<T: Element>(&mut self, operation: &Operation<'_>, data: &'m mut [T]) -> Result<()> {
+        operation.refuse_scale()?;
+        self.push(Request::in_place(self.rank_info(), operation, data.into())?)
+    }
+}
+
 /// Makes a method of [`Communicator`] and one of [`Group`] of each row: of calls from `send` to `recv`, of
 /// calls in place, and of messages.
 macro_rules! calls {

@@ -2,7 +2,8 @@
 
 use super::{
     super::arguments,
-    operation::{Operation, OperationArg},
+    operation::{OpArg, Operation},
+    times::Average,
 };
 use collectives::{Codec, DType, ReduceOp, UnknownName};
 use std::{path::PathBuf, str::FromStr, time::Duration};
@@ -19,8 +20,9 @@ fn after_help() -> String {
         text.extend([start]);
         text.extend([*name, end]);
     }
-    text + "\n(pingpong: half a round trip between ranks 0 and 1). Other spellings, \
-    such as allreduce or bcast, are accepted.\n\n"
+    text + "\nor all of them (pingpong: half a round trip between ranks 0 and 1; ..._v: blocks of unequal \
+    lengths, from\nlittle to twice the average). Other spellings, such as allreduce or bcast, are \
+    accepted.\n\n"
         + EXAMPLES
 }
 
@@ -33,6 +35,9 @@ Examples:
   tbccl bench all_reduce --ranks 3 -d all -o all       every type with every operation it has
   tbccl bench all_reduce --ranks 4 --codec int8        with every message packed into a quarter
   tbccl bench pingpong --ranks 2 --json - | jq .us_median
+  tbccl bench all --ranks 2 -e 1M                      every operation, each with its table
+  tbccl bench all_reduce --ranks 2 -i 64K -b 64K -e 1M sizes at equal distances
+  tbccl bench all_reduce --ranks 2 -m 8 --spread -C    in groups of 8; deviation and processor time
   tbccl run -n 4 -- tbccl bench all_reduce             as ranks of an existing job
 
 Sizes are those of the larger of input and output, per rank. Times are the maximum over the ranks, medians
@@ -41,6 +46,8 @@ order of combination, so #wrong counts the elements of all ranks that differ fro
 and after the measurement. With --codec it counts elements beyond the codec's error bound, and differences
 between ranks; busbw is then that of the elements, not of the packed bytes.
 
+Options of nccl-tests have its letters: -b, -e, -f, -i, -w, -n, -m, -d, -o, -r, -c, -a, -C and -T.
+
 Between processes of one host, the header says how long 8 bytes take from rank 0 to rank 1. Where that takes
 much longer while a size is measured, as in virtual machines whose cores move apart, the size is measured
 again; a `*` marks a line for which that did not help.
@@ -48,12 +55,12 @@ again; a `*` marks a line for which that did not help.
 Exit status: 0; 1 if any element is wrong; 2 for bad usage or an unsuitable environment.";
 
 /// Measure an operation between ranks on this machine, every element checked
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(crate) struct Args {
-    /// Operation to measure, e.g. all_reduce
-    #[arg(value_name = "OP", value_parser = OperationArg::from_str)]
-    pub(super) op: OperationArg,
+    /// Operation to measure, e.g. all_reduce, or all
+    #[arg(value_name = "OP", value_parser = OpArg::from_str)]
+    pub(super) op: OpArg,
 
     /// Number of ranks, which may exceed the number of cores; within a job, the job's ranks are used
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
@@ -100,6 +107,17 @@ pub(crate) struct Args {
     )]
     pub(super) factor: u64,
 
+    /// Bytes from each size to the next, in the place of a factor
+    #[arg(
+        short = 'i',
+        long,
+        value_name = "SIZE",
+        conflicts_with = "factor",
+        value_parser = positive_bytes,
+        allow_negative_numbers = true,
+    )]
+    pub(super) step_bytes: Option<u64>,
+
     /// Runs before the measurement starts [default: as many as take an eighth of --time; 5 with -n]
     #[arg(short = 'w', long, value_name = "RUNS", allow_negative_numbers = true)]
     pub(super) warmup: Option<u32>,
@@ -114,6 +132,17 @@ pub(crate) struct Args {
         allow_negative_numbers = true,
     )]
     pub(super) iterations: Option<u32>,
+
+    /// Calls of a run, made in one group; times are those of one call
+    #[arg(
+        short = 'm',
+        long,
+        value_name = "CALLS",
+        default_value = "1",
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+        allow_negative_numbers = true,
+    )]
+    pub(super) aggregate: u32,
 
     /// Seconds of measurement per size
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = positive_seconds)]
@@ -154,6 +183,25 @@ pub(crate) struct Args {
     #[arg(short = 'r', long, value_name = "RANK", allow_negative_numbers = true)]
     pub(super) root: Option<u32>,
 
+    /// Checked runs of each size: the last one after the measurement, the others before; 0 checks nothing
+    #[arg(
+        short = 'c',
+        long = "check",
+        value_name = "RUNS",
+        default_value = "3",
+        value_parser = clap::value_parser!(u32).range(..=1000),
+        allow_negative_numbers = true,
+    )]
+    pub(super) checks: u32,
+
+    /// Time of a sample, made of those of the ranks: 0 (rank 0), 1 (avg), 2 (min) or 3 (max)
+    #[arg(short = 'a', long, value_name = "0..3", default_value = "3", value_parser = Average::from_str)]
+    pub(super) average: Average,
+
+    /// Seconds that a call may wait without progress [default: TBCCL_TIMEOUT, or 30]
+    #[arg(short = 'T', long, value_name = "SECONDS", value_parser = positive_seconds)]
+    pub(super) timeout: Option<Duration>,
+
     /// Algorithm, instead of the automatic choice
     #[arg(long, value_name = "NAME")]
     pub(super) algo: Option<String>,
@@ -182,6 +230,14 @@ pub(crate) struct Args {
     /// Let the system move ranks between cores, instead of binding each to its share
     #[arg(long)]
     pub(super) no_pin: bool,
+
+    /// Show the standard deviation and the 99th percentile of the times, in the place of count, root and algbw
+    #[arg(long)]
+    pub(super) spread: bool,
+
+    /// Show the processor time of a call, that of the busiest rank; with --json of each rank
+    #[arg(short = 'C', long)]
+    pub(super) cpu: bool,
 
     /// Report at the end each rank's sent, received and copied bytes, processor time and polls; with --json
     /// as lines with the one key `stats`
@@ -234,6 +290,15 @@ impl<T: FromStr> FromStr for Choice<T> {
     }
 }
 
+/// Parses a size of at least one byte.
+fn positive_bytes(text: &str) -> Result<u64, String> {
+    match tbccl::parse_bytes(text)? {
+        0 => Err("a size of more than 0 was expected, e.g. 64K".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Parses a time of more than 0 seconds.
 pub(super) fn positive_seconds(text: &str) -> Result<Duration, String> {
     match arguments::seconds(text)? {
         time if time.is_zero() => Err("a time of more than 0 was expected, e.g. 0.2".to_owned()),

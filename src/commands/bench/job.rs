@@ -3,7 +3,8 @@
 use super::{
     super::{CommandError, role::Role},
     args::{Args, Choice, Transport},
-    operation::{Form, Operation, OperationArg},
+    operation::{Form, OpArg, Operation, OperationArg},
+    times::Average,
 };
 use collectives::{Codec, Collective, DType, Numerics, Rank, ReduceOp, plan, select::Names};
 use std::{path::PathBuf, time::Duration};
@@ -26,13 +27,21 @@ pub(super) struct Job {
     pub(super) in_place: bool,
     /// Measurements of a size, at most.
     pub(super) tries: u32,
+    /// Checked runs of each size.
+    pub(super) checks: u32,
+    /// Calls of a run, which are made in a group if there are several.
+    pub(super) calls: u32,
+    pub(super) average: Average,
     pub(super) effort: Effort,
     pub(super) registered: bool,
     /// Message packing.
     pub(super) codec: Option<Codec>,
     pub(super) pin: bool,
     pub(super) stats: bool,
+    pub(super) columns: Columns,
     pub(super) output: Output,
+    /// Operations that `all` leaves out, with the reasons.
+    pub(super) left_out: Vec<String>,
     /// Options of the communicator.
     pub(super) config: Config,
 }
@@ -64,19 +73,44 @@ pub(super) enum Output {
     TableAndJson(PathBuf),
 }
 
-/// A geometric series of sizes.
+/// Columns of the table that were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Columns {
+    /// Standard deviation and 99th percentile of the times, in the place of other columns.
+    pub(super) spread: bool,
+    /// Processor time.
+    pub(super) cpu: bool,
+}
+
+/// A series of sizes.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::commands) struct Sizes {
     pub(in crate::commands) min: u64,
     pub(in crate::commands) max: u64,
-    pub(in crate::commands) factor: u64,
+    pub(in crate::commands) step: Step,
+}
+
+/// The step from a size to the next.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::commands) enum Step {
+    Factor(u64),
+    Bytes(u64),
+}
+
+impl Step {
+    fn after(self, size: u64) -> Option<u64> {
+        match self {
+            Step::Factor(factor) => size.checked_mul(factor),
+            Step::Bytes(bytes) => size.checked_add(bytes),
+        }
+    }
 }
 
 impl Sizes {
     /// Returns the element counts per block, ascending, for buffers of `blocks` blocks.
     pub(in crate::commands) fn counts(self, dtype: DType, blocks: u32) -> Vec<u64> {
         let unit = dtype.size() as u64 * u64::from(blocks.max(1));
-        let series = std::iter::successors(Some(self.min), |size| size.checked_mul(self.factor));
+        let series = std::iter::successors(Some(self.min), |size| self.step.after(*size));
         let fitting = series.take_while(|size| *size <= self.max);
         let mut counts: Vec<u64> = fitting.map(|size| size / unit).filter(|count| *count > 0).collect();
         counts.dedup();
@@ -85,20 +119,58 @@ impl Sizes {
 }
 
 impl Job {
-    /// Validates the arguments.
-    pub(super) fn new(args: Args) -> Result<Job, CommandError> {
-        let operation = args.op.operation;
-        let config = config(&args)?;
+    /// Validates the arguments; returns a job for each operation.
+    pub(super) fn all_of(args: &Args, op: &OpArg) -> Result<Vec<Job>, CommandError> {
+        let OpArg::One(op) = op else { return Job::every(args) };
+        Job::new(args, op.clone()).map(|job| vec![job])
+    }
+
+    /// Returns a job for each operation that can be measured with these arguments.
+    fn every(args: &Args) -> Result<Vec<Job>, CommandError> {
+        if args.algo.is_some() {
+            return Err(CommandError::new(
+                "--algo: each operation has its own algorithms; name one operation in the place of all",
+            ));
+        }
+        let ranks = Role::detect(args.ranks)?.ranks(args.ranks, "bench all")?;
+        let (mut jobs, mut left_out) = (Vec::new(), Vec::new());
+        for operation in Operation::all() {
+            match reason_to_leave_out(operation, args, ranks) {
+                Some(why) => left_out.push(format!("{}: left out, {why}", operation.name())),
+                None => jobs.push(Job::new(args, operation.into())?),
+            }
+        }
+        // Totals are those of all operations together.
+        let count = jobs.len();
+        jobs.iter_mut().take(count.saturating_sub(1)).for_each(|job| job.stats = false);
+        match jobs.first_mut() {
+            Some(first) => first.left_out = left_out,
+            None => return Err(CommandError::new(left_out.join("; "))),
+        }
+        Ok(jobs)
+    }
+
+    /// Validates the arguments for one operation.
+    pub(super) fn new(args: &Args, op: OperationArg) -> Result<Job, CommandError> {
+        let operation = op.operation;
+        let config = config(args, operation)?;
         let transport = args.transport.unwrap_or(Transport::Between(config.transport));
         let role = if transport == Transport::Local { Role::Launcher } else { Role::detect(args.ranks)? };
         let ranks = role.ranks(args.ranks, "bench ...")?;
         let job = Job {
-            sizes: Sizes { min: args.min_bytes, max: args.max_bytes, factor: args.factor },
+            sizes: Sizes {
+                min: args.min_bytes,
+                max: args.max_bytes,
+                step: args.step_bytes.map_or(Step::Factor(args.factor), Step::Bytes),
+            },
             types: types(operation, args.dtype, args.redop)?,
             root: root(operation, args.root, ranks)?,
-            forms: forms(&args)?,
+            forms: forms(args, &op)?,
             in_place: args.in_place,
             tries: args.tries,
+            checks: args.checks,
+            calls: args.aggregate,
+            average: args.average,
             effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
             registered: args.registered,
             codec: args.codec,
@@ -106,18 +178,21 @@ impl Job {
             stats: args.stats,
             config,
             role,
-            output: match args.json {
+            columns: Columns { spread: args.spread, cpu: args.cpu },
+            output: match &args.json {
                 None => Output::Table,
                 Some(path) if path.as_os_str() == "-" => Output::Json,
-                Some(path) => Output::TableAndJson(path),
+                Some(path) => Output::TableAndJson(path.clone()),
             },
-            op: args.op,
+            left_out: Vec::new(),
+            op,
             ranks,
             transport,
         };
         job.check_ranks()?;
         job.check_sizes()?;
         job.check_codec()?;
+        job.check_calls()?;
         Ok(job)
     }
 
@@ -184,6 +259,19 @@ impl Job {
         Ok(())
     }
 
+    /// Checks that the calls of a run can be grouped.
+    fn check_calls(&self) -> Result<(), CommandError> {
+        let refused = |why| Err(CommandError::new(format_args!("-m {}: {why}", self.calls)));
+        match self.calls {
+            1 => Ok(()),
+            _ if self.codec.is_some() => refused("messages of a group can't be packed; leave out --codec"),
+            _ if !self.op.operation.can_be_grouped() => {
+                refused(&format!("calls of {} can't be grouped; leave out -m", self.op.spelling))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_sizes(&self) -> Result<(), CommandError> {
         let Sizes { min, max, .. } = self.sizes;
         if min == 0 {
@@ -204,6 +292,19 @@ impl Job {
             )));
         }
         Ok(())
+    }
+}
+
+/// Returns the reason why an operation can't be measured with these arguments, though others can.
+fn reason_to_leave_out(operation: Operation, args: &Args, ranks: u32) -> Option<&'static str> {
+    let averages = operation.collective().is_some_and(Collective::averages);
+    let is_average = args.redop == Choice::One(ReduceOp::Avg);
+    match operation {
+        Operation::PingPong if ranks < 2 => Some("it needs two ranks"),
+        _ if args.in_place && !operation.forms().contains(&Form::InPlace) => Some("it has no in-place form"),
+        _ if is_average && operation.reduces() && !averages => Some("it has no average"),
+        _ if args.aggregate > 1 && !operation.can_be_grouped() => Some("its calls can't be grouped"),
+        _ => None,
     }
 }
 
@@ -250,13 +351,13 @@ fn root(operation: Operation, root: Option<u32>, ranks: u32) -> Result<Option<Ra
     }
 }
 
-fn forms(args: &Args) -> Result<Vec<Form>, CommandError> {
-    let forms = args.op.operation.forms();
+fn forms(args: &Args, op: &OperationArg) -> Result<Vec<Form>, CommandError> {
+    let forms = op.operation.forms();
     if args.in_place {
         if !forms.contains(&Form::InPlace) {
             return Err(CommandError::new(format_args!(
                 "{} has no in-place form; leave out --in-place",
-                args.op.spelling
+                op.spelling
             )));
         }
         return Ok(vec![Form::InPlace]);
@@ -267,13 +368,13 @@ fn forms(args: &Args) -> Result<Vec<Form>, CommandError> {
 }
 
 /// Returns the options from the environment, overridden by the arguments.
-fn config(args: &Args) -> Result<Config, CommandError> {
+fn config(args: &Args, operation: Operation) -> Result<Config, CommandError> {
     let mut config = Config::from_env().map_err(CommandError::new)?;
     if let Some(Transport::Between(transport)) = args.transport {
         config.transport = transport;
     }
     if let Some(name) = &args.algo {
-        let Some(collective) = args.op.operation.collective() else {
+        let Some(collective) = operation.collective() else {
             return Err(CommandError::new(
                 "--algo: pingpong sends messages, it has no algorithms to choose from",
             ));
@@ -281,12 +382,16 @@ fn config(args: &Args) -> Result<Config, CommandError> {
         let algorithm = plan::algorithm(collective, name).map_err(CommandError::new)?;
         config.selection.algorithm = Some(algorithm.name.to_owned());
     }
+    if let Some(timeout) = args.timeout {
+        config.timeout = timeout;
+    }
     if let Some(segments) = args.segments {
         config.selection.segments = segments;
     }
     if args.registered {
         // Two buffers, and the same again for the algorithms' own memory.
-        let requested = args.max_bytes.saturating_mul(4).saturating_add(1 << 30).min(1 << 40);
+        let buffers = u64::from(args.aggregate).saturating_add(3);
+        let requested = args.max_bytes.saturating_mul(buffers).saturating_add(1 << 30).min(1 << 40);
         // Devices without late registration must register all of it up front, so the size stays limited.
         config.slab_bytes = config.slab_bytes.max(Some(requested));
     }
@@ -297,7 +402,7 @@ fn config(args: &Args) -> Result<Config, CommandError> {
 mod tests {
     use super::*;
 
-    const SIZES: Sizes = Sizes { min: 4, max: 100, factor: 4 };
+    const SIZES: Sizes = Sizes { min: 4, max: 100, step: Step::Factor(4) };
 
     #[test]
     fn sizes_grow_by_the_factor_up_to_the_largest() {
@@ -308,9 +413,18 @@ mod tests {
     #[test]
     fn sizes_are_rounded_down_to_whole_blocks_and_not_repeated() {
         assert_eq!(SIZES.counts(DType::F32, 3), [1, 5]);
-        let dense = Sizes { min: 8, max: 31, factor: 2 };
+        let dense = Sizes { min: 8, max: 31, step: Step::Factor(2) };
         assert_eq!(dense.counts(DType::F32, 4), [1]);
-        assert_eq!(Sizes { min: u64::MAX / 2, max: u64::MAX, factor: 3 }.counts(DType::U8, 1).len(), 1);
+        let huge = Sizes { min: u64::MAX / 2, max: u64::MAX, step: Step::Factor(3) };
+        assert_eq!(huge.counts(DType::U8, 1).len(), 1);
+    }
+
+    #[test]
+    fn sizes_grow_by_bytes_too() {
+        let sizes = Sizes { min: 8, max: 32, step: Step::Bytes(8) };
+        assert_eq!(sizes.counts(DType::F32, 1), [2, 4, 6, 8]);
+        let huge = Sizes { min: u64::MAX - 1, max: u64::MAX, step: Step::Bytes(4) };
+        assert_eq!(huge.counts(DType::U8, 1).len(), 1);
     }
 
     #[test]

@@ -9,8 +9,14 @@
 //! in comparisons.
 //!
 //! Ranks agree on the number of runs by collectives on the measured communicator, outside of the timed part.
+//! The clock of processor time is read once per group, and includes the sample that does not count.
 
-use super::{job::Effort, work::Work};
+use super::{
+    job::Effort,
+    stats::processor_time,
+    times::{Average, Times},
+    work::Work,
+};
 use collectives::Rank;
 use std::time::{Duration, Instant};
 use tbccl::{Communicator, ReduceOp, Result};
@@ -33,6 +39,8 @@ pub(super) struct Method {
     pub(super) effort: Effort,
     /// The root of each run.
     pub(super) root: Root,
+    /// How the ranks' times of a sample make one.
+    pub(super) average: Average,
 }
 
 /// Choice of the root of each run.
@@ -42,29 +50,18 @@ pub(in crate::commands) enum Root {
     Rotating,
 }
 
-/// Times of one run in microseconds, with the numbers of samples and runs behind them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Times {
-    pub(super) median: f64,
-    pub(super) min: f64,
-    pub(super) p99: f64,
-    pub(super) samples: u64,
-    pub(super) batch: u64,
-}
-
-impl Times {
-    /// Returns the times of one operation, given the operations per run.
-    pub(super) fn per_operation(self, per_run: u32) -> Times {
-        let n = f64::from(per_run);
-        Times { median: self.median / n, min: self.min / n, p99: self.p99 / n, ..self }
-    }
-}
-
 /// Runs per sample, and number of samples.
 #[derive(Clone, Copy, Debug)]
 struct Quota {
     batch: u64,
     samples: u64,
+}
+
+/// The samples of one rank, in microseconds per run.
+struct Sampled {
+    samples: Vec<f64>,
+    /// Processor time of this rank, in microseconds per run.
+    cpu_us: f64,
 }
 
 /// The state of a running measurement.
@@ -76,28 +73,16 @@ struct Sampler<'a> {
     next: u64,
 }
 
-/// Measures an operation; all ranks return the same times.
+/// Measures an operation; all ranks return the same times, but for the processor time, which is their own.
 pub(super) fn measure(comm: &mut Communicator, work: &mut dyn Work, method: Method) -> Result<Times> {
     let mut sampler = Sampler { comm, work, method, next: 0 };
     let quota = match method.effort.iterations {
         Some(iterations) => sampler.warm_up_by_count(iterations)?,
         None => sampler.warm_up_by_time()?,
     };
-    let mut samples = sampler.sample(quota)?;
-    all_max(sampler.comm, &mut samples)?;
-    samples.sort_unstable_by(f64::total_cmp);
-    Ok(statistics(&samples, quota.batch))
-}
-
-fn statistics(sorted: &[f64], batch: u64) -> Times {
-    let n = sorted.len();
-    Times {
-        median: (sorted[(n - 1) / 2] + sorted[n / 2]) / 2.0,
-        min: sorted[0],
-        p99: sorted[(n * 99).div_ceil(100) - 1],
-        samples: n as u64,
-        batch,
-    }
+    let Sampled { mut samples, cpu_us } = sampler.sample(quota)?;
+    method.average.combine(sampler.comm, &mut samples)?;
+    Ok(Times::new(samples, quota.batch, cpu_us))
 }
 
 impl Sampler<'_> {
@@ -170,13 +155,14 @@ impl Sampler<'_> {
         }
     }
 
-    /// Takes this rank's samples, in microseconds per run.
-    fn sample(&mut self, quota: Quota) -> Result<Vec<f64>> {
+    /// Takes this rank's samples.
+    fn sample(&mut self, quota: Quota) -> Result<Sampled> {
         let Quota { batch, samples } = quota;
         let per_group = samples.div_ceil(GROUPS).max(MIN_PER_GROUP);
         let limit =
             self.method.effort.iterations.is_none().then_some(self.method.effort.time * TIME_LIMIT_FACTOR);
         let start = Instant::now();
+        let (mut cpu, mut runs) = (Duration::ZERO, 0);
         let mut taken = Vec::with_capacity(samples as usize);
         let mut clock = Vec::with_capacity(per_group as usize + 2);
         while (taken.len() as u64) < samples {
@@ -184,11 +170,14 @@ impl Sampler<'_> {
             self.next = 0;
             clock.clear();
             self.comm.barrier()?;
+            let cpu_before = processor_time(self.comm.transport());
             for _ in 0..=group {
                 clock.push(Instant::now());
                 self.burst(batch)?;
             }
             clock.push(Instant::now());
+            cpu += processor_time(self.comm.transport()).saturating_sub(cpu_before);
+            runs += (group + 1) * batch;
             let counted = clock[1..].windows(2).map(|ends| ends[1] - ends[0]);
             taken.extend(counted.map(|time| time.as_secs_f64() * 1e6 / batch as f64));
             let mut is_over = [f64::from(u8::from(limit.is_some_and(|limit| start.elapsed() > limit)))];
@@ -197,7 +186,7 @@ impl Sampler<'_> {
                 break;
             }
         }
-        Ok(taken)
+        Ok(Sampled { samples: taken, cpu_us: cpu.as_secs_f64() * 1e6 / runs.max(1) as f64 })
     }
 }
 
@@ -212,7 +201,8 @@ pub(in crate::commands) fn sample(
     runs: u64,
 ) -> Result<f64> {
     let effort = Effort { time: Duration::ZERO, warmup: None, iterations: None };
-    let mut sampler = Sampler { comm, work, method: Method { effort, root }, next: 0 };
+    let method = Method { effort, root, average: Average::Max };
+    let mut sampler = Sampler { comm, work, method, next: 0 };
     sampler.burst(runs)?;
     let start = Instant::now();
     sampler.burst(runs)?;
@@ -234,19 +224,4 @@ pub(super) fn all_sum(comm: &mut Communicator, number: u64) -> Result<u64> {
     let mut number = [number];
     comm.all_reduce_in_place(&mut number, ReduceOp::Sum)?;
     Ok(number[0])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statistics_of_odd_and_even_numbers_of_samples() {
-        let times = statistics(&[1.0, 2.0, 9.0], 1);
-        assert_eq!((times.median, times.min, times.p99), (2.0, 1.0, 9.0));
-        assert_eq!(statistics(&[1.0, 2.0, 4.0, 9.0], 1).median, 3.0);
-        assert_eq!(statistics(&[5.0], 7).p99, 5.0);
-        let many: Vec<f64> = (1..=200).map(f64::from).collect();
-        assert_eq!(statistics(&many, 1).p99, 198.0);
-    }
 }

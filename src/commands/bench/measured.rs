@@ -1,14 +1,16 @@
 //! The results of one form of an operation at one size.
 
-use super::{measure::Times, operation::Form};
+use super::{operation::Form, times::Times};
 
 /// The results of one form of an operation at one size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Measured {
     pub(super) form: Form,
     pub(super) times: Times,
-    /// Wrong elements over all ranks.
-    pub(super) wrong: u64,
+    /// Processor time of each rank per operation, in microseconds.
+    pub(super) cpu_us: Vec<f64>,
+    /// Wrong elements over all ranks; `None` if nothing was checked.
+    pub(super) wrong: Option<u64>,
     /// Bytes that one operation copied, over all ranks.
     pub(super) copied_bytes: u64,
     /// Bytes that one operation moved between ranks, over all ranks.

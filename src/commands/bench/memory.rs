@@ -42,6 +42,9 @@ fn required_bytes(job: &Job) -> u128 {
         [Form::OutOfPlace] => input + output,
         _ => input + larger,
     };
+    // Each call of a group has its own output.
+    let outputs = if job.forms == [Form::OutOfPlace] { output } else { larger };
+    let per_rank = per_rank + outputs * u128::from(job.calls - 1);
     u128::from(job.ranks) * largest * per_rank / blocks
 }
 

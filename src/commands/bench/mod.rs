@@ -2,7 +2,8 @@
 //!
 //! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank
 //! reads the same arguments. In a job of another launcher it is one of the ranks. With `--transport local`
-//! the ranks are threads. Rank 0 reports. Wrong arguments are found before any rank is started.
+//! the ranks are threads. Rank 0 reports. Wrong arguments are found before any rank is started. `all` is a job
+//! for each operation, one after the other on the same communicator.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -19,6 +20,7 @@
 //! | `regime` | whether the cores were near each other during a measurement |
 //! | `report` | rank 0's output |
 //! | `stats` | totals of each rank |
+//! | `times` | statistics of samples |
 //! | `work` | one rank's part of an operation |
 //! | `worker` | one rank's loop over all cases |
 
@@ -35,6 +37,7 @@ mod pattern;
 mod regime;
 mod report;
 mod stats;
+mod times;
 pub(super) mod work;
 mod worker;
 
@@ -51,19 +54,20 @@ use tbccl::{Communicator, Rank};
 use worker::{Outcome, run_job};
 
 /// Runs `tbccl bench`.
-pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
-    let is_worker = args.worker;
-    let job = Job::new(args)?;
-    memory::check(&job)?;
-    if is_worker {
-        return run_worker(&job);
+pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
+    let jobs = Job::all_of(args, &args.op)?;
+    // All jobs of a command differ only in their operation.
+    let Some(first) = jobs.first() else { return Ok(ExitCode::SUCCESS) };
+    jobs.iter().try_for_each(memory::check)?;
+    if args.worker {
+        return run_worker(&jobs);
     }
-    match (job.role, job.transport) {
-        (Role::Rank { .. }, _) => run_job_rank(&job),
-        (Role::Launcher, Transport::Local) => create_json(&job).and_then(|()| run_threads(&job)),
+    match (first.role, first.transport) {
+        (Role::Rank { .. }, _) => run_job_rank(&jobs),
+        (Role::Launcher, Transport::Local) => create_json(first).and_then(|()| run_threads(&jobs)),
         (Role::Launcher, Transport::Between(_)) => {
-            create_json(&job)?;
-            role::start_ranks("tbccl bench", job.ranks, &job.config)
+            create_json(first)?;
+            role::start_ranks("tbccl bench", first.ranks, &first.config)
         }
     }
 }
@@ -77,25 +81,25 @@ fn create_json(job: &Job) -> Result<(), CommandError> {
 }
 
 /// Runs one rank of a job that another launcher has started.
-fn run_job_rank(job: &Job) -> Result<ExitCode, CommandError> {
-    let mut comm = Communicator::from_env_with(&job.config).map_err(CommandError::new)?;
+fn run_job_rank(jobs: &[Job]) -> Result<ExitCode, CommandError> {
+    let mut comm = Communicator::from_env_with(&jobs[0].config).map_err(CommandError::new)?;
     if comm.rank() == Rank(0) {
-        create_json(job)?;
+        create_json(&jobs[0])?;
     }
-    run_rank(&mut comm, job).map(exit_code)
+    run_rank(&mut comm, jobs).map(exit_code)
 }
 
 /// Runs one rank, as a process that this command has started.
-fn run_worker(job: &Job) -> Result<ExitCode, CommandError> {
-    let mut comm = Communicator::from_env_with(&job.config).map_err(CommandError::new)?;
-    run_rank(&mut comm, job).map(exit_code)
+fn run_worker(jobs: &[Job]) -> Result<ExitCode, CommandError> {
+    let mut comm = Communicator::from_env_with(&jobs[0].config).map_err(CommandError::new)?;
+    run_rank(&mut comm, jobs).map(exit_code)
 }
 
 /// Runs every rank as a thread.
-fn run_threads(job: &Job) -> Result<ExitCode, CommandError> {
-    let comms = Communicator::local(job.ranks, &job.config).map_err(CommandError::new)?;
+fn run_threads(jobs: &[Job]) -> Result<ExitCode, CommandError> {
+    let comms = Communicator::local(jobs[0].ranks, &jobs[0].config).map_err(CommandError::new)?;
     let outcomes: Vec<Result<Outcome, CommandError>> = thread::scope(|scope| {
-        let rank = |mut comm: Communicator| scope.spawn(move || run_rank(&mut comm, job));
+        let rank = |mut comm: Communicator| scope.spawn(move || run_rank(&mut comm, jobs));
         let threads: Vec<_> = comms.into_iter().map(rank).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|_| Err(CommandError::new("a rank panicked")))
@@ -110,12 +114,21 @@ fn run_threads(job: &Job) -> Result<ExitCode, CommandError> {
     rank_0.map(exit_code)
 }
 
-fn run_rank(comm: &mut Communicator, job: &Job) -> Result<Outcome, CommandError> {
+/// Runs all jobs as one rank, until one can't report.
+fn run_rank(comm: &mut Communicator, jobs: &[Job]) -> Result<Outcome, CommandError> {
     let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    if job.pin {
+    if jobs.iter().any(|job| job.pin) {
         pin::pin(comm);
     }
-    run_job(comm, job, cores)
+    let mut all = Outcome::Correct;
+    for (index, job) in jobs.iter().enumerate() {
+        match run_job(comm, job, cores, index > 0)? {
+            Outcome::Stopped => return Ok(Outcome::Stopped),
+            Outcome::Wrong => all = Outcome::Wrong,
+            Outcome::Correct => {}
+        }
+    }
+    Ok(all)
 }
 
 fn exit_code(outcome: Outcome) -> ExitCode {

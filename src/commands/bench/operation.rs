@@ -8,6 +8,8 @@ use std::str::FromStr;
 pub(in crate::commands) enum Operation {
     /// A collective on all ranks.
     Collective(Collective),
+    /// The vector form of a collective, with blocks of unequal lengths.
+    Vector(Collective),
     /// A message from rank 0 to rank 1 and back; the time is half of a round trip.
     PingPong,
 }
@@ -29,21 +31,49 @@ pub(super) struct OperationArg {
 impl Operation {
     const PING_PONG: &str = "pingpong";
 
-    /// Returns all names in the order of the help text.
-    pub(super) fn names() -> impl Iterator<Item = &'static str> {
-        Collective::ALL.into_iter().map(Collective::name).chain([Operation::PING_PONG])
+    /// Returns all operations in the order of the help text.
+    pub(super) fn all() -> impl Iterator<Item = Operation> {
+        let vectors = Collective::ALL.into_iter().filter(|collective| collective.shape().vector.is_some());
+        let collectives = Collective::ALL.into_iter().map(Operation::Collective);
+        collectives.chain(vectors.map(Operation::Vector)).chain([Operation::PingPong])
     }
 
-    /// Returns the collective, if it is one.
+    /// Returns all names in the order of the help text.
+    pub(super) fn names() -> impl Iterator<Item = &'static str> {
+        Operation::all().map(Operation::name)
+    }
+
+    /// Returns the name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Operation::Collective(collective) => collective.name(),
+            Operation::Vector(Collective::AllGather) => "all_gather_v",
+            Operation::Vector(Collective::ReduceScatter) => "reduce_scatter_v",
+            Operation::Vector(Collective::Gather) => "gather_v",
+            Operation::Vector(Collective::Scatter) => "scatter_v",
+            Operation::Vector(Collective::AllToAll) => "all_to_all_v",
+            // Other collectives have no vector form.
+            Operation::Vector(collective) => collective.name(),
+            Operation::PingPong => Operation::PING_PONG,
+        }
+    }
+
+    /// Returns the collective, if it is one, in either form.
     pub(super) fn collective(self) -> Option<Collective> {
         match self {
-            Operation::Collective(collective) => Some(collective),
+            Operation::Collective(collective) | Operation::Vector(collective) => Some(collective),
             Operation::PingPong => None,
         }
     }
 
+    /// Whether calls can be grouped: those that move data by one call.
+    pub(super) fn can_be_grouped(self) -> bool {
+        self != Operation::PingPong && self.has_data()
+    }
+
     /// Returns the forms of the operation; the first one is the default.
     pub(in crate::commands) fn forms(self) -> &'static [Form] {
+        // The vector forms have no form in place.
         let Operation::Collective(collective) = self else { return &[Form::OutOfPlace] };
         let shape = collective.shape();
         match shape.in_place {
@@ -93,18 +123,52 @@ impl Operation {
     }
 }
 
+impl FromStr for Operation {
+    type Err = UnknownName;
+
+    /// Parses a name; case, `-` and `_` do not count, nor do the spellings of NCCL and MPI.
+    fn from_str(text: &str) -> Result<Operation, UnknownName> {
+        let plain = |name: &str| name.to_lowercase().replace(['-', '_'], "");
+        let given = plain(text);
+        let is_named = |operation: &Operation| plain(operation.name()) == given;
+        if let Some(operation) = Operation::all().find(is_named) {
+            return Ok(operation);
+        }
+        let unknown = |_| UnknownName::new("operation", text, Operation::names().chain([OpArg::ALL]));
+        text.parse().map(Operation::Collective).map_err(unknown)
+    }
+}
+
+/// One operation, or all of them.
+#[derive(Clone, Debug)]
+pub(super) enum OpArg {
+    One(OperationArg),
+    All,
+}
+
+impl OpArg {
+    const ALL: &str = "all";
+}
+
+impl FromStr for OpArg {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<OpArg, UnknownName> {
+        if text == OpArg::ALL { Ok(OpArg::All) } else { text.parse().map(OpArg::One) }
+    }
+}
+
 impl FromStr for OperationArg {
     type Err = UnknownName;
 
     fn from_str(text: &str) -> Result<OperationArg, UnknownName> {
-        let plain = text.to_lowercase().replace(['-', '_'], "");
-        let operation = if plain == Operation::PING_PONG {
-            Operation::PingPong
-        } else {
-            let unknown = |_| UnknownName::new("operation", text, Operation::names());
-            Operation::Collective(text.parse().map_err(unknown)?)
-        };
-        Ok(OperationArg { operation, spelling: text.to_owned() })
+        Ok(OperationArg { operation: text.parse()?, spelling: text.to_owned() })
+    }
+}
+
+impl From<Operation> for OperationArg {
+    fn from(operation: Operation) -> OperationArg {
+        OperationArg { operation, spelling: operation.name().to_owned() }
     }
 }
 
@@ -119,6 +183,17 @@ mod tests {
         assert_eq!(named.spelling, "allreduce");
         let named: OperationArg = "ping-pong".parse().expect("not a collective");
         assert_eq!(named.operation, Operation::PingPong);
+        let named: OperationArg = "allgatherv".parse().expect("a vector form");
+        assert_eq!(named.operation, Operation::Vector(Collective::AllGather));
+    }
+
+    #[test]
+    fn every_collective_with_a_vector_form_has_a_name_for_it() {
+        for collective in Collective::ALL.into_iter().filter(|c| c.shape().vector.is_some()) {
+            let name = Operation::Vector(collective).name();
+            assert_eq!(name, format!("{}_v", collective.shape().names.rust));
+            assert_eq!(name.parse::<Operation>().ok(), Some(Operation::Vector(collective)));
+        }
     }
 
     #[test]

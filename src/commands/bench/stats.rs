@@ -1,7 +1,7 @@
 //! Totals of each rank over a job.
 
 use rustix::time::{ClockId, clock_gettime};
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 use tbccl::{Communicator, PollCounters, Rank, Result, kernels};
 
 /// One rank's totals.
@@ -29,7 +29,7 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
         counters.received_messages,
         counters.moved_bytes,
         counters.copied_bytes,
-        processor_time(comm.transport()),
+        processor_time(comm.transport()).as_micros() as u64,
         polls.polls,
         polls.empty_polls,
         polls.depth_high_water,
@@ -65,12 +65,11 @@ pub(super) fn gather(comm: &mut Communicator) -> Result<Vec<RankStats>> {
         .collect())
 }
 
-/// Returns the processor time of this rank in microseconds: that of the process, or of the thread if ranks
-/// are threads.
-fn processor_time(transport: &str) -> u64 {
+/// Returns the processor time of this rank: that of the process, or of the thread if ranks are threads.
+pub(super) fn processor_time(transport: &str) -> Duration {
     let clock = if transport == "local" { ClockId::ThreadCPUTime } else { ClockId::ProcessCPUTime };
     let time = clock_gettime(clock);
-    time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000
+    Duration::from_secs(time.tv_sec.unsigned_abs()) + Duration::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
 /// Returns the totals as a table.

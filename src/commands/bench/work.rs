@@ -1,4 +1,6 @@
 //! One rank's part of one operation: the call, its input, and the check of its output.
+//!
+//! Grouped calls share their input, and each has its own part of the output buffer; every part is checked.
 
 use super::{
     buffers::Buffers,
@@ -7,8 +9,8 @@ use super::{
     packed::{self, Accuracy},
     pattern::{Table, Value},
 };
-use collectives::{Collective, Overlap, Rank, ReduceOp, Sources};
-use std::ops::Range;
+use collectives::{Collective, Overlap, Rank, ReduceOp, Sources, VectorCounts};
+use std::{mem, ops::Range};
 use tbccl::{Communicator, Result};
 
 /// An operation on given buffers of any element type.
@@ -37,31 +39,47 @@ pub(in crate::commands) trait Work {
 pub(in crate::commands) struct Task<'a, T: Value> {
     case: Case,
     buffers: &'a mut Buffers<T>,
+    /// Calls per run, in one group if there are several.
+    calls: usize,
+    /// Lengths of this rank's blocks; empty if all are equal.
+    lengths: Vec<usize>,
 }
 
 impl<'a, T: Value> Task<'a, T> {
     pub(in crate::commands) fn new(case: Case, buffers: &'a mut Buffers<T>) -> Task<'a, T> {
-        Task { case, buffers }
+        let lengths = case.vector_lengths().unwrap_or_default();
+        Task { case, buffers, calls: 1, lengths }
+    }
+
+    /// Sets the calls of a run, which are made in a group if there are several.
+    pub(super) fn with_calls(self, calls: u32) -> Task<'a, T> {
+        Task { calls: calls as usize, ..self }
+    }
+
+    /// Returns the index of each call's first element in the output buffer.
+    fn call_starts(&self) -> impl Iterator<Item = usize> + use<T> {
+        let (_, len) = self.case.lengths();
+        (0..self.calls).map(move |call| call * len)
     }
 
     /// Returns the input and output slices of this case.
     fn slices(&mut self) -> (&mut [T], &mut [T]) {
         let (input, output) = self.case.lengths();
-        (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output))
+        (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output * self.calls))
     }
 
     /// Returns a rank's input.
     fn input_table(&self, rank: u32, seed: u64) -> Table<T> {
-        let Case { operation, redop, count, ranks, .. } = self.case;
-        let (input, _) = operation.input_and_output_blocks(ranks);
-        Table::input(redop, rank, ranks, seed, input as usize * count)
+        let Case { redop, ranks, .. } = self.case;
+        let (input, _) = Case { form: Form::OutOfPlace, ..self.case.of_rank(rank) }.lengths();
+        Table::input(redop, rank, ranks, seed, input)
     }
 
     /// Returns the expected output: patterns, each with its range in the output and its first index.
     fn expected(&self, root: Rank, seed: u64) -> Vec<(Table<T>, Range<usize>, usize)> {
         let Case { operation, redop, form, count, rank, ranks, .. } = self.case;
         let redop = redop.unwrap_or(ReduceOp::Sum);
-        let Operation::Collective(collective) = operation else {
+        let Some(collective) = operation.collective() else {
             if self.case.is_idle() {
                 return Vec::new();
             }
@@ -83,11 +101,13 @@ impl<'a, T: Value> Task<'a, T> {
         };
         let range = |block: u32| match (form, shape.in_place) {
             (Form::InPlace, Overlap::RecvInSend) => self.case.own_block(),
-            _ => block as usize * count..(block as usize + 1) * count,
+            _ => self.case.output_block(block),
         };
-        let first = collective.source_block(Rank(rank)) as usize * count;
+        // A result of one rank's input begins at a block of that rank's.
+        let source_block = collective.source_block(Rank(rank));
+        let first = |block| self.case.of_rank(block % ranks).input_index(source_block);
         let blocks = 0..shape.recv.count(ranks);
-        blocks.filter_map(|block| Some((table(block)?, range(block), first))).collect()
+        blocks.filter_map(|block| Some((table(block)?, range(block), first(block)))).collect()
     }
 }
 
@@ -97,23 +117,37 @@ impl<T: Value> Work for Task<'_, T> {
         if let Some(packed) = packed {
             return packed::run(packed, &self.case, self.buffers, comm);
         }
+        let (calls, (_, len)) = (self.calls, self.case.lengths());
+        let lengths = mem::take(&mut self.lengths);
         let (input, output) = self.slices();
         let redop = redop.unwrap_or(ReduceOp::Sum);
-        let Operation::Collective(collective) = operation else {
+        let Some(collective) = operation.collective() else {
             return ping_pong(comm, rank, input, output);
         };
         let call = tbccl::Operation::new(collective).with_root(root);
         let call = if collective.reduces() { call.with_op(redop) } else { call };
-        match form {
+        let call = match (operation, collective.shape().vector) {
+            (Operation::Vector(_), Some(VectorCounts::Own)) => call.with_own_counts(&lengths, &lengths),
+            (Operation::Vector(_), _) => call.with_counts(&lengths),
+            _ => call,
+        };
+        let done = match form {
+            _ if calls > 1 => run_group(comm, (&call, form, calls), input, (output, len)),
             Form::OutOfPlace => comm.call(&call, input, output),
             Form::InPlace => comm.call_in_place(&call, output),
-        }
+        };
+        drop(call);
+        self.lengths = lengths;
+        done
     }
 
     fn fill(&mut self, root: Rank, seed: u64) {
         for (table, range, first) in self.expected(root, seed) {
-            let (_, output) = self.slices();
-            table.poison().write(&mut output[range], first);
+            let poison = table.poison();
+            for start in self.call_starts() {
+                let (_, output) = self.slices();
+                poison.write(&mut output[start..][range.clone()], first);
+            }
         }
         let case = self.case;
         if !case.operation.has_data() {
@@ -122,12 +156,17 @@ impl<T: Value> Work for Task<'_, T> {
         let own = self.input_table(case.rank, seed);
         let shape = case.operation.collective().map(Collective::shape);
         let has_input = shape.is_none_or(|shape| shape.send.is_present(case.rank == root.0));
+        let (starts, (_, len)) = (self.call_starts(), case.lengths());
         let (input, output) = self.slices();
-        match (case.form, shape.map(|shape| shape.in_place)) {
-            (Form::OutOfPlace, _) => own.write(input, 0),
-            (Form::InPlace, _) if !has_input => {}
-            (Form::InPlace, Some(Overlap::SendInRecv)) => own.write(&mut output[case.own_block()], 0),
-            (Form::InPlace, _) => own.write(output, 0),
+        if case.form == Form::OutOfPlace {
+            return own.write(input, 0);
+        }
+        for start in starts.filter(|_| has_input) {
+            let output = &mut output[start..][..len];
+            match shape.map(|shape| shape.in_place) {
+                Some(Overlap::SendInRecv) => own.write(&mut output[case.own_block()], 0),
+                _ => own.write(output, 0),
+            }
         }
     }
 
@@ -145,9 +184,13 @@ impl<T: Value> Work for Task<'_, T> {
 
     fn count_wrong(&self, root: Rank, seed: u64) -> u64 {
         let (_, len) = self.case.lengths();
-        let output = self.buffers.output.get(len);
+        let output = self.buffers.output.get(len * self.calls);
         let expected = self.expected(root, seed);
-        expected.into_iter().map(|(table, range, first)| table.count_wrong(&output[range], first)).sum()
+        let wrong = |start: usize| {
+            let output = &output[start..];
+            expected.iter().map(|(table, range, first)| table.count_wrong(&output[range.clone()], *first))
+        };
+        self.call_starts().flat_map(wrong).sum()
     }
 
     fn clear(&mut self) {
@@ -155,6 +198,25 @@ impl<T: Value> Work for Task<'_, T> {
         input.fill(T::default());
         output.fill(T::default());
     }
+}
+
+/// Makes the calls of a run in one group; `output` has `len` elements for each of them.
+fn run_group<T: Value>(
+    comm: &mut Communicator,
+    (call, form, calls): (&tbccl::Operation<'_>, Form, usize),
+    input: &[T],
+    (mut output, len): (&mut [T], usize),
+) -> Result<()> {
+    let mut group = comm.group();
+    for _ in 0..calls {
+        let (own, others) = output.split_at_mut(len);
+        output = others;
+        match form {
+            Form::OutOfPlace => group.call(call, input, own)?,
+            Form::InPlace => group.call_in_place(call, own)?,
+        }
+    }
+    group.run()
 }
 
 /// Exchanges one ping-pong between ranks 0 and 1; other ranks return at once.
@@ -188,21 +250,34 @@ mod tests {
         Case { operation, redop, form, count: 100, rank: 1, ranks: 3, packed: None }
     }
 
-    fn every_operation() -> impl Iterator<Item = Operation> {
-        Collective::ALL.into_iter().map(Operation::Collective).chain([Operation::PingPong])
-    }
-
     #[test]
     fn all_output_is_wrong_before_the_operation() {
         let comm = communicator();
-        for operation in every_operation() {
+        for (operation, calls) in Operation::all().flat_map(|operation| [(operation, 1), (operation, 3)]) {
             let case = case(operation, Form::OutOfPlace);
             let (input, output) = case.lengths();
-            let mut buffers = Buffers::<bool>::new(&comm, input, output, false).expect("memory");
-            let mut task = Task::new(case, &mut buffers);
+            let all = output * calls as usize;
+            let mut buffers = Buffers::<bool>::new(&comm, input, all, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers).with_calls(calls);
             task.fill(Rank(1), 9);
-            assert_eq!(task.count_wrong(Rank(1), 9), output as u64, "{operation:?}");
+            assert_eq!(task.count_wrong(Rank(1), 9), all as u64, "{operation:?}");
         }
+    }
+
+    #[test]
+    fn one_wrong_element_of_a_grouped_call_is_found() {
+        let comm = communicator();
+        let case = case(Operation::Vector(Collective::AllGather), Form::OutOfPlace);
+        let mut buffers = Buffers::<u64>::new(&comm, 100, 600, false).expect("memory");
+        let expected = Task::new(case, &mut buffers).expected(Rank(0), 5);
+        for start in [0, 300] {
+            for (table, range, first) in &expected {
+                table.write(&mut buffers.output.get_mut(600)[start..][range.clone()], *first);
+            }
+        }
+        assert_eq!(Task::new(case, &mut buffers).with_calls(2).count_wrong(Rank(0), 5), 0);
+        buffers.output.get_mut(600)[450] ^= 1;
+        assert_eq!(Task::new(case, &mut buffers).with_calls(2).count_wrong(Rank(0), 5), 1);
     }
 
     #[test]

@@ -1,17 +1,21 @@
 //! One rank's loop over all types, reductions and sizes: each is measured and checked, and rank 0 reports.
+//!
+//! A check is a run on known input. All checks but the last come before the measurement, so that a wrong
+//! result is found early, and the last one after it, on the memory that the measurement has used.
 
 use super::{
     super::CommandError,
     buffers::Buffers,
     case::{Case, Packed},
     job::{Elements, Job},
-    measure::{self, Method, Root, Times, all_sum, broadcast_from_0},
+    measure::{self, Method, Root, all_sum, broadcast_from_0},
     measured::Measured,
-    operation::Form,
+    operation::{Form, Operation},
     pattern::Value,
     regime::Regime,
     report::{Line, Reporter, Stop},
     stats,
+    times::Times,
     work::{Task, Work},
 };
 use collectives::{Rank, ReduceOp};
@@ -29,13 +33,19 @@ pub(super) enum Outcome {
 }
 
 /// Runs a job as one of its ranks, in a process that might use `cores` cores before it was bound.
-pub(super) fn run_job(comm: &mut Communicator, job: &Job, cores: u32) -> Result<Outcome, CommandError> {
+/// `follows` says whether the table of another job is above this one's.
+pub(super) fn run_job(
+    comm: &mut Communicator,
+    job: &Job,
+    cores: u32,
+    follows: bool,
+) -> Result<Outcome, CommandError> {
     let failed = |rank: Rank| move |error| CommandError::new(format_args!("rank {rank}: {error}"));
     let regime = Regime::new(comm, cores).map_err(failed(comm.rank()))?;
     let hop_us = regime.map(|regime| regime.best_us());
     let reporter = if comm.rank() == Rank(0) { Some(Reporter::new(comm, job, hop_us)) } else { None };
     let mut worker = Worker { comm, job, reporter, regime, is_new: true, wrong: 0, stopped: None };
-    worker.run_all().map_err(failed(worker.comm.rank()))?;
+    worker.run_all(follows).map_err(failed(worker.comm.rank()))?;
     match worker.stopped {
         Some(Some(Stop::Failed(why))) => Err(why),
         Some(_) => Ok(Outcome::Stopped),
@@ -44,12 +54,29 @@ pub(super) fn run_job(comm: &mut Communicator, job: &Job, cores: u32) -> Result<
     }
 }
 
-/// The result of one run on known input, summed over all ranks.
+/// The results of runs on known input, summed over all ranks.
+#[derive(Clone, Copy, Default)]
 struct Verified {
-    wrong: u64,
+    /// Wrong elements; `None` before the first check.
+    wrong: Option<u64>,
+    /// Bytes of the latest run.
     copied_bytes: u64,
     moved_bytes: u64,
     error: Option<f64>,
+}
+
+impl Verified {
+    /// Returns the result of these and further runs. The bytes are those of the latest run before the
+    /// measurement, or after it if there is none.
+    fn and(self, next: Verified, is_last: bool) -> Verified {
+        let bytes = if is_last && self.wrong.is_some() { self } else { next };
+        let errors = [self.error, next.error].into_iter().flatten();
+        Verified {
+            wrong: Some(self.wrong.unwrap_or(0) + next.wrong.unwrap_or(0)),
+            error: errors.reduce(f64::max),
+            ..bytes
+        }
+    }
 }
 
 struct Worker<'a> {
@@ -68,8 +95,8 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn run_all(&mut self) -> Result<()> {
-        self.report(Reporter::begin)?;
+    fn run_all(&mut self, follows: bool) -> Result<()> {
+        self.report(|reporter| reporter.begin(follows))?;
         for Elements { dtype, redops } in &self.job.types {
             kernels::dispatch!(*dtype, T => self.sweep::<T>(redops)?);
         }
@@ -98,9 +125,12 @@ impl Worker<'_> {
     /// Measures all sizes with elements of one type.
     fn sweep<T: Value>(&mut self, redops: &[Option<ReduceOp>]) -> Result<()> {
         let counts = self.job.counts(T::DTYPE);
-        let Some(largest) = counts.last() else { return Ok(()) };
-        let lengths = self.job.forms.iter().map(|form| self.case(None, *form, *largest).lengths());
+        let forms = &self.job.forms;
+        let cases = counts.iter().flat_map(|count| forms.iter().map(|form| self.case(None, *form, *count)));
+        // The largest count alone would not do: the last block of a vector form takes up what others leave.
+        let lengths = cases.map(|case| case.lengths());
         let (input, output) = lengths.fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)));
+        let output = output * self.job.calls as usize;
         let mut buffers = Buffers::<T>::new(self.comm, input, output, self.job.registered)?;
         for redop in redops {
             for count in &counts {
@@ -109,7 +139,7 @@ impl Worker<'_> {
                     let case = Case { packed: self.packed(*count)?, ..self.case(*redop, *form, *count) };
                     measured.push(self.measure(case, &mut buffers)?);
                 }
-                self.wrong += measured.iter().map(|m| m.wrong).sum::<u64>();
+                self.wrong += measured.iter().filter_map(|m| m.wrong).sum::<u64>();
                 let line = Line { dtype: T::DTYPE, redop: *redop, count: *count, measured };
                 self.report(|reporter| reporter.line(&line))?;
                 if self.stopped.is_some() {
@@ -135,32 +165,40 @@ impl Worker<'_> {
     fn measure<T: Value>(&mut self, case: Case, buffers: &mut Buffers<T>) -> Result<Measured> {
         let (algorithm, segments) = match case.operation.collective() {
             Some(c) => {
-                let root = self.job.root.unwrap_or(Rank(0));
-                self.comm.plan_of(c, case.count as u64, T::DTYPE, root)?
+                let (root, count) = (self.job.root.unwrap_or(Rank(0)), case.count as u64);
+                match case.operation {
+                    Operation::Vector(_) => self.comm.plan_of_vector(c, count, T::DTYPE, root)?,
+                    _ => self.comm.plan_of(c, count, T::DTYPE, root)?,
+                }
             }
             None => ("message", 1),
         };
-        let mut task = Task::new(case, buffers);
-        let first = self.verify(&mut task, 1)?;
-        let again = self.verify(&mut task, u64::from(case.ranks))?;
+        let mut task = Task::new(case, buffers).with_calls(self.job.calls);
+        let mut verified = self.verify_before(&mut task, case.ranks)?;
         if case.form == Form::InPlace {
             task.clear();
         }
         let root = self.job.root.map_or(Root::Rotating, Root::Fixed);
-        let method = Method { effort: self.job.effort, root };
+        let method = Method { effort: self.job.effort, root, average: self.job.average };
         if std::mem::take(&mut self.is_new) {
             // Memory that was never touched, and processes that still start, would be measured instead.
             measure::measure(self.comm, &mut task, method)?;
         }
         let (times, hop_us) = self.times(&mut task, method)?;
-        let last = self.verify(&mut task, 2)?;
+        verified = match self.job.checks {
+            0 => self.count_bytes(&mut task)?,
+            _ => verified.and(self.verify(&mut task, 2)?, true),
+        };
+        let per_run = case.operation.per_run() * self.job.calls;
+        let times = times.per_operation(per_run);
         Ok(Measured {
             form: case.form,
-            times: times.per_operation(case.operation.per_run()),
-            wrong: first.wrong + again.wrong + last.wrong,
-            copied_bytes: again.copied_bytes / u64::from(case.operation.per_run()),
-            moved_bytes: again.moved_bytes / u64::from(case.operation.per_run()),
-            error: [first.error, again.error, last.error].into_iter().flatten().reduce(f64::max),
+            cpu_us: self.gather_from_all(times.cpu)?,
+            times,
+            wrong: verified.wrong,
+            copied_bytes: verified.copied_bytes / u64::from(per_run),
+            moved_bytes: verified.moved_bytes / u64::from(per_run),
+            error: verified.error,
             hop_us,
             is_slow: self.regime.zip(hop_us).is_some_and(|(regime, hop_us)| regime.is_slow(hop_us)),
             algorithm,
@@ -192,6 +230,36 @@ impl Worker<'_> {
         Ok((times, Some(hop_us)))
     }
 
+    /// Makes the checks that come before the measurement.
+    fn verify_before(&mut self, work: &mut dyn Work, ranks: u32) -> Result<Verified> {
+        // Seeds choose the root, too: rank 1, then rank 0, then the others in turn.
+        let seeds = [1, u64::from(ranks)].into_iter().chain(3..);
+        let mut verified = Verified::default();
+        for seed in seeds.take(self.job.checks.saturating_sub(1) as usize) {
+            verified = verified.and(self.verify(work, seed)?, false);
+        }
+        Ok(verified)
+    }
+
+    /// Runs the operation once, only to count its bytes.
+    fn count_bytes(&mut self, work: &mut dyn Work) -> Result<Verified> {
+        let before = self.comm.counters();
+        work.run(self.comm, self.job.root.unwrap_or(Rank(0)))?;
+        let done = self.comm.counters() - before;
+        Ok(Verified {
+            copied_bytes: all_sum(self.comm, done.copied_bytes)?,
+            moved_bytes: all_sum(self.comm, done.moved_bytes)?,
+            ..Verified::default()
+        })
+    }
+
+    /// Returns a number of every rank, in rank order.
+    fn gather_from_all(&mut self, own: f64) -> Result<Vec<f64>> {
+        let mut all = vec![0.0; self.comm.size() as usize];
+        self.comm.all_gather(&[own], &mut all)?;
+        Ok(all)
+    }
+
     /// Runs the operation once on known input, and checks the result.
     fn verify(&mut self, work: &mut dyn Work, seed: u64) -> Result<Verified> {
         let root = self.job.root.unwrap_or(Rank((seed % u64::from(self.comm.size())) as u32));
@@ -216,7 +284,7 @@ impl Worker<'_> {
             error = Some(worst[0]);
         }
         Ok(Verified {
-            wrong: all_sum(self.comm, wrong)?,
+            wrong: Some(all_sum(self.comm, wrong)?),
             copied_bytes: all_sum(self.comm, done.copied_bytes)?,
             moved_bytes: all_sum(self.comm, done.moved_bytes)?,
             error,

@@ -27,7 +27,11 @@ mod tuner;
 
 use super::{
     CommandError, arguments,
-    bench::{job::Sizes, measure::broadcast_from_0, memory},
+    bench::{
+        job::{Sizes, Step},
+        measure::broadcast_from_0,
+        memory,
+    },
     pin,
     role::{self, Role},
 };
@@ -210,7 +214,7 @@ fn all_prepared(comm: &mut Communicator, args: &Args) -> Result<bool, CommandErr
 
 impl Args {
     fn sizes(&self) -> Sizes {
-        Sizes { min: self.min_bytes, max: self.max_bytes, factor: self.factor }
+        Sizes { min: self.min_bytes, max: self.max_bytes, step: Step::Factor(self.factor) }
     }
 
     /// Returns the requested collectives, each once, in the order of the table.

@@ -14,14 +14,29 @@ struct Row<'a> {
     us_median: f64,
     us_min: f64,
     us_p99: f64,
+    /// First and third quartile, and the standard deviation.
+    us_q1: f64,
+    us_q3: f64,
+    us_stddev: f64,
+    /// Ranks whose times count: `rank0`, `avg`, `min` or `max`.
+    average: &'static str,
     algbw_gbs: f64,
     busbw_gbs: f64,
-    wrong: u64,
+    /// Wrong elements over all ranks, if results were checked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wrong: Option<u64>,
     /// Whether the in-place form was requested. MPI's form of a broadcast counts as the usual form, though it
     /// is in place.
     inplace: u8,
     samples: u64,
     batch: u64,
+    /// Calls per group, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u32>,
+    /// Processor time of each rank per call, if requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_us: Option<Vec<f64>>,
+    registered: u8,
     algo: &'static str,
     segments: u32,
     transport: &'static str,
@@ -53,12 +68,19 @@ pub(super) fn line(facts: &Facts, line: &Line) -> String {
         us_median: rounded(measured.times.median),
         us_min: rounded(measured.times.min),
         us_p99: rounded(measured.times.p99),
+        us_q1: rounded(measured.times.quartiles[0]),
+        us_q3: rounded(measured.times.quartiles[1]),
+        us_stddev: rounded(measured.times.deviation),
+        average: facts.average.name(),
         algbw_gbs: rounded(algbw),
         busbw_gbs: rounded(busbw),
         wrong: measured.wrong,
         inplace: u8::from(facts.in_place),
         samples: measured.times.samples,
         batch: measured.times.batch,
+        calls: (facts.calls > 1).then_some(facts.calls),
+        cpu_us: facts.columns.cpu.then(|| measured.cpu_us.iter().copied().map(rounded).collect()),
+        registered: u8::from(facts.registered),
         algo: measured.algorithm,
         segments: measured.segments,
         transport: facts.transport,

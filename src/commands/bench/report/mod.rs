@@ -66,12 +66,14 @@ impl Reporter {
         }
     }
 
-    /// Writes the lines above the table.
-    pub(super) fn begin(&mut self) -> Result<(), Stop> {
-        match &self.table {
-            Some(_) => self.progress.suspended(|| Sink::Stdout.write(&table::header(&self.facts))),
-            None => Ok(()),
+    /// Writes the lines above the table, which `follows` another one.
+    pub(super) fn begin(&mut self, follows: bool) -> Result<(), Stop> {
+        if self.table.is_none() {
+            return Ok(());
         }
+        let separator = if follows { "#\n" } else { "" };
+        let text = format!("{separator}{}", table::header(&self.facts));
+        self.progress.suspended(|| Sink::Stdout.write(&text))
     }
 
     /// Writes the results of one size.
@@ -93,7 +95,7 @@ impl Reporter {
     pub(super) fn end(&mut self) -> Result<(), Stop> {
         self.progress.finish();
         match &self.table {
-            Some(table) => Sink::Stdout.write(&table.footer()),
+            Some(table) => Sink::Stdout.write(&table.footer(&self.facts)),
             None => Ok(()),
         }
     }
