@@ -17,6 +17,7 @@
 //! | `install_mpirun` | `tbccl install-mpirun`: links this program as mpirun |
 //! | `man` | `tbccl man`: man pages |
 //! | `mpirun` | translates Open MPI's options |
+//! | `page` | reports as HTML pages |
 //! | `pin` | binds measuring ranks to cores |
 //! | `ping` | `tbccl ping`: measures cables |
 //! | `plan` | `tbccl plan`: shows, verifies and simulates plans |
@@ -47,6 +48,7 @@ mod install_jaccl;
 mod install_mpirun;
 mod man;
 mod mpirun;
+mod page;
 mod pin;
 mod ping;
 mod plan;

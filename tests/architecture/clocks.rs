@@ -10,9 +10,10 @@ const CLOCKS: [&str; 4] = ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", 
 
 /// Sources that tell people the time or compare the clocks of hosts, and a software device that gives
 /// completions the time of day.
-const FOR_PEOPLE: [&str; 7] = [
+const FOR_PEOPLE: [&str; 8] = [
     "events/src/record.rs",
     "runtime/src/recorder.rs",
+    "src/commands/page/machine.rs",
     "src/commands/selftest/report/mod.rs",
     "src/commands/survey/gather.rs",
     "src/commands/survey/hosts.rs",

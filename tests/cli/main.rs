@@ -23,6 +23,7 @@
 //! | `why` | `tbccl why`, without a job |
 
 mod bench;
+mod bench_report;
 mod calibrate;
 #[cfg(target_os = "linux")]
 mod chaos;

@@ -2,6 +2,7 @@
 
 use super::{
     super::arguments,
+    compare,
     operation::{OpArg, Operation},
     times::Average,
 };
@@ -39,6 +40,10 @@ Examples:
   tbccl bench all_reduce --ranks 2 -i 64K -b 64K -e 1M sizes at equal distances
   tbccl bench all_reduce --ranks 2 -m 8 --spread -C    in groups of 8; deviation and processor time
   tbccl run -n 4 -- tbccl bench all_reduce             as ranks of an existing job
+  tbccl bench all_reduce --ranks 4 --report out        with charts, in out/index.html
+  tbccl bench --report out --from a.jsonl b.jsonl      charts of earlier runs, also of other libraries
+  tbccl bench --compare a.jsonl b.jsonl                ratios with their noise, and what has changed
+  tbccl bench --compare a.jsonl b.jsonl --fail-above 5%    for CI
 
 Sizes are those of the larger of input and output, per rank. Times are the maximum over the ranks, medians
 over samples; busbw is the bandwidth on the wires, as in nccl-tests. Results have the same bits under any
@@ -52,15 +57,24 @@ Between processes of one host, the header says how long 8 bytes take from rank 0
 much longer while a size is measured, as in virtual machines whose cores move apart, the size is measured
 again; a `*` marks a line for which that did not help.
 
-Exit status: 0; 1 if any element is wrong; 2 for bad usage or an unsuitable environment.";
+Rows to compare are lines of --json; several rows of a cell are repeats, whose range is the noise (append
+the files of several runs). A single row has the noise of its samples. Files of the benchmarks of other
+libraries are read, too.
+
+Exit status: 0; 1 if any element is wrong, or with --fail-above if a cell is slower beyond the noise; 2 for
+bad usage, files that can't be read, or an unsuitable environment.";
 
 /// Measure an operation between ranks on this machine, every element checked
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(crate) struct Args {
-    /// Operation to measure, e.g. all_reduce, or all
-    #[arg(value_name = "OP", value_parser = OpArg::from_str)]
-    pub(super) op: OpArg,
+    /// Operation to measure, e.g. all_reduce, or all; with --compare, the one to compare
+    #[arg(
+        value_name = "OP",
+        value_parser = OpArg::from_str,
+        required_unless_present_any = ["compare", "from"],
+    )]
+    pub(super) op: Option<OpArg>,
 
     /// Number of ranks, which may exceed the number of cores; within a job, the job's ranks are used
     #[arg(long, value_name = "N", value_parser = arguments::ranks, allow_negative_numbers = true)]
@@ -231,7 +245,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) no_pin: bool,
 
-    /// Show the standard deviation and the 99th percentile of the times, in the place of count, root and algbw
+    /// Show the standard deviation and the 99th percentile of the times, in the place of count, root and
+    /// algbw
     #[arg(long)]
     pub(super) spread: bool,
 
@@ -247,6 +262,26 @@ pub(crate) struct Args {
     /// Write one line of JSON per size to a file, besides the table; `-` for stdout without a table
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
+
+    /// Write the results as a page of charts and tables: DIR/index.html, and the rows as DIR/rows.jsonl
+    #[arg(long, value_name = "DIR")]
+    pub(super) report: Option<PathBuf>,
+
+    /// Files of rows to show in the report, too; without OP nothing is measured
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "report")]
+    pub(super) from: Vec<PathBuf>,
+
+    /// Compare the rows of two files, and measure nothing
+    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["report", "json", "ranks"])]
+    pub(super) compare: Vec<PathBuf>,
+
+    /// Exit with status 1 if a time of B is longer than that of A by more than this, and beyond the noise
+    #[arg(long, value_name = "PERCENT", requires = "compare", value_parser = compare::percentage)]
+    pub(super) fail_above: Option<f64>,
+
+    /// Library to compare, of a file that has rows of several; best: the fastest of each cell
+    #[arg(long, value_name = "NAME", requires = "compare")]
+    pub(super) peer: Option<String>,
 
     /// Set by the launcher for the ranks that it starts
     #[arg(long, hide = true)]

@@ -1,9 +1,10 @@
 //! The job of a benchmark, validated as far as one process can before it starts others.
 
 use super::{
-    super::{CommandError, role::Role},
+    super::{CommandError, page::Folder, role::Role},
     args::{Args, Choice, Transport},
     operation::{Form, OpArg, Operation, OperationArg},
+    sizes::{Sizes, Step},
     times::Average,
 };
 use collectives::{Codec, Collective, DType, Numerics, Rank, ReduceOp, plan, select::Names};
@@ -40,6 +41,8 @@ pub(super) struct Job {
     pub(super) stats: bool,
     pub(super) columns: Columns,
     pub(super) output: Output,
+    /// File that collects the rows of a report.
+    pub(super) report_rows: Option<PathBuf>,
     /// Operations that `all` leaves out, with the reasons.
     pub(super) left_out: Vec<String>,
     /// Options of the communicator.
@@ -80,42 +83,6 @@ pub(super) struct Columns {
     pub(super) spread: bool,
     /// Processor time.
     pub(super) cpu: bool,
-}
-
-/// A series of sizes.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) struct Sizes {
-    pub(in crate::commands) min: u64,
-    pub(in crate::commands) max: u64,
-    pub(in crate::commands) step: Step,
-}
-
-/// The step from a size to the next.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::commands) enum Step {
-    Factor(u64),
-    Bytes(u64),
-}
-
-impl Step {
-    fn after(self, size: u64) -> Option<u64> {
-        match self {
-            Step::Factor(factor) => size.checked_mul(factor),
-            Step::Bytes(bytes) => size.checked_add(bytes),
-        }
-    }
-}
-
-impl Sizes {
-    /// Returns the element counts per block, ascending, for buffers of `blocks` blocks.
-    pub(in crate::commands) fn counts(self, dtype: DType, blocks: u32) -> Vec<u64> {
-        let unit = dtype.size() as u64 * u64::from(blocks.max(1));
-        let series = std::iter::successors(Some(self.min), |size| self.step.after(*size));
-        let fitting = series.take_while(|size| *size <= self.max);
-        let mut counts: Vec<u64> = fitting.map(|size| size / unit).filter(|count| *count > 0).collect();
-        counts.dedup();
-        counts
-    }
 }
 
 impl Job {
@@ -184,6 +151,7 @@ impl Job {
                 Some(path) if path.as_os_str() == "-" => Output::Json,
                 Some(path) => Output::TableAndJson(path.clone()),
             },
+            report_rows: args.report.as_deref().map(Folder::running_rows),
             left_out: Vec::new(),
             op,
             ranks,
@@ -363,7 +331,7 @@ fn forms(args: &Args, op: &OperationArg) -> Result<Vec<Form>, CommandError> {
         return Ok(vec![Form::InPlace]);
     }
     // JSON lines report one form only.
-    let only_json = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let only_json = args.report.is_none() && args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     Ok(if only_json { forms[..1].to_vec() } else { forms.to_vec() })
 }
 
@@ -401,31 +369,6 @@ fn config(args: &Args, operation: Operation) -> Result<Config, CommandError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SIZES: Sizes = Sizes { min: 4, max: 100, step: Step::Factor(4) };
-
-    #[test]
-    fn sizes_grow_by_the_factor_up_to_the_largest() {
-        assert_eq!(SIZES.counts(DType::F32, 1), [1, 4, 16]);
-        assert_eq!(SIZES.counts(DType::F64, 1), [2, 8]);
-    }
-
-    #[test]
-    fn sizes_are_rounded_down_to_whole_blocks_and_not_repeated() {
-        assert_eq!(SIZES.counts(DType::F32, 3), [1, 5]);
-        let dense = Sizes { min: 8, max: 31, step: Step::Factor(2) };
-        assert_eq!(dense.counts(DType::F32, 4), [1]);
-        let huge = Sizes { min: u64::MAX / 2, max: u64::MAX, step: Step::Factor(3) };
-        assert_eq!(huge.counts(DType::U8, 1).len(), 1);
-    }
-
-    #[test]
-    fn sizes_grow_by_bytes_too() {
-        let sizes = Sizes { min: 8, max: 32, step: Step::Bytes(8) };
-        assert_eq!(sizes.counts(DType::F32, 1), [2, 4, 6, 8]);
-        let huge = Sizes { min: u64::MAX - 1, max: u64::MAX, step: Step::Bytes(4) };
-        assert_eq!(huge.counts(DType::U8, 1).len(), 1);
-    }
 
     #[test]
     fn all_types_and_operations_are_the_legal_pairs() {

@@ -2,14 +2,17 @@
 //!
 //! The command is its own launcher: it starts itself once per rank, with `--worker` added, so that every rank
 //! reads the same arguments. In a job of another launcher it is one of the ranks. With `--transport local`
-//! the ranks are threads. Rank 0 reports. Wrong arguments are found before any rank is started. `all` is a job
-//! for each operation, one after the other on the same communicator.
+//! the ranks are threads. Rank 0 reports. Wrong arguments are found before any rank is started. `all` is a
+//! job for each operation, one after the other on the same communicator. The launcher makes the HTML page of
+//! the rows that rank 0 has written.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | `args` | command-line arguments |
 //! | `buffers` | buffers of measured operations |
 //! | `case` | an operation with its form and size |
+//! | `compare` | comparison of two files of rows |
+//! | `html` | rows as a page of charts and tables |
 //! | `job` | the validated job |
 //! | `measure` | the measurement of one operation |
 //! | `measured` | results of one measurement |
@@ -19,6 +22,8 @@
 //! | `pattern` | inputs with exact results |
 //! | `regime` | whether the cores were near each other during a measurement |
 //! | `report` | rank 0's output |
+//! | `rows` | rows of earlier measurements |
+//! | `sizes` | the series of sizes |
 //! | `stats` | totals of each rank |
 //! | `times` | statistics of samples |
 //! | `work` | one rank's part of an operation |
@@ -27,7 +32,9 @@
 mod args;
 pub(super) mod buffers;
 pub(super) mod case;
-pub(super) mod job;
+mod compare;
+mod html;
+mod job;
 pub(super) mod measure;
 mod measured;
 pub(super) mod memory;
@@ -36,6 +43,8 @@ pub(super) mod packed;
 mod pattern;
 mod regime;
 mod report;
+mod rows;
+pub(super) mod sizes;
 mod stats;
 mod times;
 pub(super) mod work;
@@ -44,18 +53,47 @@ mod worker;
 pub(crate) use args::Args;
 
 use super::{
-    CommandError, WRONG, pin,
+    CommandError, WRONG, pin, print,
     role::{self, Role},
 };
 use args::Transport;
+use html::Report;
 use job::{Job, Output};
+use operation::OpArg;
 use std::{process::ExitCode, thread};
 use tbccl::{Communicator, Rank};
 use worker::{Outcome, run_job};
 
 /// Runs `tbccl bench`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
-    let jobs = Job::all_of(args, &args.op)?;
+    // clap leaves out requirements that other arguments contradict.
+    if args.compare.is_empty() && (args.fail_above.is_some() || args.peer.is_some()) {
+        return Err(CommandError::new(
+            "--fail-above and --peer are for --compare A B; name two files of rows",
+        ));
+    }
+    match &args.op {
+        op if !args.compare.is_empty() => {
+            let op = match op {
+                Some(OpArg::One(op)) => Some(op.operation),
+                _ => None,
+            };
+            compare::run(&args.compare, op, args.peer.as_deref(), args.fail_above)
+        }
+        Some(op) => measure_all(args, op),
+        None => {
+            let Some(folder) = &args.report else {
+                return Err(CommandError::new("--from: a report needs a folder; add --report DIR"));
+            };
+            print(&Report::prepare(folder, &args.from)?.write()?);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Measures one operation or all.
+fn measure_all(args: &Args, op: &OpArg) -> Result<ExitCode, CommandError> {
+    let jobs = Job::all_of(args, op)?;
     // All jobs of a command differ only in their operation.
     let Some(first) = jobs.first() else { return Ok(ExitCode::SUCCESS) };
     jobs.iter().try_for_each(memory::check)?;
@@ -63,13 +101,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         return run_worker(&jobs);
     }
     match (first.role, first.transport) {
-        (Role::Rank { .. }, _) => run_job_rank(&jobs),
-        (Role::Launcher, Transport::Local) => create_json(first).and_then(|()| run_threads(&jobs)),
+        (Role::Rank { .. }, _) => run_job_rank(args, &jobs),
+        (Role::Launcher, Transport::Local) => reported(args, first, || run_threads(&jobs)),
         (Role::Launcher, Transport::Between(_)) => {
-            create_json(first)?;
-            role::start_ranks("tbccl bench", first.ranks, &first.config)
+            reported(args, first, || role::start_ranks("tbccl bench", first.ranks, &first.config))
         }
     }
+}
+
+/// Runs a measurement whose rows rank 0 writes to files, which are created before, and makes the report of
+/// them, if one was requested.
+fn reported(
+    args: &Args,
+    job: &Job,
+    run: impl FnOnce() -> Result<ExitCode, CommandError>,
+) -> Result<ExitCode, CommandError> {
+    create_json(job)?;
+    let report = args.report.as_deref().map(|folder| Report::prepare(folder, &args.from)).transpose()?;
+    report.as_ref().map_or(Ok(()), Report::begin)?;
+    let status = run()?;
+    // Without a result for every size there is no report; the rows so far are kept.
+    let is_complete = [ExitCode::SUCCESS, ExitCode::from(WRONG)].contains(&status);
+    if let Some(report) = report.filter(|_| is_complete) {
+        let told = report.end()?;
+        if job.output != Output::Json {
+            print(&told);
+        }
+    }
+    Ok(status)
 }
 
 /// Creates the file for results, so that an unwritable one is reported before the measurement.
@@ -81,12 +140,11 @@ fn create_json(job: &Job) -> Result<(), CommandError> {
 }
 
 /// Runs one rank of a job that another launcher has started.
-fn run_job_rank(jobs: &[Job]) -> Result<ExitCode, CommandError> {
+fn run_job_rank(args: &Args, jobs: &[Job]) -> Result<ExitCode, CommandError> {
     let mut comm = Communicator::from_env_with(&jobs[0].config).map_err(CommandError::new)?;
-    if comm.rank() == Rank(0) {
-        create_json(&jobs[0])?;
-    }
-    run_rank(&mut comm, jobs).map(exit_code)
+    let is_first = comm.rank() == Rank(0);
+    let mut run = || run_rank(&mut comm, jobs).map(exit_code);
+    if is_first { reported(args, &jobs[0], run) } else { run() }
 }
 
 /// Runs one rank, as a process that this command has started.

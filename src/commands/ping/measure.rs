@@ -4,11 +4,11 @@
 //! since the bytes arrive there. The pair broadcasts its results to all ranks.
 
 use super::{
-    Args,
+    Args, page,
     report::Report,
     row::{Latency, Rail, Row},
 };
-use crate::commands::CommandError;
+use crate::commands::{CommandError, page::Folder, print};
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::{Duration, Instant};
 use tbccl::{Buffer, Communicator, Rank, Result};
@@ -30,6 +30,8 @@ struct Target {
 /// Measures all targets as one of the ranks. Returns whether all rails are up.
 pub(super) fn run_rank(comm: &mut Communicator, args: &Args) -> Result<bool, CommandError> {
     let targets = targets(comm).map_err(|error| failed(comm, None, &error))?;
+    let folder =
+        args.report.as_deref().filter(|_| comm.rank() == Rank(0)).map(Folder::prepare).transpose()?;
     let size = args.size as usize;
     let mut memory = comm.alloc::<u8>(size).map_err(|error| failed(comm, None, &error.into()))?;
     // Unwritten pages all map to the same zero page.
@@ -38,7 +40,7 @@ pub(super) fn run_rank(comm: &mut Communicator, args: &Args) -> Result<bool, Com
         let names: Vec<String> = targets.iter().map(|target| Row::of(target).name()).collect();
         Report::new(comm.transport(), comm.size(), (args.size, args.json), &names)
     });
-    let mut all_up = true;
+    let (mut all_up, mut rows) = (true, Vec::new());
     for target in &targets {
         let row = measure(comm, target, args.time, &mut memory);
         let row = row.map_err(|error| failed(comm, Some(target), &error))?;
@@ -46,9 +48,18 @@ pub(super) fn run_rank(comm: &mut Communicator, args: &Args) -> Result<bool, Com
         if let Some(report) = &mut report {
             report.line(&row);
         }
+        rows.push(row);
     }
     if let Some(report) = report {
         report.end();
+    }
+    if let Some(folder) = folder {
+        let hosts: Vec<String> = comm.members().iter().map(|member| member.host.clone()).collect();
+        let lines: String = rows.iter().map(|row| row.json(comm.transport(), args.size)).collect();
+        let told = folder.write(&page::page(comm.transport(), args.size, &hosts, &rows), &lines)?;
+        if !args.json {
+            print(&told);
+        }
     }
     comm.barrier().map_err(|error| failed(comm, None, &error.into()))?;
     Ok(all_up)

@@ -8,18 +8,22 @@
 //! | module | purpose |
 //! |---|---|
 //! | `measure` | the measurement |
+//! | `page` | the result as a page |
 //! | `report` | rank 0's output |
 //! | `row` | one line of the result |
 
 pub(super) mod measure;
+mod page;
 mod report;
 mod row;
 
 use super::{
-    CommandError, WRONG, arguments, pin,
+    CommandError, WRONG, arguments,
+    page::Folder,
+    pin,
     role::{self, Role},
 };
-use std::{process::ExitCode, str::FromStr, time::Duration};
+use std::{path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 use tbccl::{Communicator, Config, Transport};
 
 const EXAMPLES: &str = "\
@@ -28,6 +32,7 @@ Examples:
   tbccl run -n 2 --transport verbs -- tbccl ping            between the ranks of a job, by RDMA
   tbccl fabric run --fabric configs/fabrics/apple-tb5-mesh3.toml -- tbccl ping --transport verbs
   tbccl ping --ranks 2 --json | jq .gigabits
+  tbccl run -n 4 --hostfile hosts.json -- tbccl ping --report out    a picture of the cables
 
 A line is a rail: one cable between two ranks, in one direction. Two ranks with several rails have a
 further line for all of them together. Latency is half of a round trip of 8 bytes that `from` begins.
@@ -82,6 +87,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// Write a picture of the cables with their latencies and rates: DIR/index.html on the host of rank 0,
+    /// and the lines as DIR/rows.jsonl
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+
     /// Set by the launcher for the ranks that it starts
     #[arg(long, hide = true)]
     worker: bool,
@@ -97,6 +107,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         return Err(CommandError::new("a ping is between two ranks; use --ranks 2 or more"));
     }
     if role == Role::Launcher {
+        args.report.as_deref().map_or(Ok(()), |folder| Folder::prepare(folder).map(drop))?;
         return role::start_ranks("tbccl ping", ranks, &config);
     }
     let mut comm = Communicator::from_env_with(&config).map_err(CommandError::new)?;

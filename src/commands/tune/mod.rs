@@ -28,9 +28,9 @@ mod tuner;
 use super::{
     CommandError, arguments,
     bench::{
-        job::{Sizes, Step},
         measure::broadcast_from_0,
         memory,
+        sizes::{Sizes, Step},
     },
     pin,
     role::{self, Role},

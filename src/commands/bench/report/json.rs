@@ -1,6 +1,9 @@
 //! The report as JSON, one line per size.
 
-use super::{Facts, Line, bandwidths, bytes};
+use super::{
+    super::{measured::Measured, operation::Form},
+    Facts, Line, bandwidths, bytes,
+};
 use collectives::Codec;
 use serde::Serialize;
 
@@ -50,6 +53,9 @@ struct Row<'a> {
     /// Half a round trip of 8 bytes between ranks 0 and 1, before or after the measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     hop_us: Option<f64>,
+    /// Signalling rate of the slowest connection of rank 0, all cables together, in GB/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_gbs: Option<f64>,
     dtype: &'static str,
     redop: &'static str,
     count: u64,
@@ -57,7 +63,17 @@ struct Row<'a> {
 
 /// Returns the line, with a newline, of the form that was measured first.
 pub(super) fn line(facts: &Facts, line: &Line) -> String {
-    let Some(measured) = line.measured.first() else { return String::new() };
+    line.measured.first().map_or_else(String::new, |measured| row(facts, line, measured, facts.in_place))
+}
+
+/// Returns the lines of all forms that differ in `inplace`.
+pub(super) fn lines_of_forms(facts: &Facts, line: &Line) -> String {
+    let others = line.measured.iter().skip(1).filter(|measured| measured.form == Form::InPlace);
+    let others: String = others.map(|measured| row(facts, line, measured, true)).collect();
+    self::line(facts, line) + &others
+}
+
+fn row(facts: &Facts, line: &Line, measured: &Measured, in_place: bool) -> String {
     let bytes = bytes(facts, line);
     let (algbw, busbw) = bandwidths(facts, bytes, measured);
     let row = Row {
@@ -75,7 +91,7 @@ pub(super) fn line(facts: &Facts, line: &Line) -> String {
         algbw_gbs: rounded(algbw),
         busbw_gbs: rounded(busbw),
         wrong: measured.wrong,
-        inplace: u8::from(facts.in_place),
+        inplace: u8::from(in_place),
         samples: measured.times.samples,
         batch: measured.times.batch,
         calls: (facts.calls > 1).then_some(facts.calls),
@@ -89,6 +105,7 @@ pub(super) fn line(facts: &Facts, line: &Line) -> String {
         codec: facts.codec.map(Codec::name),
         error: measured.error.map(rounded),
         hop_us: measured.hop_us.map(rounded),
+        rate_gbs: facts.rate_gbs.map(rounded),
         dtype: line.dtype.name(),
         redop: line.redop.map_or("none", |op| op.name()),
         count: line.count,

@@ -14,7 +14,7 @@ use collectives::{DType, ReduceOp};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
 };
 use table::Table;
 use tbccl::Communicator;
@@ -47,6 +47,8 @@ pub(super) struct Reporter {
     facts: Facts,
     table: Option<Table>,
     json: Option<Sink>,
+    /// Rows of an HTML page, with a line for each form.
+    rows: Option<Sink>,
     progress: Progress,
 }
 
@@ -56,12 +58,13 @@ impl Reporter {
         let json = match &job.output {
             Output::Table => None,
             Output::Json => Some(Sink::Stdout),
-            Output::TableAndJson(path) => Some(Sink::File { path: path.clone(), file: None }),
+            Output::TableAndJson(path) => Some(Sink::file("--json", path.clone())),
         };
         Reporter {
             facts: Facts::new(comm, job, hop_us),
             table: (job.output != Output::Json).then(Table::default),
             json,
+            rows: job.report_rows.clone().map(|path| Sink::file("--report", path)),
             progress: Progress::new(lines, "sizes"),
         }
     }
@@ -78,11 +81,14 @@ impl Reporter {
 
     /// Writes the results of one size.
     pub(super) fn line(&mut self, line: &Line) -> Result<(), Stop> {
-        let Reporter { facts, table, json, progress } = self;
+        let Reporter { facts, table, json, rows, progress } = self;
         progress.advance();
         progress.suspended(|| {
             if let Some(table) = table {
                 Sink::Stdout.write(&table.line(facts, line))?;
+            }
+            if let Some(sink) = rows {
+                sink.write(&json::lines_of_forms(facts, line))?;
             }
             match json {
                 Some(sink) => sink.write(&json::line(facts, line)),
@@ -118,12 +124,18 @@ enum Sink {
     Stdout,
     /// The launcher creates the file empty; it is opened for the first line.
     File {
-        path: std::path::PathBuf,
+        /// The option that names it.
+        option: &'static str,
+        path: PathBuf,
         file: Option<File>,
     },
 }
 
 impl Sink {
+    fn file(option: &'static str, path: PathBuf) -> Sink {
+        Sink::File { option, path, file: None }
+    }
+
     fn write(&mut self, text: &str) -> Result<(), Stop> {
         match self {
             Sink::Stdout => {
@@ -134,13 +146,13 @@ impl Sink {
                     _ => Stop::Failed(CommandError::new(format_args!("stdout can't be written to: {why}"))),
                 })
             }
-            Sink::File { path, file } => {
+            Sink::File { option, path, file } => {
                 let open = || OpenOptions::new().append(true).open(&*path);
                 let written = match file {
                     Some(file) => file.write_all(text.as_bytes()),
                     None => open().and_then(|opened| file.insert(opened).write_all(text.as_bytes())),
                 };
-                written.map_err(|why| Stop::Failed(unwritable(path, &why)))
+                written.map_err(|why| Stop::Failed(unwritable(option, path, &why)))
             }
         }
     }
@@ -148,12 +160,12 @@ impl Sink {
 
 /// Creates an empty file for results.
 pub(super) fn create(path: &Path) -> Result<(), CommandError> {
-    File::create(path).map(drop).map_err(|why| unwritable(path, &why))
+    File::create(path).map(drop).map_err(|why| unwritable("--json", path, &why))
 }
 
-fn unwritable(path: &Path, why: &io::Error) -> CommandError {
+fn unwritable(option: &str, path: &Path, why: &io::Error) -> CommandError {
     CommandError::new(format_args!(
-        "--json {}: can't be written: {why}; name a file in a folder that can, or - for stdout",
+        "{option} {}: can't be written: {why}; name a file in a folder that can, or - for stdout",
         path.display()
     ))
 }

@@ -14,7 +14,7 @@ use super::{
 };
 use collectives::Codec;
 use std::fmt::Write;
-use tbccl::{Communicator, kernels};
+use tbccl::{Communicator, Rank, kernels};
 
 /// Values that are the same on every line.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub(in super::super) struct Facts {
     pub(super) blocks: u32,
     /// Half a round trip of 8 bytes between ranks 0 and 1, where they share memory.
     hop_us: Option<f64>,
+    /// Signalling rate of the slowest connection of rank 0, all cables together, in GB/s.
+    pub(super) rate_gbs: Option<f64>,
     /// Message packing.
     pub(super) codec: Option<Codec>,
     pub(super) average: Average,
@@ -57,6 +59,7 @@ impl Facts {
             busbw_factor: operation.busbw_factor(job.ranks),
             blocks: operation.blocks(job.ranks),
             hop_us,
+            rate_gbs: rate_of_cables(comm),
             codec: job.codec,
             average: job.average,
             calls: job.calls,
@@ -70,6 +73,18 @@ impl Facts {
             left_out: job.left_out.clone(),
         }
     }
+}
+
+/// Returns the rate of the slowest connection between rank 0 and another rank, if all rates are known.
+fn rate_of_cables(comm: &Communicator) -> Option<f64> {
+    let connection = |peer: u32| {
+        let rails = comm.rails(Rank(peer));
+        let rates: Option<Vec<f64>> =
+            rails.iter().filter(|rail| rail.is_up).map(|rail| rail.gigabits).collect();
+        rates.filter(|rates| !rates.is_empty()).map(|rates| rates.iter().sum::<f64>() / 8.0)
+    };
+    let rates: Option<Vec<f64>> = (1..comm.size()).map(connection).collect();
+    rates.and_then(|rates| rates.into_iter().reduce(f64::min))
 }
 
 /// A column of one form.

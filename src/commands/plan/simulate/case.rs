@@ -16,6 +16,7 @@ use topology::{Cluster, Rank};
 const ELEMENT_BYTES: u64 = 4;
 
 /// A call on a cluster.
+#[derive(Clone)]
 pub(super) struct Case {
     pub(super) collective: Collective,
     pub(super) ranks: u32,

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `case` | a call on a cluster and its simulation |
 //! | `figures` | figures and tables of docs/simulation.md |
+//! | `report` | a page of times over sizes |
 
 mod case;
 mod figures;
+mod report;
 
 use super::machine::{costs, read};
-use crate::commands::{CommandError, arguments, print};
+use crate::commands::{CommandError, arguments, page::Folder, print};
 use case::{Case, Implementation};
 use collectives::{Codec, Collective, select::price::Model, simulate};
 use std::{
@@ -26,6 +28,7 @@ Examples:
   tbccl plan simulate all_reduce --cluster mac-ring5.toml --size 4K
   tbccl plan simulate all_reduce --cluster mac-mesh4.toml --algo rsag_mesh --segments 64 --svg plan.svg
   tbccl plan simulate broadcast --cluster fat-tree.toml --algo binomial --trace plan.json
+  tbccl plan simulate all_reduce --cluster mac-mesh4.toml --report out    charts over sizes up to 64M
   tbccl plan simulate --figures docs/img       the pictures and tables of docs/simulation.md
 
 A cluster file describes how hosts are connected (configs/clusters/template.toml); a fabric file works too.
@@ -94,11 +97,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "algorithm")]
     trace: Option<PathBuf>,
 
+    /// Write a page with charts of times over sizes up to --size: DIR/index.html, and the rows as
+    /// DIR/rows.jsonl, which `tbccl bench --report --from` shows beside measured ones
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+
     /// Write the figures of docs/simulation.md: pictures into a folder, tables to stdout
     #[arg(
         long,
         value_name = "DIR",
-        conflicts_with_all = ["collective", "cluster", "algorithm", "svg", "trace"],
+        conflicts_with_all = ["collective", "cluster", "algorithm", "svg", "trace", "report"],
     )]
     figures: Option<PathBuf>,
 }
@@ -124,9 +132,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         cluster,
         costs: args.costs.as_deref().map_or(Ok(cluster_costs), costs)?,
     };
-    match &args.algorithm {
-        Some(name) => one(args, &case, name)?,
-        None => all(&case)?,
+    let folder = args.report.as_deref().map(Folder::prepare).transpose()?;
+    let implementations = match &args.algorithm {
+        Some(name) => {
+            one(args, &case, name)?;
+            vec![Implementation::named(collective, name)?]
+        }
+        None => {
+            all(&case)?;
+            Implementation::all(collective).collect()
+        }
+    };
+    if let Some(folder) = folder {
+        let (page, rows) = report::report(&case, &implementations);
+        print(&folder.write(&page, &rows)?);
     }
     Ok(ExitCode::SUCCESS)
 }
