@@ -55,9 +55,49 @@ pub(super) struct Channel {
     last_probe: Instant,
     /// Requests of the server that no thread has answered.
     requests: Requests,
-    /// Whether this rank waits for a snapshot, and the reply.
-    snapshot_requested: bool,
-    snapshot: Option<SnapshotReply>,
+    /// Requests for snapshots.
+    snapshots: SnapshotRequests,
+}
+
+/// Requests of this rank for snapshots, and their replies.
+///
+/// The server replies to each request with a message of its own. Snapshots arrive in the order of the
+/// requests; only a claim can be refused.
+#[derive(Debug, Default)]
+struct SnapshotRequests {
+    /// Purposes of the requests without a reply, the oldest first.
+    awaited: VecDeque<SnapshotPurpose>,
+    /// Reply for each purpose that no thread has taken.
+    replies: [Option<SnapshotReply>; 2],
+}
+
+/// Purpose of a snapshot. Each has replies of its own, so that one thread may wait for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SnapshotPurpose {
+    /// The report of a hang.
+    Report,
+    /// Metrics of the ranks.
+    Metrics,
+}
+
+impl SnapshotRequests {
+    fn add(&mut self, purpose: SnapshotPurpose) {
+        self.replies[purpose as usize] = None;
+        self.awaited.push_back(purpose);
+    }
+
+    /// Records a reply; one that was not asked for is ignored.
+    fn record(&mut self, reply: SnapshotReply) {
+        let is_its = |purpose: &SnapshotPurpose| match reply {
+            SnapshotReply::ClaimedBy(_) => *purpose == SnapshotPurpose::Report,
+            _ => true,
+        };
+        if let Some(purpose) =
+            self.awaited.iter().position(is_its).and_then(|index| self.awaited.remove(index))
+        {
+            self.replies[purpose as usize] = Some(reply);
+        }
+    }
 }
 
 /// Requests of the server: the latest one of each kind.
@@ -169,8 +209,7 @@ impl Channel {
             last_heartbeat: now,
             last_probe: now,
             requests: Requests::default(),
-            snapshot_requested: false,
-            snapshot: None,
+            snapshots: SnapshotRequests::default(),
         }
     }
 
@@ -183,10 +222,8 @@ impl Channel {
                     self.requests.process_states = Some((number, pids));
                 }
                 FromServer::Snapshot { claimed_by, snapshot } => {
-                    if std::mem::take(&mut self.snapshot_requested) {
-                        let claimed = SnapshotReply::ClaimedBy(claimed_by.unwrap_or_default());
-                        self.snapshot = Some(snapshot.map_or(claimed, SnapshotReply::Snapshot));
-                    }
+                    let claimed = SnapshotReply::ClaimedBy(claimed_by.unwrap_or_default());
+                    self.snapshots.record(snapshot.map_or(claimed, SnapshotReply::Snapshot));
                 }
                 other => return Ok(Some(other)),
             }
@@ -222,14 +259,16 @@ impl Channel {
     }
 
     /// Requests a snapshot; see [`FromRank::RequestSnapshot`].
-    pub(super) fn request_snapshot(&mut self, claim: bool) {
-        (self.snapshot_requested, self.snapshot) = (true, None);
+    pub(super) fn request_snapshot(&mut self, purpose: SnapshotPurpose, claim: bool) {
+        self.snapshots.add(purpose);
         self.post(&FromRank::RequestSnapshot { claim });
     }
 
-    /// Returns the reply to the request for a snapshot, if it has arrived.
-    pub(super) fn take_snapshot(&mut self) -> Option<SnapshotReply> {
-        self.snapshot.take().or_else(|| self.ended.then_some(SnapshotReply::ServerGone))
+    /// Returns the reply to the latest request for a snapshot of this purpose, if it has arrived.
+    pub(super) fn take_snapshot(&mut self, purpose: SnapshotPurpose) -> Option<SnapshotReply> {
+        self.snapshots.replies[purpose as usize]
+            .take()
+            .or_else(|| self.ended.then_some(SnapshotReply::ServerGone))
     }
 
     /// Returns the error for an answer that does not let this rank in.
@@ -499,5 +538,34 @@ impl Channel {
             }
             self.frames.discard_input();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::JobMembers;
+
+    fn snapshot(id: u64) -> SnapshotReply {
+        let members = JobMembers { id, job: String::new(), size: 0, rendezvous_pid: 0, ranks: Vec::new() };
+        SnapshotReply::Snapshot(Snapshot { members, ranks: Vec::new() })
+    }
+
+    #[test]
+    fn snapshots_go_to_their_requests_in_order_and_a_refused_claim_to_the_report() {
+        let (report, metrics) = (SnapshotPurpose::Report, SnapshotPurpose::Metrics);
+        let mut requests = SnapshotRequests::default();
+        requests.record(snapshot(1));
+        assert_eq!(requests.replies, [None, None], "nothing was asked for");
+        [metrics, report].into_iter().for_each(|purpose| requests.add(purpose));
+        requests.record(snapshot(2));
+        assert_eq!(requests.replies, [None, Some(snapshot(2))]);
+        requests.record(snapshot(3));
+        assert_eq!(requests.replies, [Some(snapshot(3)), Some(snapshot(2))]);
+        [metrics, report].into_iter().for_each(|purpose| requests.add(purpose));
+        requests.record(SnapshotReply::ClaimedBy(7));
+        assert_eq!(requests.replies, [Some(SnapshotReply::ClaimedBy(7)), None]);
+        requests.record(snapshot(4));
+        assert_eq!(requests.replies, [Some(SnapshotReply::ClaimedBy(7)), Some(snapshot(4))]);
     }
 }
