@@ -185,6 +185,18 @@ impl Slab {
         Ok(buffer)
     }
 
+    /// Returns the number of bytes in buffers.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.0.total - self.0.free_bytes()
+    }
+
+    /// Returns the address of the slab, which tells slabs of a process apart.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.0.start as usize
+    }
+
     /// Returns the number of free bytes.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {

@@ -131,6 +131,7 @@ impl Routes {
                 ours: name,
                 theirs: self.peers[peer as usize].cables[usize::from(path.theirs.cable)].name.clone(),
                 is_up: true,
+                sent_bytes: None,
             }
         };
         paths.into_iter().map(rail).collect()
@@ -140,7 +141,8 @@ impl Routes {
         let address = self.over_lan(peer).next()?.to;
         let (name, gigabits) = interface_of(local_address_towards(address).ok()?);
         let is_thunderbolt = is_thunderbolt(&name);
-        Some(RailInfo { ours: name, theirs: address.ip().to_string(), gigabits, is_thunderbolt, is_up: true })
+        let theirs = address.ip().to_string();
+        Some(RailInfo { ours: name, theirs, gigabits, is_thunderbolt, is_up: true, sent_bytes: None })
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn rails(engine: &Engine, peer: u32) -> Vec<RailInfo> {
             gigabits: port.context.port().ok().as_ref().and_then(gigabits),
             is_thunderbolt: port.context.is_thunderbolt(),
             is_up: port.is_active && rail.is_up(),
+            sent_bytes: Some(rail.sent_bytes),
         }
     };
     peer.rails().iter().map(info).collect()

@@ -93,6 +93,8 @@ pub(super) struct Rail {
     /// Nanoseconds for a MiB in the peer's direction, as the peer has measured it.
     incoming_cost: Option<u64>,
     pub(super) bandwidth: Bandwidth,
+    /// Bytes of messages and pieces posted at this end, with headers.
+    pub(super) sent_bytes: u64,
     /// Number of the latest request that marks all earlier ones as sent.
     pub(super) mark: Option<u32>,
     /// Signs that the rail answers.
@@ -143,6 +145,7 @@ impl Rail {
             incoming_bytes: 0,
             incoming_cost: None,
             bandwidth: Bandwidth::default(),
+            sent_bytes: 0,
             mark: None,
             pulse: Pulse::default(),
             attempts: Attempts::default(),

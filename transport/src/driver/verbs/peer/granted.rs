@@ -143,6 +143,7 @@ impl Peer {
                 return Ok(true);
             }
         }
+        rail.sent_bytes += piece.len as u64;
         if several {
             rail.bandwidth.posted(piece.len as u64, Instant::now());
         }

@@ -165,6 +165,9 @@ impl Peer {
                 }),
                 other => other,
             };
+            if matches!(posted, Ok(true)) {
+                rail.sent_bytes += piece.len as u64;
+            }
             match posted {
                 Ok(false) => return Ok(()),
                 Ok(true) if several => rail.bandwidth.posted(piece.len as u64, Instant::now()),

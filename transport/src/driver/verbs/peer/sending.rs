@@ -152,6 +152,7 @@ impl Peer {
         // The place of a repeated message is free again only once its completion is known.
         match rail.slot_queues[queue].0.send(run, is_measured || is_repeat) {
             Ok(true) => {
+                rail.sent_bytes += wire_bytes as u64;
                 rail.sent_sequenced(queue, number);
                 if let Some(outbound) = self.sequence.sent(number, route) {
                     outbound.request = Some(request);
