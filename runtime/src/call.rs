@@ -91,6 +91,25 @@ impl CallRecord {
         }) & !1
     }
 
+    /// Number of kinds of calls; [`CallRecord::kind_code`] is below it.
+    pub(crate) const KINDS: usize = Collective::ALL.len() + 2;
+
+    /// Returns the number of the kind of a call, from the second word of its record: that of a collective, or
+    /// a higher one for sends and receives.
+    #[inline]
+    pub(crate) fn kind_code(word: u64) -> usize {
+        let code = usize::from(word as u8);
+        let message = usize::from(KIND_MESSAGE);
+        if code < message { code } else { Collective::ALL.len() + code - message }.min(CallRecord::KINDS - 1)
+    }
+
+    /// Returns the name of a kind of calls by its number.
+    pub(crate) fn kind_name(code: usize) -> &'static str {
+        let collective = Collective::ALL.into_iter().find(|collective| *collective as usize == code);
+        let message = if code == Collective::ALL.len() { "send" } else { "recv" };
+        collective.map_or(message, Collective::name)
+    }
+
     pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
         let kind = match self.kind {
             CallKind::Collective(c) => c as u8,
@@ -197,6 +216,19 @@ mod tests {
         for other in variants {
             assert_ne!(other.digest(), base.digest(), "{other:?}");
             assert_eq!(CallRecord::decode(other.encode()), Some(other));
+        }
+    }
+
+    #[test]
+    fn every_kind_has_a_number_and_a_name() {
+        let collectives = Collective::ALL.map(CallKind::Collective);
+        let kinds = collectives.into_iter().chain([CallKind::Send, CallKind::Recv]);
+        let mut found = std::collections::BTreeSet::new();
+        for kind in kinds {
+            let record = CallRecord { kind, ..record() };
+            let code = CallRecord::kind_code(record.encode()[1]);
+            assert!(record.name().starts_with(CallRecord::kind_name(code)), "{}", record.name());
+            assert!(code < CallRecord::KINDS && found.insert(code), "{code}");
         }
     }
 

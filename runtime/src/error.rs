@@ -191,6 +191,32 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns the name of the variant, such as `PeerDied`.
+    #[must_use]
+    pub fn variant(&self) -> &'static str {
+        match self {
+            Error::InvalidArgument(_) => "InvalidArgument",
+            Error::IllegalOp(_) => "IllegalOp",
+            Error::UnknownName(_) => "UnknownName",
+            Error::Plan(_) => "Plan",
+            Error::PeerDied { .. } => "PeerDied",
+            Error::PeerLeft { .. } => "PeerLeft",
+            Error::Aborted { .. } => "Aborted",
+            Error::Mismatch { .. } => "Mismatch",
+            Error::Truncated { .. } => "Truncated",
+            Error::Timeout { .. } => "Timeout",
+            Error::Remote { .. } => "Remote",
+            Error::Transport(_) => "Transport",
+            Error::Start { .. } => "Start",
+            Error::Link { .. } => "Link",
+            Error::Bootstrap(_) => "Bootstrap",
+            Error::Absent { .. } => "Absent",
+            Error::Defect(_) => "Defect",
+            Error::LauncherGone => "LauncherGone",
+            Error::System { .. } => "System",
+        }
+    }
+
     /// Wraps a system error, with the remedy that its number suggests.
     pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Error {
         bootstrap::Error::system(what, source).into()

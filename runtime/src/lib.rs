@@ -23,6 +23,7 @@ mod config;
 mod error;
 mod executor;
 pub mod forks;
+pub mod metrics;
 pub mod p2p;
 mod processors;
 mod recorder;

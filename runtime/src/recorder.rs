@@ -12,6 +12,7 @@
 use crate::{
     call::CallRecord,
     error::{Error, PeerName},
+    metrics::Tally,
 };
 use collectives::DType;
 use rustix::time::{ClockId, clock_gettime};
@@ -91,12 +92,16 @@ pub(crate) struct Recorder {
     /// The same.
     finished: AtomicU64,
     step: Mutex<Step>,
+    /// Bytes from which on the time of a call is taken exactly; 0 where calls are counted.
+    exact_bytes: u64,
+    /// The counts of calls by kind, where metrics are on.
+    tally: Option<Box<Tally>>,
 }
 
-/// Nanoseconds on a clock that does not go back; to a few milliseconds for little data.
+/// Nanoseconds on a clock that does not go back; to a few milliseconds if they are not exact.
 #[inline]
-fn now(bytes: u64) -> u64 {
-    let clock = if cfg!(target_os = "linux") && bytes < EXACT_BYTES { COARSE } else { ClockId::Monotonic };
+fn now(is_exact: bool) -> u64 {
+    let clock = if cfg!(target_os = "linux") && !is_exact { COARSE } else { ClockId::Monotonic };
     let time = clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -107,8 +112,11 @@ const COARSE: ClockId = ClockId::MonotonicCoarse;
 const COARSE: ClockId = ClockId::Monotonic;
 
 impl Recorder {
-    pub(crate) fn new() -> Recorder {
+    /// Returns an empty recorder. With a tally, every ended call is counted there, with its exact time.
+    pub(crate) fn new(tally: Option<Box<Tally>>) -> Recorder {
         Recorder {
+            exact_bytes: if tally.is_some() { 0 } else { EXACT_BYTES },
+            tally,
             ring: (0..KEPT).map(|_| Entry::default()).collect(),
             begun: AtomicU64::new(0),
             finished: AtomicU64::new(0),
@@ -126,6 +134,11 @@ impl Recorder {
         self.finished.load(Acquire)
     }
 
+    /// Returns the counts of calls by kind, where metrics are on.
+    pub(crate) fn tally(&self) -> Option<&Tally> {
+        self.tally.as_deref()
+    }
+
     fn entry(&self, number: u64) -> &Entry {
         &self.ring[(number % KEPT) as usize]
     }
@@ -141,7 +154,7 @@ impl Recorder {
             word.store(value, Relaxed);
         }
         entry.bytes.store(bytes, Relaxed);
-        entry.began.store(now(bytes), Relaxed);
+        entry.began.store(now(bytes >= self.exact_bytes), Relaxed);
         entry.ended.store(0, Relaxed);
         entry.outcome.store(Outcome::UnderWay as u64, Relaxed);
         entry.stamp.store(number, Release);
@@ -149,22 +162,44 @@ impl Recorder {
     }
 
     /// Records the end of the latest `calls` calls; none of them has waited for milliseconds if they were
-    /// `brief`.
+    /// `brief`. Where calls are counted, `publish` makes the other counters of the rank known from time to
+    /// time.
     #[inline]
-    pub(crate) fn end(&self, calls: usize, outcome: Outcome, brief: bool) {
+    pub(crate) fn end(&self, calls: usize, outcome: Outcome, brief: bool, publish: impl Fn()) {
         let begun = self.begun.load(Relaxed);
         let calls = calls as u64;
         for number in begun - calls.min(KEPT) + 1..=begun {
             let entry = self.entry(number);
             let bytes = entry.bytes.load(Relaxed);
-            let is_at_once = brief && bytes < EXACT_BYTES;
-            let ended = if is_at_once { entry.began.load(Relaxed) } else { now(bytes) };
+            let is_at_once = brief && bytes < self.exact_bytes;
+            let ended =
+                if is_at_once { entry.began.load(Relaxed) } else { self.count(entry, outcome, &publish) };
             entry.ended.store(ended, Relaxed);
             entry.outcome.store(outcome as u64, Release);
         }
         if outcome == Outcome::Done {
             self.finished.store(self.finished.load(Relaxed) + calls, Release);
         }
+    }
+
+    /// Returns the time at which a call ends, and counts the call where metrics are on.
+    // Out of line, so that a small call that is not counted pays nothing.
+    #[inline(never)]
+    fn count(&self, entry: &Entry, outcome: Outcome, publish: &dyn Fn()) -> u64 {
+        let bytes = entry.bytes.load(Relaxed);
+        let ended = now(bytes >= self.exact_bytes);
+        let Some(tally) = &self.tally else { return ended };
+        let nanos = ended.saturating_sub(entry.began.load(Relaxed));
+        tally.add(
+            CallRecord::kind_code(entry.record[1].load(Relaxed)),
+            bytes,
+            nanos,
+            outcome == Outcome::Done,
+        );
+        if tally.is_publication_due(ended) {
+            publish();
+        }
+        ended
     }
 
     /// Records how long the calls under way have waited; `write` appends the step to an empty string, or
@@ -186,7 +221,7 @@ impl Recorder {
 
     /// Returns the latest calls, the oldest first, as they are now.
     pub(crate) fn latest(&self) -> Vec<Recorded> {
-        let (begun, now) = (self.begun(), now(u64::MAX));
+        let (begun, now) = (self.begun(), now(true));
         let ago = |time: u64| now.saturating_sub(time) as f64 * 1e-9;
         let recorded = |kept: Kept| Recorded {
             record: kept.record,
@@ -246,7 +281,7 @@ struct Clock {
 impl Clock {
     fn read() -> Clock {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { monotonic: now(u64::MAX), since_1970: since_1970.as_secs_f64() }
+        Clock { monotonic: now(true), since_1970: since_1970.as_secs_f64() }
     }
 
     /// Seconds since 1970, to a microsecond.
@@ -406,10 +441,10 @@ mod tests {
 
     #[test]
     fn the_latest_calls_are_kept_in_order() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(None);
         for seq in 1..=200 {
             recorder.begin(&record(seq), 8);
-            recorder.end(1, Outcome::Done, true);
+            recorder.end(1, Outcome::Done, true, || {});
         }
         let lines = dumped(&recorder, None);
         assert_eq!(lines.len() as u64, 1 + KEPT);
@@ -424,9 +459,9 @@ mod tests {
 
     #[test]
     fn what_is_under_way_says_where_it_stands_and_what_failed_why() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(None);
         recorder.begin(&record(1), 1 << 20);
-        recorder.end(1, Outcome::Done, true);
+        recorder.end(1, Outcome::Done, true, || {});
         recorder.begin(&record(2), 1 << 20);
         recorder.at(Duration::from_millis(1500), |step| step.push_str("step 3 of ring: recv from rank 0"));
         let lines = dumped(&recorder, None);
@@ -436,7 +471,7 @@ mod tests {
             (&"step 3 of ring: recv from rank 0".into(), &1.5.into())
         );
         assert_eq!(lines[2]["ended"], Value::Null);
-        recorder.end(1, Outcome::Failed, false);
+        recorder.end(1, Outcome::Failed, false, || {});
         let lines = dumped(&recorder, Some(&Error::LauncherGone));
         assert_eq!((&lines[2]["outcome"], &lines[0]["finished"]), (&"failed".into(), &1.into()));
         assert!(lines[0]["error"].as_str().is_some_and(|error| error.contains("launcher")));
@@ -444,24 +479,24 @@ mod tests {
 
     #[test]
     fn the_calls_of_a_group_end_together_even_if_they_are_more_than_are_kept() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(None);
         for seq in 1..=KEPT + 5 {
             recorder.begin(&record(seq), 8);
         }
-        recorder.end(KEPT as usize + 5, Outcome::Done, true);
+        recorder.end(KEPT as usize + 5, Outcome::Done, true, || {});
         assert_eq!(recorder.finished(), KEPT + 5);
         assert!(dumped(&recorder, None)[1..].iter().all(|line| line["outcome"] == "done"));
     }
 
     #[test]
     fn readers_see_whole_entries_while_others_are_written() {
-        let recorder = Recorder::new();
+        let recorder = Recorder::new(None);
         let is_over = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for seq in 1..=200_000 {
                     recorder.begin(&record(seq), 0);
-                    recorder.end(1, Outcome::Done, true);
+                    recorder.end(1, Outcome::Done, true, || {});
                 }
                 is_over.store(true, Release);
             });

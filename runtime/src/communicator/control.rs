@@ -9,13 +9,18 @@
 //! shared memory it also raises the job's failure at once, so that peers see it even if no call is in
 //! progress here.
 
-use super::{Communicator, Identifier, wait_cell::WaitCell};
+use super::{
+    Communicator, Identifier,
+    gauges::{EndpointState, Gauges},
+    wait_cell::WaitCell,
+};
 use crate::{
     agreement::{Agreement, Failure},
     call::CallRecord,
     error::{Error, PeerName, Place, Result},
     executor::Links,
     forks,
+    metrics::Tally,
     recorder::{Flight, Recorder},
     sync::locked,
     why::Wait,
@@ -42,6 +47,8 @@ const ABORTED: u32 = 1;
 const STATS: u32 = 2;
 /// Bit of `wanted`: a thread waits for the wait of the call in progress.
 const WAIT: u32 = 4;
+/// Bit of `wanted`: a thread waits for the state of the endpoint.
+const ENDPOINT: u32 = 8;
 
 /// Returns whether the program wants to end a waiting call. Called on the thread that makes the call.
 pub(crate) type InterruptCheck = fn() -> bool;
@@ -99,6 +106,8 @@ pub(crate) struct Control {
     /// The way to the statuses of all ranks; none where ranks are threads.
     requester: Option<SnapshotRequester>,
     wait: WaitCell,
+    /// Values that only metrics show.
+    pub(super) gauges: Gauges,
 }
 
 /// The values that a control is made of.
@@ -112,6 +121,10 @@ pub(super) struct ControlParts {
     pub(super) requester: Option<SnapshotRequester>,
     pub(super) folder: Option<PathBuf>,
     pub(super) hang_report: Option<PathBuf>,
+    /// Whether calls are counted by kind.
+    pub(super) counts_calls: bool,
+    /// Bytes of memory that the program has registered.
+    pub(super) lent_bytes: Arc<AtomicU64>,
 }
 
 impl Control {
@@ -129,7 +142,7 @@ impl Control {
             failed: Mutex::default(),
             published: Mutex::default(),
             newly_published: Condvar::new(),
-            recorder: Recorder::new(),
+            recorder: Recorder::new(parts.counts_calls.then(Box::<Tally>::default)),
             folder,
             hang_report,
             id,
@@ -138,6 +151,7 @@ impl Control {
             made: Instant::now(),
             requester,
             wait: WaitCell::default(),
+            gauges: Gauges::new(parts.lent_bytes),
         }
     }
 
@@ -224,6 +238,21 @@ impl Control {
         published.generation += 1;
         published.stats = stats;
         self.newly_published.notify_all();
+    }
+
+    /// Asks the call in progress, or else the next one, for the counters of the links and the state of the
+    /// endpoint.
+    pub(super) fn request_counters(&self) {
+        self.wanted.fetch_or(STATS | ENDPOINT, AcqRel);
+    }
+
+    /// Publishes the state of the endpoint, if a thread waits for it.
+    #[inline]
+    pub(super) fn publish_endpoint_if_wanted(&self, state: impl FnOnce() -> EndpointState) {
+        if self.wanted.load(Acquire) & ENDPOINT != 0 {
+            self.wanted.fetch_and(!ENDPOINT, AcqRel);
+            self.gauges.set_endpoint(state());
+        }
     }
 
     /// Returns the counters of the links: those that the call in progress publishes within 20 ms, or else the

@@ -6,6 +6,7 @@
 use super::{
     Communicator, announce,
     call::{Blocks, Call},
+    control::stats_of,
     diagnosis::{confirm, explain},
     dumps,
     elements::SettleOnDrop,
@@ -368,7 +369,7 @@ impl Communicator {
     fn fail_by_panic(&mut self, panic: &(dyn Any + Send), bindings: &[Binding<'_>], records: &[CallRecord]) {
         self.executor.abort_links();
         self.end_use(bindings);
-        self.peers.control.recorder.end(records.len(), Outcome::Failed, false);
+        self.peers.control.recorder.end(records.len(), Outcome::Failed, false, || {});
         let said = panic.downcast_ref::<&str>().copied();
         let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let said = said.unwrap_or("a panic without a message");
@@ -410,6 +411,7 @@ impl Communicator {
             waited: Duration::ZERO,
             has_looked: false,
             endpoint: self.endpoint.as_deref(),
+            slab: &self.slab,
         };
         let mut ran = self.executor.run(program, bindings, &mut watch);
         if ran.is_ok() && !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed) {
@@ -422,11 +424,21 @@ impl Communicator {
         let brief = !watch.has_looked;
         self.end_use(bindings);
         let Some(error) = failed else {
-            self.peers.control.recorder.end(records.len(), Outcome::Done, brief);
+            self.peers.control.recorder.end(records.len(), Outcome::Done, brief, || self.publish_counters());
             return Ok(());
         };
-        self.peers.control.recorder.end(records.len(), Outcome::Failed, false);
+        self.peers.control.recorder.end(records.len(), Outcome::Failed, false, || {});
         self.fail(error)
+    }
+
+    /// Makes the counters of the links and the state of the endpoint known to other threads.
+    #[cold]
+    fn publish_counters(&self) {
+        let control = &self.peers.control;
+        control.publish(stats_of(self.executor.links()));
+        if control.gauges.is_endpoint_due() {
+            self.publish_endpoint();
+        }
     }
 
     /// Records an error as the communicator's, and as the job's if it is the first one.

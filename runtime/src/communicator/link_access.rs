@@ -150,7 +150,7 @@ impl LinkAccess {
     /// Checks the job's health during a long wait, as a call does: failures, deaths, departures of the ranks
     /// in the record, and the timeout. An error is not yet recorded as the communicator's.
     pub(crate) fn look(&mut self, about: &ErrorContext<'_>) -> Result<()> {
-        let Communicator { peers, executor, timeout, endpoint, .. } = &mut self.0;
+        let Communicator { peers, executor, timeout, endpoint, slab, .. } = &mut self.0;
         let mut watch = CallWatch {
             peers,
             calls: &[about.record],
@@ -158,6 +158,7 @@ impl LinkAccess {
             waited: about.waited,
             has_looked: false,
             endpoint: endpoint.as_deref(),
+            slab,
         };
         watch.look(&executor.waiting_for_message(&about.record, about.details, about.waited))
     }
@@ -173,7 +174,7 @@ impl LinkAccess {
     /// Returns the error for a failed link to a peer.
     #[cold]
     pub(crate) fn explain(&mut self, about: &ErrorContext<'_>, peer: Rank, error: TransportError) -> Error {
-        let Communicator { peers, timeout, .. } = &mut self.0;
+        let Communicator { peers, timeout, slab, .. } = &mut self.0;
         let mut watch = CallWatch {
             peers,
             calls: &[about.record],
@@ -181,6 +182,7 @@ impl LinkAccess {
             waited: about.waited,
             has_looked: false,
             endpoint: None,
+            slab,
         };
         explain(Stop::Link { step: about.details.to_owned(), peer, error }, &mut watch)
     }

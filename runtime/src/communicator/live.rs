@@ -1,6 +1,6 @@
 //! The communicators of this process that are open, and those that it is joining.
 
-use super::control::Control;
+use super::{control::Control, ledger};
 use crate::sync::locked;
 use std::{
     sync::{Arc, Mutex, Weak},
@@ -32,17 +32,26 @@ pub(super) fn register(control: Control) -> Arc<Control> {
         control.set_place(u64::from(control.rank().0) + 1);
     }
     open.push(Arc::downgrade(&control));
+    drop(open);
+    ledger::opened(&control, &all());
     control
 }
 
 /// Removes a communicator that has ended.
 pub(super) fn deregister(control: &Arc<Control>) {
-    locked(&OPEN).retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)));
+    ledger::close(control, || {
+        locked(&OPEN).retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)));
+    });
 }
 
 /// Returns the open communicators, the oldest first.
 pub(super) fn all() -> Vec<Arc<Control>> {
     locked(&OPEN).iter().filter_map(Weak::upgrade).collect()
+}
+
+/// Whether a communicator is open.
+pub(super) fn is_open(control: &Arc<Control>) -> bool {
+    locked(&OPEN).iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(control)))
 }
 
 /// A communicator in the making, until this is dropped.

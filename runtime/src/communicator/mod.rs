@@ -15,12 +15,16 @@ mod call;
 mod call_options;
 mod closing;
 mod control;
+mod counters;
 mod diagnosis;
 mod dumps;
 mod elements;
 mod execute;
+mod gauges;
 mod group;
+mod host_metrics;
 mod join;
+mod ledger;
 mod link_access;
 mod live;
 mod machine;
@@ -29,6 +33,7 @@ mod operation;
 mod plans;
 mod quantized;
 mod rank_info;
+mod rank_metrics;
 mod raw;
 mod registered;
 mod relayed;
@@ -75,7 +80,10 @@ use events::{target, warning};
 use join::Rejoin;
 use machine::{fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
 use plans::{PlanKey, Plans};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 use topology::{Rank, Reach};
 use transport::{
     Counters, Link, PollCounters, WaitPolicy,
@@ -102,8 +110,8 @@ pub struct Communicator {
     /// The endpoint of the links, for drivers that have one. Declared after the links, so that they are
     /// dropped first.
     endpoint: Option<Box<dyn Endpoint>>,
-    /// Held by every registration of the program's own memory.
-    lending: Arc<()>,
+    /// Bytes of the program's own memory that is registered. Held by every registration of it.
+    lending: Arc<AtomicU64>,
     threads: Threads,
     timeout: Duration,
     numerics: Numerics,
@@ -215,6 +223,7 @@ impl Communicator {
         let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
         let names: Arc<[PeerName]> = names.into();
         let requester = connection.as_ref().map(Connection::snapshot_requester);
+        let lending = Arc::<AtomicU64>::default();
         let control = Control::new(ControlParts {
             rank,
             names: Arc::clone(&names),
@@ -224,6 +233,8 @@ impl Communicator {
             requester,
             folder: config.dump.clone(),
             hang_report: config.hang_report.clone(),
+            counts_calls: config.metrics.is_some(),
+            lent_bytes: Arc::clone(&lending),
         });
         let control = live::register(control);
         let here = fingerprint(transport, &names);
@@ -257,7 +268,7 @@ impl Communicator {
         let policy = config.policy(&here, tuning, oversubscribed);
         let waits = (&wait, threads);
         announce::settings((rank, parts.is_first), waits, (thresholds, &protocols), &policy);
-        Communicator {
+        let communicator = Communicator {
             plans: Plans::new(rank, size, Self::LANES, (schedule_reach, reach, hosts), policy, config),
             executor: Executor::new(links, slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
@@ -280,7 +291,7 @@ impl Communicator {
             slab,
             scratch: None,
             endpoint,
-            lending: Arc::new(()),
+            lending,
             threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
             numerics: config.numerics,
@@ -295,7 +306,12 @@ impl Communicator {
             rejoin: parts.rejoin,
             open_ids: members::OpenIds::default(),
             server: None,
+        };
+        if let Some(address) = config.metrics {
+            communicator.publish_endpoint();
+            host_metrics::serve(address, &communicator.peers.control);
         }
+        communicator
     }
 
     /// Returns this rank.
@@ -498,6 +514,7 @@ impl Drop for Communicator {
         }
         announce::closed(self);
         self.peers.leave();
+        self.peers.control.publish_final(self);
         live::deregister(&self.peers.control);
         let timeout = if self.failed.is_some() { closing::CLOSE_TIMEOUT } else { self.departure_timeout };
         closing::closed(self.server.take().map(|server| (server, timeout)), self.in_background);

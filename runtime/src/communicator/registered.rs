@@ -14,7 +14,10 @@ use std::{
     fmt,
     mem::{forget, take},
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 use transport::{driver::RegistrationGuard, forks::Origin};
 
@@ -36,9 +39,10 @@ pub struct RegisteredVec<T> {
 pub struct Registration {
     lease: Option<Box<dyn RegistrationGuard>>,
     origin: Origin,
-    /// Counts registrations, so that calls know whether there are any. Declared after the lease, so that it
-    /// is dropped last.
-    _counted: Arc<()>,
+    /// Counts registrations, so that calls know whether there are any, and their bytes. Declared after the
+    /// lease, so that it is dropped last.
+    counted: Arc<AtomicU64>,
+    bytes: u64,
 }
 
 impl Communicator {
@@ -80,7 +84,9 @@ impl Communicator {
             }
             _ => None,
         };
-        Ok(Registration { lease, origin: self.origin, _counted: Arc::clone(&self.lending) })
+        let bytes = bytes as u64;
+        self.lending.fetch_add(bytes, Relaxed);
+        Ok(Registration { lease, origin: self.origin, counted: Arc::clone(&self.lending), bytes })
     }
 }
 
@@ -98,6 +104,7 @@ impl Drop for Registration {
         if !self.origin.is_here() {
             forget(self.lease.take());
         }
+        self.counted.fetch_sub(self.bytes, Relaxed);
     }
 }
 

@@ -67,6 +67,23 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     Reported::Report { report, is_rendezvous_silent }
 }
 
+/// Returns snapshots that have the other processes on this host, for metrics; none where there are no others.
+pub(super) fn snapshots_of_host() -> Vec<Snapshot> {
+    let host = super::machine::host_name();
+    let mut covered = BTreeSet::from([(std::process::id(), host.clone())]);
+    // Processes of other hosts are not asked for.
+    let elsewhere = live::all().into_iter().flat_map(|control| {
+        let names = control.names().iter().filter(|name| name.host != host);
+        names.map(|name| (name.pid, name.host.clone())).collect::<Vec<_>>()
+    });
+    covered.extend(elsewhere);
+    let requesters: Vec<SnapshotRequester> =
+        with_further_ranks(&mut covered).iter().map(SnapshotRequester::for_metrics).collect();
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    requesters.iter().for_each(|requester| requester.request(false));
+    requesters.iter().filter_map(|requester| snapshot_of(requester, deadline, &mut || false)).collect()
+}
+
 /// Waits for a reply until the deadline, or until the call is over. `wait` waits for it until a time.
 fn wait_for_reply(
     mut wait: impl FnMut(Instant) -> Option<SnapshotReply>,

@@ -5,7 +5,7 @@
 //! since a call that waits looks at its requests, and a call that moves does so between two steps. A call
 //! that publishes nothing is at work in a step.
 
-use super::{control::Control, live};
+use super::{control::Control, live, rank_metrics};
 use crate::{
     call::{CallKind, CallRecord},
     recorder::{Outcome, Recorded},
@@ -42,6 +42,7 @@ pub(super) fn rails_of(rails: Vec<RailInfo>) -> Vec<RailStatus> {
 /// Returns the status of this process as text, for other processes.
 pub(super) fn describe() -> String {
     let mut status = of_process();
+    status.metrics = rank_metrics::fitting(status.metrics);
     // Communicators in a call come first; the others are left out if there is no room.
     status.communicators.sort_by_key(|communicator| communicator.call.is_none());
     loop {
@@ -55,6 +56,7 @@ pub(super) fn describe() -> String {
 /// Returns the status of this process.
 pub(super) fn of_process() -> ProcessStatus {
     let live: Vec<Arc<Control>> = live::all().into_iter().filter(|control| control.is_here()).collect();
+    live.iter().for_each(|control| control.request_counters());
     let asked: Vec<Option<u64>> =
         live.iter().map(|control| control.is_in_call().then(|| control.request_wait())).collect();
     let deadline = Instant::now() + PUBLISH_TIMEOUT;
@@ -62,12 +64,15 @@ pub(super) fn of_process() -> ProcessStatus {
         let wait = asked.and_then(|count| control.published_wait(count, deadline));
         of_communicator(control, wait)
     });
+    // Counters are published before waits, so they come second.
+    let communicators = communicators.collect();
     let joining = live::in_the_making().into_iter();
     ProcessStatus {
         host: super::machine::host_name(),
         pid: std::process::id(),
-        communicators: communicators.collect(),
+        communicators,
         joining: joining.map(|(made_by, seconds)| JoinStatus { made_by, seconds }).collect(),
+        metrics: rank_metrics::of_process(&live),
     }
 }
 

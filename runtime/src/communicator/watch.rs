@@ -3,6 +3,7 @@
 
 use super::{
     control::{Control, stats_of},
+    gauges::EndpointState,
     report::{self, REPORT_TIMEOUT, Reported},
     status::wait_of,
 };
@@ -22,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 use topology::Rank;
-use transport::driver::Endpoint;
+use transport::{driver::Endpoint, memory::Slab};
 
 /// The state of the other ranks, as far as known.
 #[derive(Debug)]
@@ -212,6 +213,8 @@ pub(super) struct CallWatch<'a> {
     pub(super) has_looked: bool,
     /// The endpoint of the links, for the state of rails.
     pub(super) endpoint: Option<&'a dyn Endpoint>,
+    /// The allocator of registered memory.
+    pub(super) slab: &'a Slab,
 }
 
 impl CallWatch<'_> {
@@ -429,8 +432,9 @@ impl CallWatch<'_> {
 
 impl Watch for CallWatch<'_> {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
-        self.waited = waiting.waited;
+        let before = std::mem::replace(&mut self.waited, waiting.waited);
         self.has_looked = true;
+        self.peers.control.gauges.count_wait(before, waiting.waited);
         if self.peers.control.is_interrupted() {
             self.peers.control.abort();
         }
@@ -438,6 +442,9 @@ impl Watch for CallWatch<'_> {
             return Err(Error::Aborted { place: Box::new(self.place(waiting)) });
         }
         self.peers.control.publish_if_wanted(|| stats_of(waiting.links()));
+        let size = self.peers.names.len() as u32;
+        let state = || EndpointState::of(self.endpoint, self.slab, size);
+        self.peers.control.publish_endpoint_if_wanted(state);
         self.publish_wait(waiting);
         if !waiting.waited.is_zero() {
             self.peers.control.recorder.at(waiting.waited, |step| waiting.write_step(step));

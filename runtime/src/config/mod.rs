@@ -216,6 +216,8 @@ mod tests {
             ("TBCCL_LOG", "inof"),
             ("TBCCL_LOG", "tbccl::verb=debug"),
             ("TBCCL_LOG_FORMAT", "xml"),
+            ("TBCCL_METRICS", "0"),
+            ("TBCCL_METRICS", "localhost"),
         ] {
             let error = with(name, value).expect_err(value).to_string();
             assert!(error.contains(name), "{error}");

@@ -12,6 +12,7 @@ use super::{
         Plain, Protection, RulesFile, Seconds, Service, Text, TuningFile,
     },
 };
+use crate::metrics::MetricsAddress;
 use collectives::{
     Numerics,
     select::{Rule, Tuned, price::Model},
@@ -178,6 +179,9 @@ options! {
         /// file to which the rank whose time limit passes first appends what all ranks wait for, see
         /// docs/hangs.md (stderr)
         hang_report: Option<PathBuf> = None, "TBCCL_HANG_REPORT", rank, Auto<FilePath>;
+        /// port, or address and port, at which one rank of each host serves the metrics of all of its ranks
+        /// to Prometheus, see docs/metrics.md; a port alone is one of the loopback interface (none)
+        metrics: Option<MetricsAddress> = None, "TBCCL_METRICS", rank, Auto<Plain>;
     }
 
     /// Options of selection: which plan a call takes.

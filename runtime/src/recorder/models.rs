@@ -11,7 +11,7 @@ fn record(seq: u64) -> CallRecord {
 #[test]
 fn loom_an_entry_is_read_whole_or_not_at_all() {
     explore_with("an entry of the recorder that is written while it is read", 2, || {
-        let recorder = Arc::new(Recorder::new());
+        let recorder = Arc::new(Recorder::new(None));
         let reader = Arc::clone(&recorder);
         recorder.begin(&record(1), 0);
         let other = thread::spawn(move || {
@@ -20,10 +20,10 @@ fn loom_an_entry_is_read_whole_or_not_at_all() {
                 assert!(kept.outcome == Outcome::UnderWay || kept.ended.is_some(), "an end without a time");
             }
         });
-        recorder.end(1, Outcome::Done, true);
+        recorder.end(1, Outcome::Done, true, || {});
         for seq in 2..=3 {
             recorder.begin(&record(seq), 0);
-            recorder.end(1, Outcome::Done, true);
+            recorder.end(1, Outcome::Done, true, || {});
         }
         other.join().expect("a reader");
         assert_eq!(recorder.read(3).map(|kept| kept.record), Some(record(3)));

@@ -2,6 +2,7 @@
 //!
 //! Processes send it as JSON. Times are seconds before the status was taken, so clocks need not agree.
 
+use crate::metrics::RankMetrics;
 use serde::{Deserialize, Serialize};
 
 /// Status of one process of a job.
@@ -16,6 +17,9 @@ pub struct ProcessStatus {
     /// Communicators that the process is joining.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joining: Vec<JoinStatus>,
+    /// Metrics of the ranks of the process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<RankMetrics>,
 }
 
 /// A communicator that a process is joining.

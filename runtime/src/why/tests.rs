@@ -121,6 +121,7 @@ impl Job {
                 pid: 100 + rank as u32,
                 communicators: self.ranks[rank].clone(),
                 joining: joining.collect(),
+                metrics: Vec::new(),
             };
             absent.unwrap_or(Presence::Answered(serde_json::to_string(&status).expect("a status")))
         };
@@ -426,7 +427,8 @@ fn a_rank_that_gets_no_answer_of_the_rendezvous_says_so() {
     let members = [0, 1].map(|rank| (100 + rank, "a".to_owned())).to_vec();
     let call = Some(collective("barrier", 5, 1, 2.0));
     let world = CommunicatorStatus { members, call, ..communicator(WORLD, 0, 2, 5) };
-    let own = ProcessStatus { host: "a".into(), pid: 100, communicators: vec![world], joining: Vec::new() };
+    let own =
+        ProcessStatus { host: "a".into(), pid: 100, communicators: vec![world], ..ProcessStatus::default() };
     let report = Report::new(&[], &[own], 0.0);
     let sentence = "the rendezvous does not answer, so nothing is known of rank 1 (process 101 on a); rank 0 \
                     waits for it in barrier number 5";
@@ -441,7 +443,7 @@ fn ranks_that_are_threads_are_nodes_of_their_own() {
         host: "a".into(),
         pid: 1,
         communicators: vec![thread(0, Some(collective("barrier", 5, 1, 2.0))), thread(1, None)],
-        joining: Vec::new(),
+        ..ProcessStatus::default()
     };
     let report = Report::new(&[], &[own], 0.0);
     let sentence =

@@ -1,0 +1,255 @@
+//! The endpoint of a host: the one of its processes that has the port answers for all ranks of the host.
+//!
+//! Each process of a job has a thread that tries to take the port. The one that gets it serves until its
+//! process ends; the others try again every [`RETRY_INTERVAL`], so a rank that survives takes over. A process
+//! that finds the port taken asks its owner for the job: ranks of one job say nothing, and the first rank of
+//! a host warns of any other owner. A job runs the same without its endpoint.
+//!
+//! A request is answered on a thread of its own, of which there are at most [`MAX_CONNECTIONS`].
+
+use super::{
+    MetricsAddress,
+    http::{self, Answer},
+    rank::HostMetrics,
+    text,
+};
+use events::{
+    target,
+    tracing::{debug, info},
+    warning,
+};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{TcpListener, TcpStream},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::AcqRel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use transport::forks::Origin;
+
+/// Interval at which a process tries to take the port from an owner that has ended.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum number of requests that are answered at a time.
+const MAX_CONNECTIONS: usize = 8;
+
+/// Number of tries for which an owner that resets connections is not yet warned of: it may be an endpoint
+/// with too many clients.
+const PATIENT_TRIES: u32 = 5;
+
+/// Time in which the owner of a taken port names its job.
+const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time for which a collection of metrics serves further requests.
+const FRESHNESS: Duration = Duration::from_millis(250);
+
+/// Beginnings of the lines with which an endpoint names its jobs and its process.
+const JOB: &str = "tbccl job ";
+const PROCESS: &str = "process ";
+
+/// The way to the metrics of a host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    /// Collects the metrics of the ranks on this host.
+    pub(crate) collect: fn() -> HostMetrics,
+    /// Returns the numbers of the jobs of this process.
+    pub(crate) jobs: fn() -> Vec<u64>,
+}
+
+/// The process that has a thread for the endpoint; forked children have none.
+static STARTED: Mutex<Option<Origin>> = Mutex::new(None);
+
+/// Serves the metrics of this host, or waits to take over from the process that does. The first call in a
+/// process counts. `warns` is the rank that warns of a port that can't be had, if it is this one.
+pub(crate) fn serve(address: MetricsAddress, warns: Option<u32>, source: Source) {
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if started.is_some_and(Origin::is_here) {
+        return;
+    }
+    let run = move || keep_serving(address, warns, source);
+    match thread::Builder::new().name("tbccl-metrics".into()).spawn(run) {
+        Ok(_) => *started = Some(Origin::here()),
+        Err(error) => {
+            warning!(target::INIT, warns, "no metrics at {address}: no thread could be started: {error}");
+        }
+    }
+}
+
+/// Takes the port and serves; waits for it while another process has it.
+fn keep_serving(address: MetricsAddress, warns: Option<u32>, source: Source) {
+    let mut has_warned = false;
+    for tries in 0.. {
+        match TcpListener::bind(address.to_listen()) {
+            Ok(listener) => {
+                info!(target: target::INIT, "metrics of this host at http://{address}/metrics");
+                answer_requests(&listener, source);
+            }
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                if let Some(rank) = warns.filter(|_| !has_warned)
+                    && let Some(owner) = foreign_owner(address, source, tries)
+                {
+                    has_warned = true;
+                    warning!(
+                        target::INIT,
+                        Some(rank),
+                        "no metrics at {address}: the port is taken by {owner}; set TBCCL_METRICS to a free \
+                         port, or end its owner, and the job's ranks take the port"
+                    );
+                }
+            }
+            Err(error) => {
+                if let Some(rank) = warns {
+                    warning!(
+                        target::INIT,
+                        Some(rank),
+                        "no metrics at {address}: {error}; set TBCCL_METRICS to a port above 1023, of an \
+                         address of this host"
+                    );
+                }
+                return;
+            }
+        }
+        thread::sleep(RETRY_INTERVAL);
+    }
+}
+
+/// Describes the owner of the port, unless it is a rank of the same job, or has ended meanwhile.
+fn foreign_owner(address: MetricsAddress, source: Source, tries: u32) -> Option<String> {
+    match ask_owner(address) {
+        Ok(Owner { jobs, .. }) if jobs.is_empty() => Some("another program".to_owned()),
+        Ok(Owner { jobs, pid }) => {
+            let ours = (source.jobs)();
+            let is_ours = jobs.iter().any(|job| ours.contains(job));
+            (!is_ours).then(|| format!("another job of tbccl ({:016x}, process {pid})", jobs[0]))
+        }
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => None,
+        Err(error) if error.kind() == ErrorKind::ConnectionReset && tries < PATIENT_TRIES => None,
+        Err(_) => Some("another program".to_owned()),
+    }
+}
+
+/// The process that has the port, as it says.
+#[derive(Debug, PartialEq, Eq)]
+struct Owner {
+    /// Numbers of its jobs; none if it is no endpoint of metrics.
+    jobs: Vec<u64>,
+    pid: u32,
+}
+
+/// Asks the owner of the port for its jobs.
+fn ask_owner(address: MetricsAddress) -> io::Result<Owner> {
+    let deadline = Instant::now() + OWNER_TIMEOUT;
+    let mut stream = TcpStream::connect_timeout(&address.to_connect(), OWNER_TIMEOUT)?;
+    stream.set_write_timeout(Some(OWNER_TIMEOUT))?;
+    stream.write_all(b"GET /job HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    let mut bytes = [0; 1024];
+    while answer.len() < 4096 {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut bytes)? {
+            0 => break,
+            count => answer.extend_from_slice(&bytes[..count]),
+        }
+    }
+    let text = String::from_utf8_lossy(&answer);
+    let jobs = text.lines().filter_map(|line| u64::from_str_radix(line.strip_prefix(JOB)?, 16).ok());
+    let pid = text.lines().find_map(|line| line.strip_prefix(PROCESS)?.parse().ok());
+    Ok(Owner { jobs: jobs.collect(), pid: pid.unwrap_or_default() })
+}
+
+/// Number of requests that are being answered.
+static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// A place among the requests that are answered at a time.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Place> {
+        // Made before the check, so that a place that can't be had is given back.
+        let (before, place) = (CONNECTIONS.fetch_add(1, AcqRel), Place);
+        (before < MAX_CONNECTIONS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        CONNECTIONS.fetch_sub(1, AcqRel);
+    }
+}
+
+/// Answers requests until the listener fails.
+fn answer_requests(listener: &TcpListener, source: Source) {
+    loop {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if is_of_connection(&error) => continue,
+            Err(error) => {
+                // Descriptors or memory may be short for a while.
+                debug!(target: target::INIT, "the endpoint of metrics accepts no connection: {error}");
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        match Place::take() {
+            Some(place) => {
+                let answer = move || answer_one(stream, place, source);
+                // Without a thread the connection is closed, and the client tries again.
+                drop(thread::Builder::new().name("tbccl-scrape".into()).spawn(answer));
+            }
+            None => http::refuse(&stream, &owner_lines(source)),
+        }
+    }
+}
+
+/// Whether an error concerns one connection, and not the listener.
+fn is_of_connection(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted | ErrorKind::ConnectionReset)
+}
+
+/// Answers one connection. A client that goes away, or is slow, gets no answer.
+fn answer_one(mut stream: TcpStream, place: Place, source: Source) {
+    let answered = http::exchange(&mut stream, |request| match request.path.as_str() {
+        "/job" => Answer::plain("200 OK", owner_lines(source)),
+        "/metrics" => metrics(source),
+        "/" => Answer::plain("200 OK", format!("{}metrics are at /metrics\n", owner_lines(source))),
+        _ => Answer::plain("404 Not Found", "metrics are at /metrics\n"),
+    });
+    if let Err(error) = answered {
+        debug!(target: target::INIT, "a client of the endpoint of metrics got no answer: {error}");
+    }
+    drop(place);
+}
+
+/// Returns the lines from which [`ask_owner`] reads the owner.
+fn owner_lines(source: Source) -> String {
+    let jobs: String = (source.jobs)().iter().map(|job| format!("{JOB}{job:016x}\n")).collect();
+    format!("{jobs}{PROCESS}{}\n", std::process::id())
+}
+
+/// The latest collection, and its time.
+static LATEST: Mutex<Option<(Instant, HostMetrics)>> = Mutex::new(None);
+
+/// Returns the metrics of this host. Requests that come together share a collection.
+fn metrics(source: Source) -> Answer {
+    let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+    let host = match &*latest {
+        Some((at, host)) if at.elapsed() < FRESHNESS => host.clone(),
+        _ => {
+            let host = (source.collect)();
+            *latest = Some((Instant::now(), host.clone()));
+            host
+        }
+    };
+    drop(latest);
+    match text::encode(host) {
+        Ok(body) => Answer { status: "200 OK", media_type: text::MEDIA_TYPE, body },
+        Err(_) => Answer::plain("500 Internal Server Error", "the metrics could not be encoded\n"),
+    }
+}
