@@ -15,6 +15,7 @@
 //! | `fabric` | `tbccl fabric`: programs on software RDMA devices |
 //! | `install_jaccl` | `tbccl install-jaccl`: replaces JACCL in an installed MLX |
 //! | `install_mpirun` | `tbccl install-mpirun`: links this program as mpirun |
+//! | `jobs` | the jobs of this user on this host, and their snapshots |
 //! | `man` | `tbccl man`: man pages |
 //! | `mpirun` | translates Open MPI's options |
 //! | `page` | reports as HTML pages |
@@ -27,6 +28,7 @@
 //! | `run` | `tbccl run`: starts a job |
 //! | `selftest` | `tbccl selftest`: tests real hardware |
 //! | `survey` | inventories of hosts |
+//! | `top` | `tbccl top`: shows rates of running ranks |
 //! | `tune` | `tbccl tune`: measures a tuning table |
 //! | `why` | `tbccl why`: shows what the ranks of a job wait for |
 //!
@@ -46,6 +48,7 @@ mod error;
 mod fabric;
 mod install_jaccl;
 mod install_mpirun;
+mod jobs;
 mod man;
 mod mpirun;
 mod page;
@@ -58,6 +61,7 @@ mod role;
 mod run;
 mod selftest;
 mod survey;
+mod top;
 mod tune;
 mod why;
 
@@ -112,13 +116,14 @@ enum Command {
     InstallJaccl(install_jaccl::Args),
     InstallMpirun(install_mpirun::Args),
     Why(why::Args),
+    Top(top::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 18] = [
+    const NAMES: [&str; 19] = [
         "run",
         "bench",
         "plan",
@@ -135,6 +140,7 @@ impl Command {
         "install-jaccl",
         "install-mpirun",
         "why",
+        "top",
         "completions",
         "man",
     ];
@@ -184,6 +190,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::InstallJaccl(args) => install_jaccl::run(&args),
             Command::InstallMpirun(args) => install_mpirun::run(&args),
             Command::Why(args) => why::run(&args),
+            Command::Top(args) => top::run(&args),
             Command::Completions(args) => completions::run(&args, Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),
         }),

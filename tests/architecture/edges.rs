@@ -53,8 +53,8 @@ const EDGES: [(&str, &[&str]); 18] = [
 ];
 
 /// Packages that the library must not depend on, since only the command needs them.
-const NOT_IN_THE_LIBRARY: [&str; 7] =
-    ["clap", "clap_complete", "clap_mangen", "humantime", "indicatif", "object", "shlex"];
+const NOT_IN_THE_LIBRARY: [&str; 8] =
+    ["clap", "clap_complete", "clap_mangen", "humantime", "indicatif", "object", "ratatui", "shlex"];
 
 /// Packages that only compute.
 const PURE: [&str; 3] = ["collectives", "inventory", "topology"];

@@ -1,4 +1,4 @@
-//! Metrics of jobs of real processes: the endpoint, its text, and the page that names metrics.
+//! Metrics of jobs of real processes: the endpoint, its text, `tbccl top`, and the pages that name metrics.
 
 mod client;
 mod endpoint;
@@ -6,3 +6,4 @@ mod job;
 mod openmetrics;
 mod pages;
 mod roles;
+mod top;

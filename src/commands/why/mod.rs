@@ -1,14 +1,11 @@
 //! `tbccl why`: shows what the ranks of a hanging job wait for.
-//!
-//! | module | purpose |
-//! |---|---|
-//! | `jobs` | the jobs of this user on this host, and their snapshots |
 
-mod jobs;
-
-use super::{CommandError, arguments, print};
+use super::{
+    CommandError, arguments,
+    jobs::{self, Found, Job},
+    print,
+};
 use bootstrap::ProcessState;
-use jobs::{Found, Job};
 use serde::Serialize;
 use std::{process::ExitCode, thread, time::Duration};
 use tbccl::why::Report;
