@@ -1,7 +1,8 @@
-//! docs/metrics.md, compared with the table of the library.
+//! Pages that name metrics: the dashboard and docs/metrics.md, compared with the table of the library.
 //!
 //! After a change of metrics: `TBCCL_WRITE_METRICS=1 cargo test --test metrics docs`.
 
+use serde_json::Value;
 use std::{collections::BTreeSet, fs, path::PathBuf};
 use tbccl::metrics::{FAMILIES, Family, Kind};
 
@@ -13,6 +14,42 @@ fn path(name: &str) -> PathBuf {
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
     words.filter(|word| word.starts_with("tbccl_")).collect()
+}
+
+/// Collects the texts of a key anywhere in a value.
+fn texts<'v>(value: &'v Value, key: &str, found: &mut Vec<&'v str>) {
+    match value {
+        Value::Array(items) => items.iter().for_each(|item| texts(item, key, found)),
+        Value::Object(fields) => {
+            found.extend(fields.get(key).and_then(Value::as_str));
+            fields.values().for_each(|field| texts(field, key, found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_exist() {
+    let text = fs::read_to_string(path("configs/grafana/tbccl.json")).expect("a file of the repository");
+    let dashboard: Value = serde_json::from_str(&text).expect("JSON");
+    let mut expressions = Vec::new();
+    ["expr", "query", "definition"].iter().for_each(|key| texts(&dashboard, key, &mut expressions));
+    let known: BTreeSet<String> = FAMILIES.iter().map(Family::series).collect();
+    let used: BTreeSet<&str> = expressions.iter().flat_map(|expression| names(expression)).collect();
+    for name in &used {
+        assert!(known.contains(*name), "{name} is no metric");
+    }
+    for part in
+        ["operations", "operation_bus", "wait", "rail_up", "rail_sent", "retrans", "errors", "registered"]
+    {
+        assert!(used.iter().any(|name| name.contains(part)), "the dashboard shows nothing of {part}");
+    }
+    for expression in expressions.iter().filter(|text| text.contains("rate(")) {
+        assert!(expression.contains("job_id=~\"$job_id\""), "{expression} is not of the chosen job");
+    }
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let ids: BTreeSet<i64> = panels.iter().filter_map(|panel| panel["id"].as_i64()).collect();
+    assert_eq!(ids.len(), panels.len(), "numbers of panels are unique");
 }
 
 /// Returns the table of docs/metrics.md.
