@@ -14,6 +14,8 @@
 //! rank -> server   RequestSnapshot (of the whole job)                  any number of times
 //! server -> rank   RequestStatus, RequestProcessStates (of silent ranks), Snapshot (to those that asked)
 //! rank -> server   Status, ProcessStates
+//! rank -> server   RequestTime                                         any number of times
+//! server -> rank   Time (of the server's clock)
 //! rank -> server   Goodbye (last changed words of its board)
 //! ```
 //!
@@ -44,6 +46,7 @@
 //! | `reconnect` | listening sockets of a rank, for communicators made later |
 //! | `wire` | messages and their encoding |
 //! | `liveness` | detection of vanished hosts |
+//! | `clock` | comparison of the clocks of hosts |
 //! | `environment` | environment variables, and the secret that they configure |
 //! | `unix`, `interfaces` | Unix sockets, and addresses of this host |
 //!
@@ -51,6 +54,7 @@
 
 mod address;
 mod client;
+mod clock;
 mod connect;
 mod environment;
 mod error;
@@ -76,6 +80,7 @@ pub use address::host_and_port;
 pub use client::{
     Connection, Joined, LAUNCHER_ADVICE, Notice, SnapshotReply, SnapshotRequester, provide_status,
 };
+pub use clock::{ClockSample, monotonic_nanos};
 pub use connect::{ConnectSpec, RendezvousHost};
 pub use error::{Error, Result};
 #[cfg(any(test, feature = "fuzzing"))]

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, io};
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// Version of this protocol and of the shared memory layout. Equal on all ranks.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
@@ -148,6 +148,8 @@ pub(crate) enum FromRank {
     Status { number: u64, text: String },
     /// States of processes on the rank's host, in the order of the request of this number.
     ProcessStates { number: u64, states: Vec<ProcessState> },
+    /// The rank asks for the time on the server's clock.
+    RequestTime { number: u64 },
 }
 
 /// Questions of a process of this user that is no rank, such as `tbccl why`.
@@ -203,6 +205,8 @@ pub(crate) enum FromServer {
     RequestProcessStates { number: u64, pids: Vec<u32> },
     /// The snapshot that the rank has asked for, or the rank that has asked before it.
     Snapshot { claimed_by: Option<u32>, snapshot: Option<Snapshot> },
+    /// Nanoseconds on the server's monotonic clock, read after the request of this number.
+    Time { number: u64, nanos: u64 },
 }
 
 /// Encodes a message as a frame.

@@ -4,6 +4,7 @@
 
 use super::{Notice, status};
 use crate::{
+    clock::{ClockSample, monotonic_nanos},
     connect::{RendezvousHost, wait_for},
     error::{Error, Result},
     frame_stream::{FrameStream, ReadProgress},
@@ -98,6 +99,11 @@ impl SnapshotRequests {
             self.replies[purpose as usize] = Some(reply);
         }
     }
+    /// Whether this rank waits for a snapshot, and the reply.
+    snapshot_requested: bool,
+    snapshot: Option<SnapshotReply>,
+    /// Number of the latest request for the server's time.
+    time_requests: u64,
 }
 
 /// Requests of the server: the latest one of each kind.
@@ -210,6 +216,9 @@ impl Channel {
             last_probe: now,
             requests: Requests::default(),
             snapshots: SnapshotRequests::default(),
+            snapshot_requested: false,
+            snapshot: None,
+            time_requests: 0,
         }
     }
 
@@ -254,6 +263,34 @@ impl Channel {
                 Ok(Some(frame)) => self.deferred.push_back(frame),
                 Ok(None) => return,
                 Err(_) => return self.ended = true,
+            }
+        }
+    }
+
+    /// Asks for the server's time, and waits for the answer for a time at most.
+    pub(super) fn sample_clock(&mut self, within: Duration) -> Option<ClockSample> {
+        self.time_requests += 1;
+        let number = self.time_requests;
+        let sent = monotonic_nanos();
+        self.post(&FromRank::RequestTime { number });
+        let until = Instant::now() + within;
+        loop {
+            match self.next_frame() {
+                Ok(Some(FromServer::Time { number: answered, nanos })) if answered == number => {
+                    return Some(ClockSample { sent, server: nanos, received: monotonic_nanos() });
+                }
+                // The late answer to an earlier request.
+                Ok(Some(FromServer::Time { .. })) => continue,
+                Ok(Some(other)) => {
+                    self.deferred.push_back(other);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(_) => self.ended = true,
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.poll_socket(left).is_err() {
+                return None;
             }
         }
     }

@@ -26,7 +26,7 @@ pub use snapshot::SnapshotRequester;
 pub use status::provide_status;
 
 use super::wire::{FromRank, Word};
-use crate::error::Result;
+use crate::{clock::ClockSample, error::Result};
 use channel::Channel;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -157,6 +157,19 @@ impl Connection {
             registration.wake_thread();
         }
         notice
+    }
+
+    /// Compares this host's clock with the rendezvous', as often as `count` says. Fewer samples mean that an
+    /// answer took longer than `within`.
+    pub fn sample_clock(&mut self, count: usize, within: Duration) -> Vec<ClockSample> {
+        let mut channel = self.channel();
+        let samples = (0..count).map_while(|_| channel.sample_clock(within)).collect();
+        if channel.has_requests()
+            && let Some(registration) = &self.registration
+        {
+            registration.wake_thread();
+        }
+        samples
     }
 
     /// Leaves the job in an orderly way; `words` are the last changed words of this rank's board.

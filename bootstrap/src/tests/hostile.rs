@@ -44,6 +44,7 @@ fn message_of_rank() -> impl Strategy<Value = Vec<u8>> {
         words().prop_map(|words| FromRank::ReportFailure { words }),
         words().prop_map(|words| FromRank::Goodbye { words }),
         any::<bool>().prop_map(|claim| FromRank::RequestSnapshot { claim }),
+        any::<u64>().prop_map(|number| FromRank::RequestTime { number }),
         (0u64..3, ".{0,20}").prop_map(|(number, text)| FromRank::Status { number, text }),
         (0u64..3, 0usize..4).prop_map(|(number, count)| FromRank::ProcessStates {
             number,

@@ -3,6 +3,7 @@
 
 mod agreement;
 mod audited;
+mod clocks;
 mod hostile;
 mod intruders;
 mod size;

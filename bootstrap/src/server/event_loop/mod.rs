@@ -10,9 +10,10 @@ mod listeners;
 
 use super::{
     super::{
+        clock::monotonic_nanos,
         frame_stream::ReadProgress,
         liveness,
-        wire::{Answer, FromServer, Hello, Question, encode},
+        wire::{Answer, FromRank, FromServer, Hello, Question, encode},
     },
     ListenerUse, StatusCell,
     connection::{InboundConnection, Message, Stage},
@@ -318,6 +319,11 @@ impl EventLoop {
                     self.job.refuse_unless_complete(&why);
                     let who = format!("a rank ({})", connection.frames.socket());
                     self.reject(token, connection, (Occurrence::WrongVersion, &who), &why, now);
+                }
+                // Read now: the time of this turn may be before the request was sent.
+                Message::FromRank(_, FromRank::RequestTime { number }, _) => {
+                    let nanos = monotonic_nanos();
+                    connection.frames.send(encode(&FromServer::Time { number, nanos }));
                 }
                 Message::FromRank(rank, message, bytes) => {
                     self.job.handle(rank, message, bytes, now).map_err(io::Error::other)?;

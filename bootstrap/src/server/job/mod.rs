@@ -360,7 +360,8 @@ impl Job {
                 self.leave(rank);
                 Ok(())
             }
-            FromRank::Heartbeat => Ok(()),
+            // The event loop answers requests for the time.
+            FromRank::Heartbeat | FromRank::RequestTime { .. } => Ok(()),
             FromRank::RequestSnapshot { claim } => {
                 self.request_snapshot(Requester::Rank(rank), claim, now);
                 Ok(())
