@@ -29,6 +29,7 @@ mod processors;
 mod recorder;
 pub mod shared;
 mod sync;
+mod trace;
 pub mod why;
 
 pub use bootstrap::{self, UniqueId, launcher_of_env, ranks_of_env};
@@ -43,7 +44,7 @@ pub use communicator::{
 };
 pub use config::{
     Config, ConfigOption, IDENTITY, LogConfig, NamedDevices, OPTIONS, PollingConfig, SelectionConfig,
-    ShmConfig, TcpOptions, Transport, VerbsOptions,
+    ShmConfig, TcpOptions, TraceConfig, Transport, VerbsOptions,
 };
 pub use error::{Error, PeerName, Place, Result};
 pub use events;

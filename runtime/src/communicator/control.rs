@@ -23,6 +23,7 @@ use crate::{
     metrics::Tally,
     recorder::{Flight, Recorder},
     sync::locked,
+    trace::Trace,
     why::Wait,
 };
 use bootstrap::SnapshotRequester;
@@ -99,6 +100,7 @@ pub(crate) struct Control {
     folder: Option<PathBuf>,
     /// The file of reports of a hang; stderr if `None`.
     hang_report: Option<PathBuf>,
+    trace: Option<Arc<Trace>>,
     id: u64,
     made_by: String,
     place: AtomicU64,
@@ -125,6 +127,7 @@ pub(super) struct ControlParts {
     pub(super) counts_calls: bool,
     /// Bytes of memory that the program has registered.
     pub(super) lent_bytes: Arc<AtomicU64>,
+    pub(super) trace: Option<Arc<Trace>>,
 }
 
 impl Control {
@@ -145,6 +148,7 @@ impl Control {
             recorder: Recorder::new(parts.counts_calls.then(Box::<Tally>::default)),
             folder,
             hang_report,
+            trace: parts.trace,
             id,
             made_by,
             place: AtomicU64::new(place),
@@ -316,6 +320,11 @@ impl Control {
     /// Returns the file for reports of a hang, if the options name one.
     pub(super) fn hang_report(&self) -> Option<&Path> {
         self.hang_report.as_deref()
+    }
+
+    /// Returns the trace of the communicator, if the options ask for one.
+    pub(super) fn trace(&self) -> Option<&Trace> {
+        self.trace.as_deref()
     }
 
     pub(super) fn names(&self) -> &[PeerName] {

@@ -12,6 +12,7 @@ use super::{
     elements::SettleOnDrop,
     plans::{CallSizes, PlanKey, PlannedCall},
     request::{Request, RequestKind},
+    traces,
     watch::CallWatch,
 };
 use crate::{
@@ -428,6 +429,8 @@ impl Communicator {
             return Ok(());
         };
         self.peers.control.recorder.end(records.len(), Outcome::Failed, false, || {});
+        self.peers.control.recorder.end(records.len(), Outcome::Failed, false);
+        traces::calls_failed(&self.peers);
         self.fail(error)
     }
 
@@ -452,6 +455,7 @@ impl Communicator {
         self.peers.control.set_failed(&error);
         self.peers.control.publish(self.stats());
         dumps::write_if_wanted(&self.peers.control);
+        traces::write(&mut self.peers, Some(&error));
         Err(error)
     }
 

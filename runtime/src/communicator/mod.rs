@@ -43,6 +43,7 @@ mod scale;
 mod scaling;
 mod staging;
 mod status;
+mod traces;
 mod typed;
 mod wait_cell;
 mod watch;
@@ -201,7 +202,8 @@ impl Communicator {
     pub(crate) const LANES: u8 = 2;
 
     fn assemble(parts: Parts, config: &Config) -> Communicator {
-        let Parts { rank, names, agreement, slab, links, reach, connection, endpoint, transport, .. } = parts;
+        let Parts { rank, names, agreement, slab, links, reach, endpoint, transport, .. } = parts;
+        let mut connection = parts.connection;
         let schedule_reach = parts.schedule_reach;
         let thresholds = parts.thresholds;
         let size = names.len() as u32;
@@ -222,6 +224,7 @@ impl Communicator {
         let placement = placement_of(endpoint.as_deref(), &names);
         let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
         let names: Arc<[PeerName]> = names.into();
+        let trace = traces::begin(config, (rank, &names, transport), &parts.identifier, connection.as_mut());
         let requester = connection.as_ref().map(Connection::snapshot_requester);
         let lending = Arc::<AtomicU64>::default();
         let control = Control::new(ControlParts {
@@ -235,6 +238,7 @@ impl Communicator {
             hang_report: config.hang_report.clone(),
             counts_calls: config.metrics.is_some(),
             lent_bytes: Arc::clone(&lending),
+            trace: trace.clone(),
         });
         let control = live::register(control);
         let here = fingerprint(transport, &names);
@@ -272,6 +276,7 @@ impl Communicator {
             plans: Plans::new(rank, size, Self::LANES, (schedule_reach, reach, hosts), policy, config),
             executor: Executor::new(links, slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
+                .with_trace(trace)
                 .with_requests(control.wanted()),
             peers: Peers {
                 rank,
@@ -513,6 +518,7 @@ impl Drop for Communicator {
             closing::drain(&mut **endpoint, &mut self.peers, self.departure_timeout, self.in_background);
         }
         announce::closed(self);
+        traces::end(self);
         self.peers.leave();
         self.peers.control.publish_final(self);
         live::deregister(&self.peers.control);

@@ -431,6 +431,10 @@ impl CallWatch<'_> {
 }
 
 impl Watch for CallWatch<'_> {
+    fn calls(&self) -> &[CallRecord] {
+        self.calls
+    }
+
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<()> {
         let before = std::mem::replace(&mut self.waited, waiting.waited);
         self.has_looked = true;

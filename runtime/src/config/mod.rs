@@ -18,7 +18,7 @@ mod transport;
 pub use devices::NamedDevices;
 pub use table::{
     Config, ConfigOption, LogConfig, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions,
-    VerbsOptions,
+    TraceConfig, VerbsOptions,
 };
 pub use transport::Transport;
 

@@ -144,6 +144,8 @@ options! {
         polling: PollingConfig;
         /// Options of the log and the audit.
         log: LogConfig;
+        /// Options of traces.
+        trace: TraceConfig;
     } {
         /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between
         /// them: shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp
@@ -332,5 +334,15 @@ options! {
         /// file to which each process appends who joined and who was refused, as lines of JSON, see
         /// docs/security.md (none)
         audit: Option<PathBuf> = None, "TBCCL_AUDIT", rank, Auto<FilePath>;
+    }
+
+    /// Options of traces.
+    TraceConfig [trace] {} {
+        /// folder for a trace of each rank's calls, messages and waits, for Perfetto and `tbccl trace`, see
+        /// docs/trace.md (none)
+        folder: Option<PathBuf> = None, "TBCCL_TRACE", rank, Auto<FilePath>;
+        /// latest events that a rank keeps for its trace, 16 to 16777216, about 100 bytes each (131072)
+        events: u32 = 1 << 17, "TBCCL_TRACE_EVENTS", rank, Plain,
+            |count| (16..=1 << 24).contains(count) => "must be from 16 to 16777216";
     }
 }

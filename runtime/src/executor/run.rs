@@ -1,6 +1,7 @@
 //! Running a program: polls its streams until every step is complete.
 
 mod following;
+mod observer;
 mod straight;
 mod waiting;
 
@@ -14,9 +15,14 @@ use super::{
     sink::Combine,
     workspace::Workspace,
 };
-use crate::call::{CallKind, CallRecord};
+use crate::{
+    call::{CallKind, CallRecord},
+    trace::Trace,
+};
+use bootstrap::monotonic_nanos;
 use collectives::ReduceOp;
 use following::begun;
+use observer::{Observer, Recording, Unobserved};
 use std::{
     sync::{
         Arc,
@@ -37,8 +43,11 @@ use waiting::At;
 pub(crate) struct Executor {
     /// Links by peer and lane.
     links: Links,
-    /// Bytes from which announcements of messages are of use to any link.
+    /// Bytes from which announcements of messages are of use to any link; 0 with a trace, so that all runs
+    /// leave the way of small calls, which has no branch for a trace.
     announced_bytes: Option<usize>,
+    /// The trace that runs are recorded in.
+    trace: Option<Recorded>,
     /// The slab of registered memory.
     slab: Slab,
     wait: WaitPolicy,
@@ -47,6 +56,21 @@ pub(crate) struct Executor {
     workspace: Workspace,
     /// Not 0 when the watch wants to check a run whose wait is not long.
     wanted: Arc<AtomicU32>,
+}
+
+/// A trace, and the threshold that [`Executor::announced_bytes`] has without it.
+#[derive(Debug)]
+struct Recorded {
+    trace: Arc<Trace>,
+    announced_bytes: Option<usize>,
+}
+
+/// Whether a call has messages that are announced. No message has more bytes than the buffers that it may be
+/// a part of.
+#[inline(always)]
+fn is_announced(binding: &Binding<'_>, announced_bytes: &Option<usize>) -> bool {
+    let bytes = binding.input.len().max(binding.output.len()).max(binding.scratch.len());
+    announced_bytes.is_some_and(|from| bytes >= from)
 }
 
 impl Executor {
@@ -60,12 +84,20 @@ impl Executor {
         let announced_bytes = from.min();
         let links = Links::new(links);
         let (workspace, wanted) = (Workspace::default(), Arc::default());
-        Executor { links, announced_bytes, slab, wait, sleeper: None, protocols, workspace, wanted }
+        let (trace, sleeper) = (None, None);
+        Executor { links, announced_bytes, trace, slab, wait, sleeper, protocols, workspace, wanted }
     }
 
     /// Returns the executor with a word that is not 0 while the watch has requests.
     pub(crate) fn with_requests(self, wanted: Arc<AtomicU32>) -> Executor {
         Executor { wanted, ..self }
+    }
+
+    /// Returns the executor with a trace that its runs are recorded in.
+    pub(crate) fn with_trace(self, trace: Option<Arc<Trace>>) -> Executor {
+        let Some(trace) = trace else { return self };
+        let announced_bytes = self.announced_bytes;
+        Executor { announced_bytes: Some(0), trace: Some(Recorded { trace, announced_bytes }), ..self }
     }
 
     /// Returns the executor with a driver that can sleep until its device wakes it.
@@ -147,18 +179,51 @@ impl Executor {
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
-        // No message has more bytes than the buffers that it may be a part of.
-        let is_announced = |binding: &Binding<'_>| {
-            let bytes = binding.input.len().max(binding.output.len()).max(binding.scratch.len());
-            self.announced_bytes.is_some_and(|from| bytes >= from)
-        };
+        let announced_bytes = &self.announced_bytes;
+        let is_announced = |binding: &Binding<'_>| is_announced(binding, announced_bytes);
         let ran = match (bindings.iter().any(is_announced), bindings) {
-            (false, [_]) => self.run_to_completion::<false, false>(program, bindings, watch),
-            (true, [_]) => self.run_to_completion::<true, false>(program, bindings, watch),
-            (false, _) => self.run_to_completion::<false, true>(program, bindings, watch),
-            (true, _) => self.run_to_completion::<true, true>(program, bindings, watch),
+            (false, [_]) => self.run_to_completion::<false, false, _>(program, bindings, watch, Unobserved),
+            (true, [_]) => self.run_announced::<false>(program, bindings, watch),
+            (false, _) => self.run_to_completion::<false, true, _>(program, bindings, watch, Unobserved),
+            (true, _) => self.run_announced::<true>(program, bindings, watch),
         };
         ran.map_err(|stop| self.abort(stop))
+    }
+
+    /// Runs a program whose messages may be announced, or any program if there is a trace.
+    #[inline(never)]
+    fn run_announced<const GROUPED: bool>(
+        &mut self,
+        program: &Program,
+        bindings: &[Binding<'_>],
+        watch: &mut dyn Watch,
+    ) -> Result<(), Stop> {
+        if self.trace.is_some() {
+            return self.run_recorded(program, bindings, watch);
+        }
+        self.run_to_completion::<true, GROUPED, _>(program, bindings, watch, Unobserved)
+    }
+
+    /// Runs a program and records its steps in the trace.
+    #[cold]
+    #[inline(never)]
+    fn run_recorded(
+        &mut self,
+        program: &Program,
+        bindings: &[Binding<'_>],
+        watch: &mut dyn Watch,
+    ) -> Result<(), Stop> {
+        let Some(Recorded { trace, announced_bytes }) = &self.trace else { return Ok(()) };
+        let (trace, announced_bytes) = (Arc::clone(trace), *announced_bytes);
+        let mut recording = Recording::begin(&trace, program, bindings, watch.calls());
+        let observer = &mut recording;
+        let ran = if bindings.iter().any(|binding| is_announced(binding, &announced_bytes)) {
+            self.run_to_completion::<true, true, _>(program, bindings, watch, observer)
+        } else {
+            self.run_to_completion::<false, true, _>(program, bindings, watch, observer)
+        };
+        recording.end(program, bindings, ran.is_ok());
+        ran
     }
 
     #[cold]
@@ -169,19 +234,21 @@ impl Executor {
 
     // Always inlined, like the functions that begin a run: out of line they cost 5 % of the smallest calls.
     #[inline(always)]
-    fn run_to_completion<const ANNOUNCES: bool, const GROUPED: bool>(
+    fn run_to_completion<const ANNOUNCES: bool, const GROUPED: bool, O: Observer>(
         &mut self,
         program: &Program,
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
+        observer: O,
     ) -> Result<(), Stop> {
-        let mut run: Run<'_, '_, ANNOUNCES, GROUPED> = Run {
+        let mut run: Run<'_, '_, ANNOUNCES, GROUPED, O> = Run {
             program,
             bindings,
             links: &mut self.links,
             slab: &self.slab,
             protocols: self.protocols,
             workspace: &mut self.workspace,
+            observer,
         };
         run.workspace.make_room(program);
         let mut partial = None;
@@ -230,6 +297,20 @@ impl Executor {
         &self,
         peer: Rank,
         watch: &mut dyn Watch,
+        done: impl FnMut() -> bool,
+    ) -> Result<(), Stop> {
+        let began = self.trace.as_ref().map(|_| monotonic_nanos());
+        let waited = self.wait_for_entry(peer, watch, done);
+        if let (Some(Recorded { trace, .. }), Some(began)) = (&self.trace, began) {
+            trace.tape().waited_for_entry(peer, began);
+        }
+        waited
+    }
+
+    fn wait_for_entry(
+        &self,
+        peer: Rank,
+        watch: &mut dyn Watch,
         mut done: impl FnMut() -> bool,
     ) -> Result<(), Stop> {
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
@@ -244,17 +325,19 @@ impl Executor {
     }
 }
 
-/// One run in progress. The parameters keep runs without announcements, and single calls, free of their cost.
-struct Run<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> {
+/// One run in progress. The parameters keep runs without announcements, single calls, and runs without a
+/// trace free of their cost.
+struct Run<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> {
     program: &'r Program,
     bindings: &'r [Binding<'m>],
     links: &'r mut Links,
     slab: &'r Slab,
     protocols: Protocols,
     workspace: &'r mut Workspace,
+    observer: O,
 }
 
-impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, GROUPED> {
+impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm, ANNOUNCES, GROUPED, O> {
     /// Returns the memory that a step works on.
     #[inline]
     fn binding(&self, op: &Op) -> &'r Binding<'m> {
@@ -274,6 +357,9 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             if !self.workspace.ready.is_empty() {
                 advanced |= self.run_local();
             }
+        }
+        if !advanced {
+            self.observer.idle();
         }
         Ok(advanced)
     }
@@ -297,11 +383,13 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
         while let Some(step) = self.workspace.ready.pop() {
             let op = &self.program.ops[step as usize];
             let binding = self.binding(op);
+            self.observer.polled(step);
             match op.kind {
                 OpKind::Copy | OpKind::Reduce => compute(binding, op),
                 OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => repack(binding, op),
                 OpKind::Send | OpKind::Recv | OpKind::RecvReduce => unreachable!("messages are not local"),
             }
+            self.observer.local(self.program, binding, step);
             self.workspace.complete(self.program, step);
             advanced = true;
         }
@@ -325,6 +413,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
             let op = &self.program.ops[step as usize];
             let binding = self.binding(op);
             let src = binding.source(&op.a);
+            self.observer.polled(step);
             let link = link(self.links, stream);
             let (slab, protocols) = (self.slab, &self.protocols);
             let state = self.workspace.sends[step as usize]
@@ -358,6 +447,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
                 }
                 self.workspace.sends[step as usize] = None;
             }
+            self.observer.message(self.program, binding, at, cursor.done);
             self.workspace.complete(self.program, step);
             advanced = true;
             cursor.done += 1;
@@ -390,7 +480,13 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool> Run<'r, 'm, ANNOUNCES, 
                 Some(state) => state,
                 None => self.fresh(binding, dst.len()),
             };
+            self.observer.polled(step);
             let progress = receive(link(self.links, stream).as_mut(), binding, op, &mut state)?;
+            match progress {
+                RecvProgress::Idle => self.observer.waits(step),
+                RecvProgress::Advanced => self.observer.advanced(step),
+                RecvProgress::Complete => self.observer.message(self.program, binding, at, next),
+            }
             match progress {
                 RecvProgress::Idle if !ANNOUNCES => break,
                 RecvProgress::Idle | RecvProgress::Advanced => {

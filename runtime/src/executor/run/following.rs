@@ -6,7 +6,7 @@
 //!
 //! A link may send the beginning of a message or wait for the rest.
 
-use super::{Run, link};
+use super::{Run, link, observer::Observer};
 use crate::executor::{
     binding::{Binding, Protocols},
     program::Followed,
@@ -17,7 +17,7 @@ use transport::{
     memory::{Slab, Span},
 };
 
-impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED> {
+impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUNCES, GROUPED, O> {
     /// Sends the part of a message that a send's receive has so far, if that receive is the only step that
     /// the send waits for.
     #[inline(never)]
@@ -38,6 +38,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED>
         let op = &self.program.ops[step as usize];
         let binding = self.binding(op);
         let src = binding.source(&op.a);
+        self.observer.polled(step);
         let link = link(self.links, &self.program.streams[at]);
         let (slab, protocols) = (self.slab, &self.protocols);
         let state = self.workspace.sends[step as usize]

@@ -7,7 +7,7 @@
 //!
 //! No rank waits for another one's receive here, since its sends are complete before its first receive.
 
-use super::{Run, combine, following::begun, link};
+use super::{Run, combine, following::begun, link, observer::Observer};
 use crate::executor::{
     binding::Binding,
     program::{Op, OpKind, Program, Straight},
@@ -31,7 +31,7 @@ pub(super) struct Partial {
     recv: Option<(u32, RecvState)>,
 }
 
-impl<const ANNOUNCES: bool, const GROUPED: bool> Run<'_, '_, ANNOUNCES, GROUPED> {
+impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUNCES, GROUPED, O> {
     /// Runs a straight program. Returns what it has done if that is not all.
     #[inline(always)]
     pub(super) fn run_straight(

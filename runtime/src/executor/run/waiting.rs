@@ -1,6 +1,7 @@
 //! The state of a run in a long wait, the watch that decides whether it goes on, and the reason for its end.
 
 use crate::{
+    call::CallRecord,
     error::Error,
     executor::{links::Links, program::Program},
 };
@@ -82,4 +83,9 @@ impl Waiting<'_> {
 /// Decides, when a wait gets long, whether it may go on.
 pub(crate) trait Watch {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error>;
+
+    /// Returns the calls of the run, for its trace.
+    fn calls(&self) -> &[CallRecord] {
+        &[]
+    }
 }
