@@ -29,6 +29,7 @@
 //! | `selftest` | `tbccl selftest`: tests real hardware |
 //! | `survey` | inventories of hosts |
 //! | `top` | `tbccl top`: shows rates of running ranks |
+//! | `trace` | `tbccl trace`: merges, checks and summarizes traces |
 //! | `tune` | `tbccl tune`: measures a tuning table |
 //! | `why` | `tbccl why`: shows what the ranks of a job wait for |
 //!
@@ -62,6 +63,7 @@ mod run;
 mod selftest;
 mod survey;
 mod top;
+mod trace;
 mod tune;
 mod why;
 
@@ -117,6 +119,7 @@ enum Command {
     InstallMpirun(install_mpirun::Args),
     Why(why::Args),
     Top(top::Args),
+    Trace(trace::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -141,6 +144,7 @@ impl Command {
         "install-mpirun",
         "why",
         "top",
+        "trace",
         "completions",
         "man",
     ];
@@ -191,6 +195,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::InstallMpirun(args) => install_mpirun::run(&args),
             Command::Why(args) => why::run(&args),
             Command::Top(args) => top::run(&args),
+            Command::Trace(args) => trace::run(&args),
             Command::Completions(args) => completions::run(&args, Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),
         }),

@@ -8,6 +8,7 @@
 //! | `raw` | calls by address |
 //! | `shared` | communicators that threads share |
 //! | `threads` | collectives over threads |
+//! | `traces` | traces of calls |
 
 mod groups;
 #[cfg(target_os = "linux")]
@@ -16,6 +17,7 @@ mod quantized;
 mod raw;
 mod shared;
 mod threads;
+mod traces;
 
 /// The program under test.
 #[allow(dead_code, reason = "on systems without the software device")]

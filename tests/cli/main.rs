@@ -17,6 +17,7 @@
 //! | `selftest` | `tbccl selftest` |
 //! | `shell` | `tbccl completions`, `tbccl man` |
 //! | `tools` | scripts under `tools/` |
+//! | `trace` | `tbccl run --trace`, `tbccl trace` |
 //! | `tune` | `tbccl tune` |
 //! | `verbs_errors` | error messages of the verbs transport |
 //! | `vocabulary` | names and tables in documents |
@@ -43,6 +44,7 @@ mod plan;
 mod selftest;
 mod shell;
 mod tools;
+mod trace;
 mod tune;
 #[cfg(target_os = "linux")]
 mod verbs_errors;

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// Check fabric files and report errors
     #[command(disable_help_flag = true)]
     Check(ForwardedArgs),
@@ -57,7 +57,7 @@ struct ForwardedArgs {
 /// Runs `tbccl fabric`.
 pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
     match args.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
         Command::Check(ForwardedArgs { args }) => Tool::find()?.forward("check", None, &args),
         Command::Nodes(ForwardedArgs { args }) => Tool::find()?.forward("nodes", None, &args),
         Command::Fault(ForwardedArgs { args }) => with_running_fabric("fault", &args),

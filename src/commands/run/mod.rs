@@ -35,6 +35,7 @@ Examples:
   tbccl run -n 2 -x RUST_LOG=debug -- ./app   a variable for every rank
   tbccl run -n 4 --tag-output ./app           `[2] ` before each line of rank 2
   tbccl run -n 8 --timeout 60 ./app           ended after a minute, exit status 124
+  tbccl run -n 4 --trace traces ./app         a trace of each rank, for `tbccl trace merge`
 
 Each rank gets TBCCL_RANK, TBCCL_SIZE, TBCCL_LOCAL_RANK, TBCCL_LOCAL_SIZE, TBCCL_NODE_RANK and
 TBCCL_BOOTSTRAP in its environment; RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
@@ -90,6 +91,10 @@ pub(crate) struct Job {
              [default: auto; shm+auto on several hosts]")
     )]
     transport: Option<Transport>,
+
+    /// Write a trace of each rank, DIR/rank-2-*.json and so on, on its host; see `tbccl trace --help`
+    #[arg(long, value_name = "DIR")]
+    trace: Option<PathBuf>,
 
     /// Working folder of every rank, also on other hosts (this command's own)
     #[arg(long, value_name = "DIR")]
@@ -187,14 +192,17 @@ impl Job {
         let program = command.next().ok_or_else(|| CommandError::new("no program was given"))?;
         let mut env = variables(self.env)?;
         env.extend(self.transport.map(|transport| ("TBCCL_TRANSPORT".into(), transport.name().into())));
+        let absolute = |option: &str, path| {
+            std::path::absolute(path).map_err(|e| CommandError::new(format_args!("{option}: {e}")))
+        };
+        let folder = self.trace.map(|folder| absolute("--trace", folder)).transpose()?;
+        env.extend(folder.map(|folder| ("TBCCL_TRACE".into(), folder.into())));
         let library = mpi_library::variable(&env);
         env.extend(library);
-        let absolute =
-            |cwd| std::path::absolute(cwd).map_err(|e| CommandError::new(format_args!("--cwd: {e}")));
         Ok(LaunchSpec {
             args: command.collect(),
             env,
-            cwd: self.cwd.map(absolute).transpose()?,
+            cwd: self.cwd.map(|cwd| absolute("--cwd", cwd)).transpose()?,
             bind: match self.bind {
                 BindTo::None => Bind::None,
                 BindTo::Core => Bind::Core,
