@@ -126,7 +126,7 @@ enum Command {
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 20] = [
         "run",
         "bench",
         "plan",

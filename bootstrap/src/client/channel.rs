@@ -58,6 +58,8 @@ pub(super) struct Channel {
     requests: Requests,
     /// Requests for snapshots.
     snapshots: SnapshotRequests,
+    /// Number of the latest request for the server's time.
+    time_requests: u64,
 }
 
 /// Requests of this rank for snapshots, and their replies.
@@ -99,11 +101,6 @@ impl SnapshotRequests {
             self.replies[purpose as usize] = Some(reply);
         }
     }
-    /// Whether this rank waits for a snapshot, and the reply.
-    snapshot_requested: bool,
-    snapshot: Option<SnapshotReply>,
-    /// Number of the latest request for the server's time.
-    time_requests: u64,
 }
 
 /// Requests of the server: the latest one of each kind.
@@ -216,8 +213,6 @@ impl Channel {
             last_probe: now,
             requests: Requests::default(),
             snapshots: SnapshotRequests::default(),
-            snapshot_requested: false,
-            snapshot: None,
             time_requests: 0,
         }
     }

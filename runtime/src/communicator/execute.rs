@@ -429,7 +429,6 @@ impl Communicator {
             return Ok(());
         };
         self.peers.control.recorder.end(records.len(), Outcome::Failed, false, || {});
-        self.peers.control.recorder.end(records.len(), Outcome::Failed, false);
         traces::calls_failed(&self.peers);
         self.fail(error)
     }
