@@ -36,8 +36,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of requests that are answered at a time.
 const MAX_CONNECTIONS: usize = 8;
 
-/// Number of tries for which an owner that resets connections is not yet warned of: it may be an endpoint
-/// with too many clients.
+/// Number of tries in a row after which an owner that gives no answer counts as another program. An endpoint
+/// with too many clients may give none for a while.
 const PATIENT_TRIES: u32 = 5;
 
 /// Time in which the owner of a taken port names its job.
@@ -80,24 +80,16 @@ pub(crate) fn serve(address: MetricsAddress, warns: Option<u32>, source: Source)
 
 /// Takes the port and serves; waits for it while another process has it.
 fn keep_serving(address: MetricsAddress, warns: Option<u32>, source: Source) {
-    let mut has_warned = false;
-    for tries in 0.. {
+    let mut waiting = Waiting::default();
+    loop {
         match TcpListener::bind(address.to_listen()) {
             Ok(listener) => {
                 info!(target: target::INIT, "metrics of this host at http://{address}/metrics");
                 answer_requests(&listener, source);
             }
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                if let Some(rank) = warns.filter(|_| !has_warned)
-                    && let Some(owner) = foreign_owner(address, source, tries)
-                {
-                    has_warned = true;
-                    warning!(
-                        target::INIT,
-                        Some(rank),
-                        "no metrics at {address}: the port is taken by {owner}; set TBCCL_METRICS to a free \
-                         port, or end its owner, and the job's ranks take the port"
-                    );
+                if let Some(rank) = warns.filter(|_| !waiting.has_warned) {
+                    waiting.look(address, rank, source);
                 }
             }
             Err(error) => {
@@ -116,18 +108,49 @@ fn keep_serving(address: MetricsAddress, warns: Option<u32>, source: Source) {
     }
 }
 
-/// Describes the owner of the port, unless it is a rank of the same job, or has ended meanwhile.
-fn foreign_owner(address: MetricsAddress, source: Source, tries: u32) -> Option<String> {
-    match ask_owner(address) {
-        Ok(Owner { jobs, .. }) if jobs.is_empty() => Some("another program".to_owned()),
-        Ok(Owner { jobs, pid }) => {
-            let ours = (source.jobs)();
-            let is_ours = jobs.iter().any(|job| ours.contains(job));
-            (!is_ours).then(|| format!("another job of tbccl ({:016x}, process {pid})", jobs[0]))
+/// The state of a process that waits for the port.
+#[derive(Debug, Default)]
+struct Waiting {
+    has_warned: bool,
+    /// Whether the owner has been a rank of the same job.
+    is_ours: bool,
+    /// Tries in a row to which the owner gave no answer.
+    unanswered: u32,
+}
+
+impl Waiting {
+    /// Asks the owner of the port for its job, and warns of another one.
+    fn look(&mut self, address: MetricsAddress, rank: u32, source: Source) {
+        let Some(owner) = self.foreign(ask_owner(address), &(source.jobs)()) else { return };
+        self.has_warned = true;
+        warning!(
+            target::INIT,
+            Some(rank),
+            "no metrics at {address}: the port is taken by {owner}; set TBCCL_METRICS to a free port, or end \
+             its owner, and the job's ranks take the port"
+        );
+    }
+
+    /// Describes the owner of the port by its answer, unless it is a rank of the same job, has ended
+    /// meanwhile, or may be an endpoint with too many clients.
+    fn foreign(&mut self, answer: io::Result<Owner>, ours: &[u64]) -> Option<String> {
+        match answer {
+            Ok(Owner { jobs, pid }) => {
+                self.unanswered = 0;
+                self.is_ours = jobs.iter().any(|job| ours.contains(job));
+                match jobs.first() {
+                    _ if self.is_ours => None,
+                    Some(job) => Some(format!("another job of tbccl ({job:016x}, process {pid})")),
+                    None => Some("another program".to_owned()),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => None,
+            Err(_) => {
+                self.unanswered += 1;
+                let is_patient = self.is_ours || self.unanswered < PATIENT_TRIES;
+                (!is_patient).then(|| "another program".to_owned())
+            }
         }
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => None,
-        Err(error) if error.kind() == ErrorKind::ConnectionReset && tries < PATIENT_TRIES => None,
-        Err(_) => Some("another program".to_owned()),
     }
 }
 
@@ -157,6 +180,9 @@ fn ask_owner(address: MetricsAddress) -> io::Result<Owner> {
             0 => break,
             count => answer.extend_from_slice(&bytes[..count]),
         }
+    }
+    if answer.is_empty() {
+        return Err(ErrorKind::UnexpectedEof.into());
     }
     let text = String::from_utf8_lossy(&answer);
     let jobs = text.lines().filter_map(|line| u64::from_str_radix(line.strip_prefix(JOB)?, 16).ok());
@@ -251,5 +277,36 @@ fn metrics(source: Source) -> Answer {
     match text::encode(host) {
         Ok(body) => Answer { status: "200 OK", media_type: text::MEDIA_TYPE, body },
         Err(_) => Answer::plain("500 Internal Server Error", "the metrics could not be encoded\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(jobs: &[u64]) -> io::Result<Owner> {
+        Ok(Owner { jobs: jobs.to_vec(), pid: 9 })
+    }
+
+    #[test]
+    fn ranks_of_one_job_say_nothing_and_other_owners_are_described() {
+        let mut waiting = Waiting::default();
+        assert_eq!(waiting.foreign(owner(&[3, 5]), &[5]), None);
+        assert_eq!(waiting.foreign(Err(ErrorKind::ConnectionRefused.into()), &[5]), None, "it has ended");
+        let described = waiting.foreign(owner(&[255]), &[5]);
+        assert_eq!(described.as_deref(), Some("another job of tbccl (00000000000000ff, process 9)"));
+        assert_eq!(waiting.foreign(owner(&[]), &[5]).as_deref(), Some("another program"));
+    }
+
+    #[test]
+    fn an_owner_without_an_answer_is_foreign_only_after_some_tries() {
+        let silence = || Err(ErrorKind::TimedOut.into());
+        let mut waiting = Waiting::default();
+        for _ in 1..PATIENT_TRIES {
+            assert_eq!(waiting.foreign(silence(), &[5]), None);
+        }
+        assert_eq!(waiting.foreign(silence(), &[5]).as_deref(), Some("another program"));
+        waiting.foreign(owner(&[5]), &[5]);
+        assert!((0..100).all(|_| waiting.foreign(silence(), &[5]).is_none()), "it is known to be ours");
     }
 }
