@@ -132,6 +132,32 @@ fn with_two_cables_one_that_is_pulled_is_done_without_and_used_again_once_it_is_
 }
 
 #[test]
+fn a_trace_has_each_time_in_which_a_rail_was_down() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().to_str().expect("text");
+    let env = [("TBCCL_TRACE", path), ("TBCCL_TRACE_EVENTS", "1000")];
+    let busy = start_busy_job(&Wiring::pair("usb4", 2), "rc", &env);
+    busy.job.fault(&["unplug", "0"]);
+    sleep(Duration::from_millis(300));
+    busy.job.fault(&["replug", "0"]);
+    assert!(busy.carries_traffic(0), "it is used again");
+    busy.stop();
+    let mut outages = Vec::new();
+    for entry in std::fs::read_dir(path).expect("traces") {
+        let text = std::fs::read_to_string(entry.expect("an entry").path()).expect("a file");
+        let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let events = file["traceEvents"].as_array().expect("events").clone();
+        outages.extend(events.into_iter().filter(|event| event["cat"] == "rail"));
+    }
+    let of = |rank: u32| outages.iter().filter(|outage| outage["pid"] == rank).collect::<Vec<_>>();
+    for rank in [0, 1] {
+        let [outage] = of(rank)[..] else { panic!("rank {rank}: {outages:?}") };
+        assert_eq!((&outage["name"], &outage["args"]["peer"]), (&"rail is down".into(), &(1 - rank).into()));
+        assert!(outage["dur"].as_f64().is_some_and(|us| us > 0.2e6), "{outage}");
+    }
+}
+
+#[test]
 fn the_log_tells_devices_rails_and_every_rail_that_goes_down_and_returns() {
     let env = [("TBCCL_LOG", "info"), ("TBCCL_LOG_FILE", "$HOME_OF_TEST/%r.log")];
     let busy = start_busy_job(&Wiring::pair("usb4", 2), "rc", &env);

@@ -431,6 +431,12 @@ impl CallWatch<'_> {
 }
 
 impl Watch for CallWatch<'_> {
+    fn observe_rails(&self) {
+        if let Some((trace, endpoint)) = self.peers.control.trace().zip(self.endpoint) {
+            trace.observe_rails(endpoint);
+        }
+    }
+
     fn calls(&self) -> &[CallRecord] {
         self.calls
     }
@@ -450,6 +456,7 @@ impl Watch for CallWatch<'_> {
         let state = || EndpointState::of(self.endpoint, self.slab, size);
         self.peers.control.publish_endpoint_if_wanted(state);
         self.publish_wait(waiting);
+        self.observe_rails();
         if !waiting.waited.is_zero() {
             self.peers.control.recorder.at(waiting.waited, |step| waiting.write_step(step));
         }

@@ -215,6 +215,7 @@ impl Executor {
     ) -> Result<(), Stop> {
         let Some(Recorded { trace, announced_bytes }) = &self.trace else { return Ok(()) };
         let (trace, announced_bytes) = (Arc::clone(trace), *announced_bytes);
+        watch.observe_rails();
         let mut recording = Recording::begin(&trace, program, bindings, watch.calls());
         let observer = &mut recording;
         let ran = if bindings.iter().any(|binding| is_announced(binding, &announced_bytes)) {

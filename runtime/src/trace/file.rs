@@ -5,7 +5,8 @@
 
 use super::{
     TracedRank,
-    layout::{Threads, Track},
+    layout::{Threads, Track, rail_threads},
+    rails::Outage,
     tape::{CallEnd, CallEvent, Event, StepEvent, StepKind, Tape},
 };
 use crate::call::CallKind;
@@ -29,6 +30,7 @@ pub(super) struct TraceFile<'t> {
     pub(super) samples: &'t [ClockSample],
     pub(super) error: Option<String>,
     pub(super) tape: &'t Tape,
+    pub(super) outages: &'t [Outage],
 }
 
 /// An event that lasts, as the viewers read it.
@@ -89,7 +91,11 @@ impl TraceFile<'_> {
             let thread = threads.place(timed.track, timed.begin, timed.end);
             self.write_event(out, timed, thread)?;
         }
-        for thread in threads.used() {
+        let rails = rail_threads(self.outages);
+        for (outage, thread) in self.outages.iter().zip(rails.of_outages) {
+            self.write_outage(out, outage, thread)?;
+        }
+        for thread in threads.used().chain(rails.threads) {
             let number = Some(thread.number);
             self.write_metadata(out, "thread_name", number, &json!({ "name": thread.name }))?;
             let order = json!({ "sort_index": thread.sort_index });
@@ -137,6 +143,13 @@ impl TraceFile<'_> {
             Timed { track, begin, end, event }
         };
         self.tape.events().map(timed).collect()
+    }
+
+    fn write_outage(&self, out: &mut dyn Write, outage: &Outage, thread: u64) -> io::Result<()> {
+        let Outage { peer, device, peer_device, begin, end } = outage;
+        let end = if *end == 0 { self.tape.latest().max(*begin) } else { *end };
+        let args = json!({ "peer": peer, "device": device, "peer_device": peer_device });
+        self.write_slice(out, ("rail is down", "rail"), (thread, *begin, end), &args)
     }
 
     fn write_event(&self, out: &mut dyn Write, timed: &Timed, thread: u64) -> io::Result<()> {

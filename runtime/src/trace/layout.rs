@@ -3,8 +3,9 @@
 //! The layout is that of simulated traces: a process is a rank, thread 0 has local steps, and threads
 //! `2p + 1` and `2p + 2` have the messages to and from rank `p`. A real rank may have several messages to a
 //! peer under way, which a viewer can't draw on one thread; the second one goes to a thread of its own below
-//! the first.
+//! the first. Each rail that was down has a thread at the end.
 
+use super::rails::Outage;
 use std::collections::BTreeMap;
 use topology::Rank;
 
@@ -88,6 +89,32 @@ impl Threads {
             })
         })
     }
+}
+
+/// Number of the first thread of a rail.
+const FIRST_RAIL_THREAD: u64 = 1 << 24;
+
+/// Threads of the rails that were down.
+#[derive(Debug, Default)]
+pub(super) struct RailThreads {
+    /// Number of the thread of each outage.
+    pub(super) of_outages: Vec<u64>,
+    pub(super) threads: Vec<Thread>,
+}
+
+/// Returns a thread for each rail that was down.
+pub(super) fn rail_threads(outages: &[Outage]) -> RailThreads {
+    let mut found = RailThreads::default();
+    for Outage { peer, device, peer_device, .. } in outages {
+        let name = format!("rail {device} to {peer_device} of rank {peer}");
+        let known = found.threads.iter().find(|thread| thread.name == name);
+        let number = known.map_or(FIRST_RAIL_THREAD + found.threads.len() as u64, |thread| thread.number);
+        if known.is_none() {
+            found.threads.push(Thread { number, name, sort_index: number * MOST_THREADS });
+        }
+        found.of_outages.push(number);
+    }
+    found
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Traces: the calls, steps, messages and waits of one rank with their times, for a browser.
+//! Traces: the calls, steps, messages, waits and failed rails of one rank with their times, for a browser.
 //!
 //! The executor records into a [`Tape`], whose events take no memory after the start; a communicator with a
 //! trace writes its file when it closes or fails. A communicator without one has none of this: see
@@ -7,6 +7,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `tape` | events of a rank: a ring of fixed size, and the calls and steps under way |
+//! | `rails` | rails that were down |
 //! | `layout` | threads of the trace viewer on which events are drawn |
 //! | `file` | the file of a rank, as JSON for Chrome's trace viewer and Perfetto |
 //!
@@ -18,21 +19,23 @@
 
 mod file;
 mod layout;
+mod rails;
 mod tape;
 
 pub(crate) use tape::{CallEnd, StepFacts, StepKind, StepMessage, Tape};
 
 use crate::{error::PeerName, sync::locked};
-use bootstrap::{ClockSample, Connection};
+use bootstrap::{ClockSample, Connection, monotonic_nanos};
 use events::{target, warning};
 use file::TraceFile;
+use rails::RailLog;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 use topology::Rank;
-use transport::host;
+use transport::{driver::Endpoint, host};
 
 /// Samples of the rendezvous' clock at the start and at the end of a communicator.
 const CLOCK_SAMPLES: usize = 12;
@@ -61,6 +64,7 @@ pub(crate) struct Trace {
     clock: String,
     samples: Mutex<Vec<ClockSample>>,
     tape: Mutex<Tape>,
+    rails: Mutex<RailLog>,
 }
 
 impl Trace {
@@ -72,12 +76,22 @@ impl Trace {
             clock: clock_name(host_id),
             samples: Mutex::default(),
             tape: Mutex::new(Tape::new(events as usize, lanes)),
+            rails: Mutex::default(),
         }
     }
 
     /// Returns the tape, for the thread that makes the calls.
     pub(crate) fn tape(&self) -> MutexGuard<'_, Tape> {
         locked(&self.tape)
+    }
+
+    /// Looks at the rails of an endpoint to all ranks, unless that was done a moment ago.
+    pub(crate) fn observe_rails(&self, endpoint: &dyn Endpoint) {
+        let (now, mut log) = (monotonic_nanos(), locked(&self.rails));
+        if log.is_due(now) {
+            let size = self.traced.names.len() as u32;
+            (0..size).for_each(|peer| log.see(now, peer, &endpoint.rails(peer)));
+        }
     }
 
     /// Compares this host's clock with the rendezvous'.
@@ -92,8 +106,10 @@ impl Trace {
         let path = self.path();
         let samples = locked(&self.samples).clone();
         let tape = self.tape();
-        let file =
-            TraceFile { traced: &self.traced, clock: &self.clock, samples: &samples, error, tape: &tape };
+        let rails = locked(&self.rails);
+        let outages = rails.outages();
+        let (traced, clock) = (&self.traced, &*self.clock);
+        let file = TraceFile { traced, clock, samples: &samples, error, tape: &tape, outages };
         if let Err(error) = file.write(&path) {
             let rank = Some(self.traced.rank.0);
             warning!(target::FAILURE, rank, "can't write the trace to {}: {error}", path.display());

@@ -118,6 +118,8 @@ pub(super) enum Category {
     Receive,
     Local,
     Wait,
+    /// The time in which a rail was down.
+    Rail,
     /// The arrow between a send and its receive.
     Message,
 }
@@ -167,6 +169,10 @@ pub(super) struct EventArgs {
     pub(super) step: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) peer: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) device: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) peer_device: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lane: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]

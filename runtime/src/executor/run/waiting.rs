@@ -84,6 +84,9 @@ impl Waiting<'_> {
 pub(crate) trait Watch {
     fn look(&mut self, waiting: &Waiting<'_>) -> Result<(), Error>;
 
+    /// Looks at the rails, for the trace of the run.
+    fn observe_rails(&self) {}
+
     /// Returns the calls of the run, for its trace.
     fn calls(&self) -> &[CallRecord] {
         &[]
