@@ -50,6 +50,8 @@ pub(super) struct Driver<'t> {
     devices: Vec<String>,
     /// Cables between the first two ranks; none before they are looked for.
     cables: Option<Vec<Cable>>,
+    /// Check that tells why the search for cables has found none.
+    search_failure: Option<Check>,
 }
 
 impl<'t> Driver<'t> {
@@ -59,7 +61,15 @@ impl<'t> Driver<'t> {
         report: Report,
         is_interrupted: &'t AtomicBool,
     ) -> Driver<'t> {
-        Driver { options, starter, report, is_interrupted, devices: Vec::new(), cables: None }
+        Driver {
+            options,
+            starter,
+            report,
+            is_interrupted,
+            devices: Vec::new(),
+            cables: None,
+            search_failure: None,
+        }
     }
 
     /// Runs all chosen sections; returns the report, and whether it was interrupted.
@@ -197,7 +207,13 @@ impl<'t> Driver<'t> {
         if cables.is_none() && !is_told {
             messages.push(Message::Check(of_end("search", &ended)));
         }
-        self.cables = Some(cables.unwrap_or_default());
+        let is_failure = |message: &Message| match message {
+            Message::Check(check) if check.verdict != Verdict::Pass => Some(check.clone()),
+            _ => None,
+        };
+        let cables = cables.unwrap_or_default();
+        self.search_failure = cables.is_empty().then(|| messages.iter().find_map(is_failure)).flatten();
+        self.cables = Some(cables);
         messages
     }
 
@@ -216,7 +232,7 @@ impl<'t> Driver<'t> {
                 continue;
             }
             let Some(cable) = &cable else {
-                let check = Check::unknown(probe.name, "no cable to test it on", NO_CABLE);
+                let check = self.without_cable(probe.name);
                 self.add("assumptions", check.relying_on(probe.relies));
                 continue;
             };
@@ -228,6 +244,17 @@ impl<'t> Driver<'t> {
                 (format!("{}{}", job::PAIR, probe.name), format!("{},{}", cable.ours, cable.theirs));
             let command = self.starter.selftest(&job, &["--job", &name, "--cable", &ends]);
             self.probe("assumptions", probe.name, probe.relies, command, limit + LAUNCHER_DELAY);
+        }
+    }
+
+    /// Returns the check of a probe that has no cable, with the reason if the search for cables gave one.
+    fn without_cable(&self, name: &str) -> Check {
+        match &self.search_failure {
+            None => Check::unknown(name, "no cable to test it on", NO_CABLE),
+            Some(failure) => {
+                let text = format!("no cable was found: {}", failure.text);
+                Check { details: failure.details.clone(), ..Check::unknown(name, text, &*failure.remedy) }
+            }
         }
     }
 

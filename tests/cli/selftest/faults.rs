@@ -62,6 +62,17 @@ fn a_broken_rule_is_a_failure_of_its_check_2_of_2() {
     check_part(1, 2);
 }
 
+/// The search once failed on a busy machine, and the report advised to connect a second host.
+#[test]
+fn checks_without_a_cable_tell_why_the_search_has_found_none() {
+    let fabric = fabric("apple-tb5", "", "");
+    let apart = fabric.split("[[cable]]").next().expect("nodes");
+    let tested = test_on(apart, &["--only", "line"], |_| ());
+    let (verdict, text) = tested.check("/line");
+    let why = "no cable was found: 0 of 0 pairs of devices are connected by a cable";
+    assert!(verdict == "unknown" && text.contains(why), "{verdict}: {text}");
+}
+
 /// Settings of the software device that break a rule.
 #[test]
 fn a_device_of_other_limits_or_addresses_is_noticed() {
