@@ -144,13 +144,21 @@ impl HostArgs {
     }
 
     fn read(&self) -> Result<Option<Hostfile>, CommandError> {
-        match (&self.hostfile, &self.hosts) {
-            (Some(path), _) => read(path).map(Some),
-            (None, Some(list)) => Hostfile::from_list(list)
-                .map(Some)
-                .map_err(|e| CommandError::new(format_args!("--hosts {list}:{e}"))),
-            (None, None) => Ok(None),
-        }
+        named_hosts(self.hostfile.as_deref(), self.hosts.as_deref())
+    }
+}
+
+/// Returns the hosts of `--hostfile`, or else those of `--hosts`, if the user has named any.
+pub(in crate::commands) fn named_hosts(
+    hostfile: Option<&Path>,
+    list: Option<&str>,
+) -> Result<Option<Hostfile>, CommandError> {
+    match (hostfile, list) {
+        (Some(path), _) => read(path).map(Some),
+        (None, Some(list)) => Hostfile::from_list(list)
+            .map(Some)
+            .map_err(|e| CommandError::new(format_args!("--hosts {list}:{e}"))),
+        (None, None) => Ok(None),
     }
 }
 

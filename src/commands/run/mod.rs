@@ -14,6 +14,8 @@ mod mlx;
 pub(super) mod mpi_library;
 mod rendezvous;
 
+pub(super) use hosts::named_hosts;
+
 use super::{CommandError, arguments, error};
 use crate::launch::{Hosts, LaunchSpec, OnFailure, Output, Stdin, launch};
 use std::{

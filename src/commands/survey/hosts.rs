@@ -2,7 +2,11 @@
 
 use super::{ARGUMENTS, parse_answer, record};
 use crate::{
-    commands::{CommandError, arguments, progress::Progress, run::this_program},
+    commands::{
+        CommandError, arguments,
+        progress::Progress,
+        run::{named_hosts, this_program},
+    },
     launch::{HostSpec, Hosts, ask},
 };
 use inventory::{Inventory, Recording};
@@ -98,13 +102,7 @@ impl SurveyArgs {
 
     /// Returns the hosts that the user has named, as a hostfile.
     fn file(&self) -> Result<Option<Hostfile>, CommandError> {
-        match (&self.hostfile, &self.hosts) {
-            (Some(path), _) => read(path).map(Some),
-            (None, Some(list)) => Hostfile::from_list(list)
-                .map(Some)
-                .map_err(|e| CommandError::new(format_args!("--hosts {list}:{e}"))),
-            (None, None) => Ok(None),
-        }
+        named_hosts(self.hostfile.as_deref(), self.hosts.as_deref())
     }
 
     /// Returns the way to hosts with these names.
@@ -199,13 +197,6 @@ fn replay(path: &Path) -> Result<Surveyed, CommandError> {
     let recording = Recording::from_text(&text).map_err(|e| failed(e.to_string()))?;
     let inventory = Inventory::read(&recording);
     Ok(Surveyed { name: inventory.hostname.clone(), inventory: Ok(inventory), skew_ms: None })
-}
-
-fn read(path: &Path) -> Result<Hostfile, CommandError> {
-    let bytes = std::fs::read(path).map_err(|e| {
-        CommandError::new(format_args!("the hostfile {}: {e}; check --hostfile", path.display()))
-    })?;
-    Hostfile::parse(&bytes).map_err(|e| CommandError::new(format_args!("{}:{e}", path.display())))
 }
 
 /// Splits a command into words as a shell does.
