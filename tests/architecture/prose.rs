@@ -31,6 +31,23 @@ fn lines_have_at_most_110_columns() {
     assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
+/// Tables and code may be wider.
+#[test]
+fn prose_of_pages_has_at_most_110_columns() {
+    let mut long = Vec::new();
+    for (path, text) in &files(root(), &["md"]) {
+        let mut is_code = false;
+        for (number, line) in text.lines().enumerate() {
+            is_code ^= line.trim_start().starts_with("```");
+            let is_free = is_code || line.trim_start().starts_with(['|', '#', '<']);
+            if !is_free && line.chars().count() > COLUMNS {
+                long.push(format!("{path}:{}: {} columns", number + 1, line.chars().count()));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
 #[test]
 fn comments_name_their_subjects() {
     let this = "tests/architecture/prose.rs";
