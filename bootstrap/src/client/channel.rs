@@ -2,14 +2,18 @@
 //!
 //! Requests of the server for the rank's status are set aside, for whichever thread answers them.
 
-use super::{Notice, status};
+use super::{
+    Notice,
+    snapshot_requests::{SnapshotPurpose, SnapshotReply, SnapshotRequests},
+    status,
+};
 use crate::{
     clock::{ClockSample, monotonic_nanos},
     connect::{RendezvousHost, wait_for},
     error::{Error, Result},
     frame_stream::{FrameStream, ReadProgress},
     liveness,
-    snapshot::{ProcessState, Snapshot},
+    snapshot::ProcessState,
     wire::{FromRank, FromServer, MAX_EXCHANGE_BYTES, MAX_TO_RANK_BYTES, Word, encode},
 };
 use rustix::fd::AsFd;
@@ -62,47 +66,6 @@ pub(super) struct Channel {
     time_requests: u64,
 }
 
-/// Requests of this rank for snapshots, and their replies.
-///
-/// The server replies to each request with a message of its own. Snapshots arrive in the order of the
-/// requests; only a claim can be refused.
-#[derive(Debug, Default)]
-struct SnapshotRequests {
-    /// Purposes of the requests without a reply, the oldest first.
-    awaited: VecDeque<SnapshotPurpose>,
-    /// Reply for each purpose that no thread has taken.
-    replies: [Option<SnapshotReply>; 2],
-}
-
-/// Purpose of a snapshot. Each has replies of its own, so that one thread may wait for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SnapshotPurpose {
-    /// The report of a hang.
-    Report,
-    /// Metrics of the ranks.
-    Metrics,
-}
-
-impl SnapshotRequests {
-    fn add(&mut self, purpose: SnapshotPurpose) {
-        self.replies[purpose as usize] = None;
-        self.awaited.push_back(purpose);
-    }
-
-    /// Records a reply; one that was not asked for is ignored.
-    fn record(&mut self, reply: SnapshotReply) {
-        let is_its = |purpose: &SnapshotPurpose| match reply {
-            SnapshotReply::ClaimedBy(_) => *purpose == SnapshotPurpose::Report,
-            _ => true,
-        };
-        if let Some(purpose) =
-            self.awaited.iter().position(is_its).and_then(|index| self.awaited.remove(index))
-        {
-            self.replies[purpose as usize] = Some(reply);
-        }
-    }
-}
-
 /// Requests of the server: the latest one of each kind.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
@@ -129,17 +92,6 @@ impl Requests {
         });
         status.into_iter().chain(states).collect()
     }
-}
-
-/// Reply to a request for a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SnapshotReply {
-    /// The snapshot.
-    Snapshot(Snapshot),
-    /// This rank has asked for it before, and reports.
-    ClaimedBy(u32),
-    /// The connection has ended.
-    ServerGone,
 }
 
 /// Advice at the end of errors of a connection to a rendezvous whose host is not known.
@@ -298,9 +250,7 @@ impl Channel {
 
     /// Returns the reply to the latest request for a snapshot of this purpose, if it has arrived.
     pub(super) fn take_snapshot(&mut self, purpose: SnapshotPurpose) -> Option<SnapshotReply> {
-        self.snapshots.replies[purpose as usize]
-            .take()
-            .or_else(|| self.ended.then_some(SnapshotReply::ServerGone))
+        self.snapshots.take(purpose).or_else(|| self.ended.then_some(SnapshotReply::ServerGone))
     }
 
     /// Returns the error for an answer that does not let this rank in.
@@ -570,34 +520,5 @@ impl Channel {
             }
             self.frames.discard_input();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::snapshot::JobMembers;
-
-    fn snapshot(id: u64) -> SnapshotReply {
-        let members = JobMembers { id, job: String::new(), size: 0, rendezvous_pid: 0, ranks: Vec::new() };
-        SnapshotReply::Snapshot(Snapshot { members, ranks: Vec::new() })
-    }
-
-    #[test]
-    fn snapshots_go_to_their_requests_in_order_and_a_refused_claim_to_the_report() {
-        let (report, metrics) = (SnapshotPurpose::Report, SnapshotPurpose::Metrics);
-        let mut requests = SnapshotRequests::default();
-        requests.record(snapshot(1));
-        assert_eq!(requests.replies, [None, None], "nothing was asked for");
-        [metrics, report].into_iter().for_each(|purpose| requests.add(purpose));
-        requests.record(snapshot(2));
-        assert_eq!(requests.replies, [None, Some(snapshot(2))]);
-        requests.record(snapshot(3));
-        assert_eq!(requests.replies, [Some(snapshot(3)), Some(snapshot(2))]);
-        [metrics, report].into_iter().for_each(|purpose| requests.add(purpose));
-        requests.record(SnapshotReply::ClaimedBy(7));
-        assert_eq!(requests.replies, [Some(SnapshotReply::ClaimedBy(7)), None]);
-        requests.record(snapshot(4));
-        assert_eq!(requests.replies, [Some(SnapshotReply::ClaimedBy(7)), Some(snapshot(4))]);
     }
 }

@@ -12,17 +12,20 @@
 //! | `channel` | state of a connection, shared with the status thread |
 //! | `status` | function that describes this process |
 //! | `status_thread` | thread that answers requests for the status of this process |
-//! | `snapshot` | requests for the status of all ranks |
+//! | `snapshot` | the status of all ranks, for any thread |
+//! | `snapshot_requests` | requests for it by purpose, and their replies |
 
 mod channel;
 mod join;
 mod snapshot;
+mod snapshot_requests;
 mod status;
 mod status_thread;
 
-pub use channel::{LAUNCHER_ADVICE, SnapshotReply};
+pub use channel::LAUNCHER_ADVICE;
 pub use join::Joined;
 pub use snapshot::SnapshotRequester;
+pub use snapshot_requests::SnapshotReply;
 pub use status::provide_status;
 
 use super::wire::{FromRank, Word};

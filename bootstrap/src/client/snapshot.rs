@@ -1,9 +1,9 @@
 //! Requests for snapshots of a job, from any thread of a rank.
 
 use super::{
-    SnapshotReply,
-    channel::{Channel, SnapshotPurpose},
+    channel::Channel,
     locked,
+    snapshot_requests::{SnapshotPurpose, SnapshotReply},
 };
 use std::{
     sync::{Arc, Mutex, Weak},

@@ -2,6 +2,7 @@
 
 mod following;
 mod observer;
+mod recorded;
 mod straight;
 mod waiting;
 
@@ -15,14 +16,12 @@ use super::{
     sink::Combine,
     workspace::Workspace,
 };
-use crate::{
-    call::{CallKind, CallRecord},
-    trace::Trace,
-};
+use crate::call::{CallKind, CallRecord};
 use bootstrap::monotonic_nanos;
 use collectives::ReduceOp;
 use following::begun;
-use observer::{Observer, Recording, Unobserved};
+use observer::{Observer, Unobserved};
+use recorded::Recorded;
 use std::{
     sync::{
         Arc,
@@ -58,13 +57,6 @@ pub(crate) struct Executor {
     wanted: Arc<AtomicU32>,
 }
 
-/// A trace, and the threshold that [`Executor::announced_bytes`] has without it.
-#[derive(Debug)]
-struct Recorded {
-    trace: Arc<Trace>,
-    announced_bytes: Option<usize>,
-}
-
 /// Whether a call has messages that are announced. No message has more bytes than the buffers that it may be
 /// a part of.
 #[inline(always)]
@@ -91,13 +83,6 @@ impl Executor {
     /// Returns the executor with a word that is not 0 while the watch has requests.
     pub(crate) fn with_requests(self, wanted: Arc<AtomicU32>) -> Executor {
         Executor { wanted, ..self }
-    }
-
-    /// Returns the executor with a trace that its runs are recorded in.
-    pub(crate) fn with_trace(self, trace: Option<Arc<Trace>>) -> Executor {
-        let Some(trace) = trace else { return self };
-        let announced_bytes = self.announced_bytes;
-        Executor { announced_bytes: Some(0), trace: Some(Recorded { trace, announced_bytes }), ..self }
     }
 
     /// Returns the executor with a driver that can sleep until its device wakes it.
@@ -202,29 +187,6 @@ impl Executor {
             return self.run_recorded(program, bindings, watch);
         }
         self.run_to_completion::<true, GROUPED, _>(program, bindings, watch, Unobserved)
-    }
-
-    /// Runs a program and records its steps in the trace.
-    #[cold]
-    #[inline(never)]
-    fn run_recorded(
-        &mut self,
-        program: &Program,
-        bindings: &[Binding<'_>],
-        watch: &mut dyn Watch,
-    ) -> Result<(), Stop> {
-        let Some(Recorded { trace, announced_bytes }) = &self.trace else { return Ok(()) };
-        let (trace, announced_bytes) = (Arc::clone(trace), *announced_bytes);
-        watch.observe_rails();
-        let mut recording = Recording::begin(&trace, program, bindings, watch.calls());
-        let observer = &mut recording;
-        let ran = if bindings.iter().any(|binding| is_announced(binding, &announced_bytes)) {
-            self.run_to_completion::<true, true, _>(program, bindings, watch, observer)
-        } else {
-            self.run_to_completion::<false, true, _>(program, bindings, watch, observer)
-        };
-        recording.end(program, bindings, ran.is_ok());
-        ran
     }
 
     #[cold]

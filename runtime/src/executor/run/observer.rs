@@ -6,8 +6,10 @@ use super::super::{
     binding::Binding,
     program::{Op, OpKind, Program},
 };
-use crate::call::CallRecord;
-use crate::trace::{CallEnd, StepFacts, StepKind, StepMessage, Tape, Trace};
+use crate::{
+    call::CallRecord,
+    trace::{CallEnd, StepFacts, StepKind, StepMessage, Tape, Trace},
+};
 use std::sync::MutexGuard;
 
 /// Receives the progress of the steps of a run.
