@@ -188,7 +188,7 @@ impl Engine {
             self.ports[port].found(came.len());
             if came.is_empty() {
                 self.in_a_row = 0;
-                any |= self.take_sends(port);
+                any |= self.ports[port].are_sends_due() && self.take_sends(port);
                 continue;
             }
             self.in_a_row += came.len() as u64;
@@ -215,6 +215,9 @@ impl Engine {
     fn refill_idle(&mut self) {
         self.has_free_slots = false;
         for rank in 0..self.peers.len() {
+            if self.peers[rank].is_none() {
+                continue;
+            }
             let mut is_refilled = true;
             self.drive(rank, |peer, env| {
                 is_refilled = peer.is_broken() || peer.refill_idle(env)?;
@@ -231,6 +234,7 @@ impl Engine {
             self.lose_port(port, &error.into());
             return false;
         }
+        self.ports[port].found_sends(!came.is_empty());
         self.take_all(&came);
         !came.is_empty()
     }
@@ -407,6 +411,7 @@ impl Engine {
         }
         let mut ports = self.ports.iter().filter(|port| port.failure.is_none());
         let is_armed = ports.all(|port| port.receives.arm().is_ok() && port.sends.arm().is_ok());
+        self.ports.iter_mut().for_each(Port::expect_sends);
         let may_sleep = is_armed && !self.progress();
         self.sleepers += u32::from(may_sleep);
         may_sleep
@@ -437,6 +442,7 @@ impl Engine {
     /// The next call finds failures again.
     #[cold]
     pub(super) fn serve_idle(&mut self, keep_alive: Duration) -> bool {
+        self.ports.iter_mut().for_each(Port::expect_sends);
         let came = self.progress();
         let now = Instant::now();
         self.tick();

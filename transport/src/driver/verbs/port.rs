@@ -10,6 +10,10 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
+/// Polls of the receives that find nothing, for one poll of a queue of sends that was empty the last time.
+/// Most sends ask for no completion, and a poll of an empty queue delays the next message by half its time.
+const IDLE_SENDS_EVERY: u32 = 4;
+
 /// Time between queries of a port.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -43,6 +47,8 @@ pub(super) struct Port {
     due: u64,
     /// Maximum of `due`.
     pub(super) depth_high_water: u64,
+    /// Polls of the receives that may still find nothing before the sends are polled.
+    skipped_sends: u32,
 }
 
 impl Port {
@@ -69,7 +75,27 @@ impl Port {
             events: 0,
             due: 0,
             depth_high_water: 0,
+            skipped_sends: 0,
         }
+    }
+
+    /// Whether to poll the sends after a poll of the receives that found nothing.
+    #[inline]
+    pub(super) fn are_sends_due(&mut self) -> bool {
+        let is_due = self.skipped_sends == 0;
+        self.skipped_sends = self.skipped_sends.saturating_sub(1);
+        is_due
+    }
+
+    /// Notes whether a poll of the sends has found any.
+    #[inline]
+    pub(super) fn found_sends(&mut self, any: bool) {
+        self.skipped_sends = if any { 0 } else { IDLE_SENDS_EVERY - 1 };
+    }
+
+    /// Lets the sends be polled next time in any case.
+    pub(super) fn expect_sends(&mut self) {
+        self.skipped_sends = 0;
     }
 
     /// Returns the index of the source address. The system may have moved it since the device was opened.
