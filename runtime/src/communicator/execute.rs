@@ -19,12 +19,12 @@ use crate::{
     agreement::Failure,
     call::{CallKind, CallRecord},
     error::{Error, Place, Result},
-    executor::{Binding, Packed, Program, Sizing},
+    executor::{Binding, Executor, Packed, Program, Sizing, Stop},
     forks,
     kernels::quantize::Packer,
     recorder::Outcome,
 };
-use collectives::{BlockLayout, DType, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
+use collectives::{PackedLayout, schedule::Buffer, uneven::UnevenLayout};
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -33,10 +33,59 @@ use std::{
     time::Duration,
 };
 use topology::Rank;
-use transport::{
-    TransportError,
-    memory::{Span, SpanMut},
-};
+use transport::memory::{Span, SpanMut};
+
+/// Work of a run: a plan or a message. A type parameter, so that each kind has code of its own.
+pub(super) trait Work: Copy {
+    /// Calls `visit` with all memory of the calls but scratch memory.
+    fn for_each_span(self, visit: impl FnMut(Span<'_>));
+
+    /// Returns the bytes of a call, by its place in the run.
+    fn bytes(self, call: usize) -> usize;
+
+    /// Runs, and makes sure that peers are in the same calls.
+    fn run(
+        self,
+        executor: &mut Executor,
+        records: &[CallRecord],
+        watch: &mut CallWatch<'_>,
+    ) -> Result<(), Stop>;
+}
+
+/// A plan on the memory of its calls, in order.
+#[derive(Clone, Copy)]
+pub(super) struct PlannedWork<'w, 'm> {
+    pub(super) program: &'w Program,
+    pub(super) bindings: &'w [Binding<'m>],
+}
+
+impl<'m> Work for PlannedWork<'_, 'm> {
+    #[inline]
+    fn for_each_span(self, visit: impl FnMut(Span<'_>)) {
+        let spans = |binding: &Binding<'m>| [binding.input, binding.output.as_span()];
+        self.bindings.iter().flat_map(spans).for_each(visit);
+    }
+
+    #[inline]
+    fn bytes(self, call: usize) -> usize {
+        self.bindings[call].input.len().max(self.bindings[call].output.len())
+    }
+
+    #[inline]
+    fn run(
+        self,
+        executor: &mut Executor,
+        records: &[CallRecord],
+        watch: &mut CallWatch<'_>,
+    ) -> Result<(), Stop> {
+        let PlannedWork { program, bindings } = self;
+        executor.run(program, bindings, watch)?;
+        if !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed) {
+            records.iter().try_for_each(|record| confirm(executor, program, record, watch))?;
+        }
+        Ok(())
+    }
+}
 
 /// A call with its plan and its memory, not yet entered.
 pub(super) struct Prepared<'m> {
@@ -93,7 +142,8 @@ impl Communicator {
         binding.digest = record.digest();
         let mut memory = self.scratch.take();
         binding.scratch = memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut());
-        let done = self.carry_out(&program, slice::from_ref(&binding), slice::from_ref(&record));
+        let work = PlannedWork { program: &program, bindings: slice::from_ref(&binding) };
+        let done = self.carry_out(work, slice::from_ref(&record));
         drop(binding);
         self.scratch = memory;
         self.plans.give_back(slot, program);
@@ -214,17 +264,6 @@ impl Communicator {
         self.peers.agreement.enter(record);
     }
 
-    /// Sends to, or receives from, one rank.
-    fn message(&mut self, request: &Request<'_>) -> Result<()> {
-        self.check_alive()?;
-        let Prepared { program, binding, mut record, .. } = self.prepare_request(request)?;
-        self.enter_message(&mut record);
-        let binding = Binding { digest: record.digest(), ..binding };
-        self.carry_out(&program, &[binding], &[record])?;
-        self.peers.agreement.finish_message();
-        Ok(())
-    }
-
     /// Finds the plan of a call of a group, and binds it. Nothing is entered yet.
     pub(super) fn prepare_request<'m>(&mut self, request: &Request<'m>) -> Result<Prepared<'m>> {
         let (input, output) = (request.input, request.output);
@@ -234,77 +273,6 @@ impl Communicator {
                 self.prepare_message(kind, dtype, peer, input, output)
             }
         }
-    }
-
-    fn prepare_message<'m>(
-        &mut self,
-        kind: CallKind,
-        dtype: DType,
-        peer: Rank,
-        input: Span<'m>,
-        output: SpanMut<'m>,
-    ) -> Result<Prepared<'m>> {
-        if peer == self.rank() {
-            return Err(Error::InvalidArgument(format!(
-                "rank {peer} would wait for itself; a message to oneself is sent and received in one group"
-            )));
-        }
-        if !self.plans.reaches(peer) {
-            let what = format!(
-                "no cable connects it with {}; pass the message on through ranks in between, or connect them",
-                self.peers.names[peer.index()]
-            );
-            return Err(TransportError::Wiring { rank: self.rank().0, what }.into());
-        }
-        let sends = kind == CallKind::Send;
-        let bytes = input.len().max(output.len());
-        let count = (bytes / dtype.size()) as u64;
-        let record = CallRecord {
-            seq: 0,
-            kind,
-            dtype,
-            op: None,
-            count,
-            root: peer,
-            plan: 0,
-            uneven: false,
-            codec: None,
-        };
-        let program = self.message_program(peer, sends);
-        let layout =
-            BlockLayout::new(count, dtype.size(), 1, 1).map_err(|e| Error::InvalidArgument(e.to_string()))?;
-        let binding = Binding {
-            digest: 0,
-            input,
-            output,
-            scratch: SpanMut::empty(),
-            layout,
-            uneven: None,
-            packed: None,
-            elem_bytes: dtype.size(),
-            reducer: None,
-            ranks: self.size(),
-            threads: self.threads,
-            sizing: Sizing::ByCall(self.executor.protocols().size_class(bytes as u64)),
-            gathers: false,
-            confirmed: false,
-        };
-        Ok(Prepared { program, binding, record, scratch_bytes: 0 })
-    }
-
-    /// Gives a message its number, and enters it on this rank's board.
-    pub(super) fn enter_message(&mut self, record: &mut CallRecord) {
-        let seqs = &mut self.message_seqs[record.root.index()];
-        let seq = if record.kind == CallKind::Send { &mut seqs.0 } else { &mut seqs.1 };
-        *seq += 1;
-        record.seq = *seq;
-        self.peers.agreement.enter_message(record);
-    }
-
-    fn message_program(&mut self, peer: Rank, sends: bool) -> Arc<Program> {
-        let lanes = Communicator::LANES;
-        let slot = &mut self.message_programs[peer.index() * 2 + usize::from(sends)];
-        Arc::clone(slot.get_or_insert_with(|| Arc::new(Program::message(peer, sends, lanes))))
     }
 
     /// Checks that the communicator and its job have not failed. A failed communicator stays failed; a failed
@@ -346,20 +314,15 @@ impl Communicator {
         Ok(())
     }
 
-    /// Runs calls that have been entered. `bindings` and `records` belong to the same calls, in order.
+    /// Runs calls that have been entered; `records` are theirs, in order.
     ///
     /// # Panics
     /// When the run panics. The communicator has failed then, and no link uses the memory of the calls.
-    pub(super) fn carry_out(
-        &mut self,
-        program: &Program,
-        bindings: &[Binding<'_>],
-        records: &[CallRecord],
-    ) -> Result<()> {
+    pub(super) fn carry_out(&mut self, work: impl Work, records: &[CallRecord]) -> Result<()> {
         // Unwind safe: after a panic the links are aborted, and every later call is an error.
-        let ran = catch_unwind(AssertUnwindSafe(|| self.run_and_explain(program, bindings, records)));
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run_and_explain(work, records)));
         ran.unwrap_or_else(|panic| {
-            self.fail_by_panic(&*panic, bindings, records);
+            self.fail_by_panic(&*panic, work, records);
             resume_unwind(panic)
         })
     }
@@ -367,9 +330,9 @@ impl Communicator {
     /// Ends all use of the calls' memory, and records a panic as the error of the communicator and of the
     /// job.
     #[cold]
-    fn fail_by_panic(&mut self, panic: &(dyn Any + Send), bindings: &[Binding<'_>], records: &[CallRecord]) {
+    fn fail_by_panic(&mut self, panic: &(dyn Any + Send), work: impl Work, records: &[CallRecord]) {
         self.executor.abort_links();
-        self.end_use(bindings);
+        self.end_use(work);
         self.peers.control.recorder.end(records.len(), Outcome::Failed, false, || {});
         let said = panic.downcast_ref::<&str>().copied();
         let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -383,27 +346,21 @@ impl Communicator {
     }
 
     /// Tells the endpoint that calls no longer use their memory, which may be registered.
-    fn end_use(&mut self, bindings: &[Binding<'_>]) {
-        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
-        if let Some(endpoint) = lent {
-            memory_of(bindings).for_each(|span| endpoint.end_use(span));
+    #[inline]
+    fn end_use(&mut self, work: impl Work) {
+        if let Some(endpoint) = self.lender() {
+            work.for_each_span(|span| endpoint.end_use(span));
         }
     }
 
     /// Runs calls, and turns the reason of an early end into an error.
     #[inline]
-    fn run_and_explain(
-        &mut self,
-        program: &Program,
-        bindings: &[Binding<'_>],
-        records: &[CallRecord],
-    ) -> Result<()> {
-        for (record, binding) in records.iter().zip(bindings) {
-            self.peers.control.recorder.begin(record, binding.input.len().max(binding.output.len()));
+    fn run_and_explain(&mut self, work: impl Work, records: &[CallRecord]) -> Result<()> {
+        for (call, record) in records.iter().enumerate() {
+            self.peers.control.recorder.begin(record, work.bytes(call));
         }
-        let lent = self.endpoint.as_mut().filter(|_| Arc::strong_count(&self.lending) > 1);
-        if let Some(endpoint) = lent {
-            memory_of(bindings).for_each(|span| endpoint.begin_use(span));
+        if let Some(endpoint) = self.lender() {
+            work.for_each_span(|span| endpoint.begin_use(span));
         }
         let mut watch = CallWatch {
             peers: &mut self.peers,
@@ -414,16 +371,13 @@ impl Communicator {
             endpoint: self.endpoint.as_deref(),
             slab: &self.slab,
         };
-        let mut ran = self.executor.run(program, bindings, &mut watch);
-        if ran.is_ok() && !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed) {
-            ran = records.iter().try_for_each(|record| confirm(&self.executor, program, record, &mut watch));
-        }
+        let ran = work.run(&mut self.executor, records, &mut watch);
         let failed = match ran {
             Ok(()) => watch.failure_meanwhile(|| "after its last step".into()),
             Err(stop) => Some(explain(stop, &mut watch)),
         };
         let brief = !watch.has_looked;
-        self.end_use(bindings);
+        self.end_use(work);
         let Some(error) = failed else {
             self.peers.control.recorder.end(records.len(), Outcome::Done, brief, || self.publish_counters());
             return Ok(());
@@ -481,11 +435,6 @@ impl Communicator {
         }
         self.check_alive().err()
     }
-}
-
-/// Returns the inputs and outputs of calls.
-fn memory_of<'m>(bindings: &[Binding<'m>]) -> impl Iterator<Item = Span<'m>> {
-    bindings.iter().flat_map(|binding| [binding.input, binding.output.as_span()])
 }
 
 /// Returns the record that other ranks see of a call. It gets its number when the call is entered.

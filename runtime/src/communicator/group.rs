@@ -19,7 +19,7 @@ use super::{
     Communicator,
     call::{Blocks, Call},
     elements::settle_output,
-    execute::Prepared,
+    execute::{PlannedWork, Prepared},
     rank_info::RankInfo,
     request::{Request, RequestKind},
     scaling::Scaling,
@@ -268,7 +268,7 @@ impl Communicator {
             bindings.push(Binding { digest: record.digest(), scratch, ..call.binding.clone() });
             records.push(record);
         }
-        let done = self.carry_out(&program, &bindings, &records);
+        let done = self.carry_out(PlannedWork { program: &program, bindings: &bindings }, &records);
         drop(bindings);
         self.scratch = memory;
         done?;

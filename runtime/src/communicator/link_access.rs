@@ -115,18 +115,14 @@ impl LinkAccess {
 
     /// Records that a message uses memory, which may be registered.
     pub(crate) fn begin_use(&mut self, memory: Span<'_>) {
-        if Arc::strong_count(&self.0.lending) > 1
-            && let Some(endpoint) = &mut self.0.endpoint
-        {
+        if let Some(endpoint) = self.0.lender() {
             endpoint.begin_use(memory);
         }
     }
 
     /// Records that a message no longer uses memory.
     pub(crate) fn end_use(&mut self, memory: Span<'_>) {
-        if Arc::strong_count(&self.0.lending) > 1
-            && let Some(endpoint) = &mut self.0.endpoint
-        {
+        if let Some(endpoint) = self.0.lender() {
             endpoint.end_use(memory);
         }
     }

@@ -29,6 +29,7 @@ mod link_access;
 mod live;
 mod machine;
 mod members;
+mod message;
 mod operation;
 mod plans;
 mod quantized;
@@ -579,13 +580,18 @@ mod tests {
         let config = Config { slab_bytes: Some(1 << 20), timeout: TIMEOUT, ..Config::default() };
         let mut comms = Communicator::local(2, &config).expect("memory for a test");
         let (mut broken, mut other) = (comms.pop().expect("two"), comms.pop().expect("two"));
-        // Receives from rank 0 use the link to a rank that does not exist.
+        // Receives in groups from rank 0 use the link to a rank that does not exist.
         let program = Program::message(Rank(7), false, Communicator::LANES);
         broken.message_programs[0] = Some(Arc::new(program));
         let began = std::time::Instant::now();
         let peer =
             std::thread::spawn(move || other.recv(&mut [0u8; 4], Rank(1)).expect_err("nothing is sent"));
-        let call = std::panic::AssertUnwindSafe(|| broken.recv(&mut [0u8; 4], Rank(0)));
+        let call = std::panic::AssertUnwindSafe(|| {
+            let mut memory = [0u8; 4];
+            let mut group = broken.group();
+            group.recv(&mut memory, Rank(0))?;
+            group.run()
+        });
         assert!(std::panic::catch_unwind(call).is_err(), "the panic goes on to the caller");
         let error = broken.send(&[1u8], Rank(0)).expect_err("the communicator has failed");
         let text = error.to_string();

@@ -19,7 +19,10 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
-use transport::{driver::RegistrationGuard, forks::Origin};
+use transport::{
+    driver::{Endpoint, RegistrationGuard},
+    forks::Origin,
+};
 
 /// A vector that collectives move without copies, where transport and devices allow that.
 ///
@@ -88,6 +91,12 @@ impl Communicator {
         self.lending.fetch_add(bytes, Relaxed);
         Ok(Registration { lease, origin: self.origin, counted: Arc::clone(&self.lending), bytes })
     }
+
+    /// Returns the endpoint if memory of the program is registered, and calls have to tell which they use.
+    #[inline]
+    pub(super) fn lender(&mut self) -> Option<&mut Box<dyn Endpoint>> {
+        self.endpoint.as_mut().filter(|_| self.lending.load(Relaxed) > 0)
+    }
 }
 
 impl Registration {
@@ -155,5 +164,68 @@ impl<T> DerefMut for RegisteredVec<T> {
 impl<T: fmt::Debug> fmt::Debug for RegisteredVec<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, ReduceOp};
+    use std::{sync::atomic::AtomicU32, time::Duration};
+    use transport::{
+        Link, TransportError,
+        memory::{Slab, Span},
+    };
+
+    /// Counts the uses of memory that calls tell it.
+    #[derive(Debug)]
+    struct Counting(Arc<AtomicU32>, Slab);
+
+    impl Endpoint for Counting {
+        fn name(&self) -> &'static str {
+            "counting"
+        }
+
+        fn exchange(&mut self, _: &[Vec<u8>]) -> Result<Option<Vec<u8>>, TransportError> {
+            Ok(None)
+        }
+
+        fn connects(&self, _: u32, _: u32) -> bool {
+            true
+        }
+
+        fn link(&mut self, _: u32, _: u8) -> Box<dyn Link> {
+            unreachable!("the links are those of threads")
+        }
+
+        fn slab(&self) -> &Slab {
+            &self.1
+        }
+
+        fn close(&mut self, _: Duration) {}
+
+        fn begin_use(&mut self, _: Span<'_>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The gauge of registered bytes shares the counter. A count of its owners said that there always was
+    /// registered memory, so each call locked the engine of the devices four times.
+    #[test]
+    fn calls_tell_an_endpoint_which_memory_they_use_only_while_memory_is_registered() {
+        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+        let mut comm = Communicator::local(1, &config).expect("memory for a test").remove(0);
+        let uses = Arc::new(AtomicU32::new(0));
+        comm.endpoint = Some(Box::new(Counting(Arc::clone(&uses), comm.slab.clone())));
+        let call = |comm: &mut Communicator| {
+            let before = uses.load(Relaxed);
+            comm.all_reduce_in_place(&mut [1, 2], ReduceOp::Sum).expect("one rank");
+            uses.load(Relaxed) - before
+        };
+        assert_eq!(call(&mut comm), 0, "nothing is registered");
+        let registered = comm.register(vec![0u8; 4096]).expect("memory of our own");
+        assert_eq!(call(&mut comm), 2, "input and output");
+        drop(registered);
+        assert_eq!(call(&mut comm), 0, "nothing is registered any more");
     }
 }

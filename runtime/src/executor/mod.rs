@@ -32,5 +32,5 @@ mod workspace;
 pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
 pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
-pub(crate) use run::{Executor, Stop, Waiting, Watch};
+pub(crate) use run::{Executor, Message, MessageMemory, Stop, Waiting, Watch};
 pub(crate) use sink::{Combine, CopySink, ReduceSink};

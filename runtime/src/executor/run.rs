@@ -1,11 +1,13 @@
 //! Running a program: polls its streams until every step is complete.
 
 mod following;
+mod message;
 mod observer;
 mod recorded;
 mod straight;
 mod waiting;
 
+pub(crate) use message::{Message, MessageMemory};
 pub(crate) use waiting::{Stop, Waiting, Watch};
 
 use super::{

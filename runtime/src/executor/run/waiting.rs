@@ -39,8 +39,28 @@ pub(super) enum At<'a> {
         sends: bool,
         details: &'a str,
     },
+    /// At the only step of a message.
+    Single { peer: Rank, sends: bool },
     /// After the last step, for a rank that has not entered the call.
     Entry(Rank),
+}
+
+impl At<'_> {
+    /// Appends the description of the step; nothing if none is known.
+    pub(super) fn write(&self, out: &mut String) {
+        let written = match *self {
+            At::Step(program, Some((step, peer))) => {
+                program.write_step(step, peer, out);
+                Ok(())
+            }
+            At::Step(_, None) => Ok(()),
+            At::Message { details, .. } => out.write_str(details),
+            At::Single { peer, sends: true } => write!(out, "send to rank {peer}"),
+            At::Single { peer, sends: false } => write!(out, "recv from rank {peer}"),
+            At::Entry(peer) => write!(out, "for rank {peer} to enter the call"),
+        };
+        debug_assert!(written.is_ok(), "writing to a string");
+    }
 }
 
 impl Waiting<'_> {
@@ -58,15 +78,7 @@ impl Waiting<'_> {
 
     /// Appends the description of the next step; nothing if none is known.
     pub(crate) fn write_step(&self, out: &mut String) {
-        match self.at {
-            At::Step(program, Some((step, peer))) => program.write_step(step, peer, out),
-            At::Step(_, None) => {}
-            At::Message { details, .. } => out.push_str(details),
-            At::Entry(peer) => {
-                let written = write!(out, "for rank {peer} to enter the call");
-                debug_assert!(written.is_ok(), "writing to a string");
-            }
-        }
+        self.at.write(out);
     }
 
     /// Returns the rank that the next step waits for, `None` for any, and whether the step sends to it;
@@ -75,6 +87,7 @@ impl Waiting<'_> {
         match self.at {
             At::Step(program, step) => step.map(|(step, peer)| (Some(peer), program.sends(step))),
             At::Message { peer, sends, .. } => Some((peer, sends)),
+            At::Single { peer, sends } => Some((Some(peer), sends)),
             At::Entry(peer) => Some((Some(peer), false)),
         }
     }
