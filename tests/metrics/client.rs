@@ -27,9 +27,15 @@ pub(crate) fn answer(port: u16, request: &[u8]) -> io::Result<String> {
     Ok(text)
 }
 
-/// Returns the head and the body of the answer to a GET.
+/// Returns the head and the body of the answer to a GET of a client that takes OpenMetrics.
 pub(crate) fn get(port: u16, path: &str) -> io::Result<(String, String)> {
-    let text = answer(port, format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;
+    get_with(port, path, "Accept: application/openmetrics-text; version=1.0.0\r\n")
+}
+
+/// Returns the same for a client with other headers.
+pub(crate) fn get_with(port: u16, path: &str, headers: &str) -> io::Result<(String, String)> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+    let text = answer(port, request.as_bytes())?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     Ok((head.to_owned(), body.to_owned()))
 }

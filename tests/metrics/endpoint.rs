@@ -1,7 +1,7 @@
 //! The endpoint of a host: what it counts, who serves it, and clients that do not behave.
 
 use crate::{
-    client::{answer, free_port, get, owner, scrape_until},
+    client::{answer, free_port, get, get_with, owner, scrape_until},
     job::{FOLDER, Job},
     openmetrics::Scrape,
 };
@@ -10,6 +10,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
+    process::{Command, Stdio},
 };
 use support::{FabricJob, Wiring, eventually};
 use tbccl::metrics::FAMILIES;
@@ -81,6 +82,47 @@ fn counters_of_a_running_job_grow_and_every_series_is_in_the_table() {
     }
     assert_eq!(later.values("tbccl_info", "job_id").len(), 1);
     assert_eq!(job.finish().code(), 0);
+}
+
+/// `promtool check metrics` refused OpenMetrics text, which `curl` got as well.
+#[test]
+fn a_client_that_does_not_ask_for_openmetrics_gets_text_that_older_scrapers_read() {
+    let port = free_port();
+    let job = Job::start("busy", Some(port), &[]);
+    let modern = scrape_of_both(port);
+    let (head, body) = get_with(port, "/metrics", "Accept: */*\r\n").expect("an answer");
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
+    let mut described = std::collections::BTreeMap::new();
+    for line in body.lines() {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["#", "HELP", ..] => {}
+            ["#", "TYPE", name, kind] => {
+                assert!(["counter", "gauge"].contains(&kind), "{line}");
+                assert_eq!(described.insert(name, kind), None, "{line} is there twice");
+            }
+            _ => {
+                let name = line.split('{').next().expect("a name");
+                assert!(described.contains_key(name), "{line} has no type under its name");
+            }
+        }
+    }
+    for (name, _) in modern.samples.keys() {
+        assert!(described.contains_key(name.as_str()), "{name} is missing");
+    }
+    check_with_promtool(&body);
+    assert_eq!(job.finish().code(), 0);
+}
+
+/// Checks a scrape with Prometheus' own tool, where it is installed. The rules above are those that it
+/// applies.
+fn check_with_promtool(text: &str) {
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut checking) = promtool.spawn() else { return };
+    checking.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("it reads");
+    let checked = checking.wait_with_output().expect("it ends");
+    let said = [checked.stdout, checked.stderr].concat();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&said));
 }
 
 #[cfg(target_os = "linux")]

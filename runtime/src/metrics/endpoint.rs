@@ -10,6 +10,7 @@
 use super::{
     MetricsAddress,
     http::{self, Answer},
+    prometheus,
     rank::HostMetrics,
     text,
 };
@@ -243,7 +244,7 @@ fn is_of_connection(error: &io::Error) -> bool {
 fn answer_one(mut stream: TcpStream, place: Place, source: Source) {
     let answered = http::exchange(&mut stream, |request| match request.path.as_str() {
         "/job" => Answer::plain("200 OK", owner_lines(source)),
-        "/metrics" => metrics(source),
+        "/metrics" => metrics(source, request.takes_openmetrics),
         "/" => Answer::plain("200 OK", format!("{}metrics are at /metrics\n", owner_lines(source))),
         _ => Answer::plain("404 Not Found", "metrics are at /metrics\n"),
     });
@@ -262,8 +263,9 @@ fn owner_lines(source: Source) -> String {
 /// The latest collection, and its time.
 static LATEST: Mutex<Option<(Instant, HostMetrics)>> = Mutex::new(None);
 
-/// Returns the metrics of this host. Requests that come together share a collection.
-fn metrics(source: Source) -> Answer {
+/// Returns the metrics of this host, in the format that a client takes. Requests that come together share a
+/// collection.
+fn metrics(source: Source, takes_openmetrics: bool) -> Answer {
     let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
     let host = match &*latest {
         Some((at, host)) if at.elapsed() < FRESHNESS => host.clone(),
@@ -275,7 +277,12 @@ fn metrics(source: Source) -> Answer {
     };
     drop(latest);
     match text::encode(host) {
-        Ok(body) => Answer { status: "200 OK", media_type: text::MEDIA_TYPE, body },
+        Ok(body) if takes_openmetrics => Answer { status: "200 OK", media_type: text::MEDIA_TYPE, body },
+        Ok(body) => Answer {
+            status: "200 OK",
+            media_type: prometheus::MEDIA_TYPE,
+            body: prometheus::from_openmetrics(&body),
+        },
         Err(_) => Answer::plain("500 Internal Server Error", "the metrics could not be encoded\n"),
     }
 }

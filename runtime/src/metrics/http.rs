@@ -22,6 +22,8 @@ const MAX_HEADERS: usize = 64;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) path: String,
+    /// Whether the client accepts OpenMetrics text.
+    pub(super) takes_openmetrics: bool,
     /// Whether only the head of the answer is wanted.
     is_head: bool,
 }
@@ -112,8 +114,12 @@ fn parse(head: &[u8]) -> Option<Result<Request, Answer>> {
         Ok(httparse::Status::Complete(_)) => {
             let (method, target) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
             let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
+            let takes_openmetrics = request.headers.iter().any(|header| {
+                header.name.eq_ignore_ascii_case("accept")
+                    && String::from_utf8_lossy(header.value).contains("application/openmetrics-text")
+            });
             Some(match method {
-                "GET" | "HEAD" => Ok(Request { path, is_head: method == "HEAD" }),
+                "GET" | "HEAD" => Ok(Request { path, takes_openmetrics, is_head: method == "HEAD" }),
                 _ => Err(Answer::plain("405 Method Not Allowed", "only GET and HEAD are answered\n")),
             })
         }
@@ -156,7 +162,18 @@ mod tests {
             assert_eq!(status(&head[..len]), None, "{len}");
         }
         let request = parse(head).expect("complete").expect("valid");
-        assert_eq!(request, Request { path: "/metrics".into(), is_head: false });
+        assert_eq!(request, Request { path: "/metrics".into(), takes_openmetrics: false, is_head: false });
+    }
+
+    #[test]
+    fn a_client_says_whether_it_takes_openmetrics() {
+        let takes = |headers: &str| {
+            let head = format!("GET /metrics HTTP/1.1\r\n{headers}\r\n");
+            parse(head.as_bytes()).expect("complete").expect("valid").takes_openmetrics
+        };
+        assert!(!takes(""));
+        assert!(!takes("Accept: */*\r\n"));
+        assert!(takes("accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.2\r\n"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `rank` | the metrics of one rank, as data that processes send to each other |
 //! | `families` | the table of all metrics: names, units, labels, values |
 //! | `text` | the table's values as OpenMetrics text |
+//! | `prometheus` | the same in the older text format of Prometheus |
 //! | `http` | one request and its answer |
 //! | `endpoint` | the process of a host that answers, and its successor |
 //!
@@ -18,6 +19,7 @@ mod address;
 mod endpoint;
 mod families;
 mod http;
+mod prometheus;
 mod rank;
 mod tally;
 mod text;
