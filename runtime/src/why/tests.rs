@@ -295,6 +295,13 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
         KnotKind::AnySource,
         "rank 0 has waited in recv number 1 from any rank for 9.0 s, and no rank sends",
     );
+    // It was stopped meanwhile, and its message may be on its way.
+    let late = CallStatus { wait: any.wait.clone().map(|wait| Wait { seconds: 0.1, ..wait }), ..any.clone() };
+    Job::new(2).call(0, any.clone()).call(1, late).assert(
+        KnotKind::AnySource,
+        "rank 0 has waited in recv number 1 from any rank for 9.0 s, and no rank sends: the last to begin its \
+         call was rank 1, 0.1 s ago",
+    );
     // It may be the one that was about to send.
     other(Job::new(3).absent(2, Presence::Silent(ProcessState::Stopped))).assert(
         KnotKind::Silent,
