@@ -29,7 +29,11 @@ impl Stalled {
 
 impl From<TransportError> for Stalled {
     fn from(error: TransportError) -> Stalled {
-        Stalled(error.to_string())
+        match error {
+            // The other end takes its memory back when the time is over.
+            TransportError::Revoked { .. } => Stalled::new(TOO_BUSY),
+            other => Stalled(other.to_string()),
+        }
     }
 }
 
@@ -196,4 +200,23 @@ fn exchange(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use transport::ring::RingLayout;
+
+    /// The error said that a rank had failed, where there are no ranks.
+    #[test]
+    fn an_end_whose_other_end_ran_out_of_time_says_so() {
+        let layout = ArenaLayout { ranks: 2, lanes: 1, ring: RingLayout::default(), slab_bytes: 0 };
+        let [mut first, mut second] = pair(layout, 4096, Instant::now()).expect("memory for a test");
+        let over = first.combine(Protocol::Direct, 4096).expect_err("nobody answers");
+        assert_eq!(over.to_string(), TOO_BUSY);
+        second.deadline = Instant::now() + Duration::from_secs(60);
+        let revoked = second.combine(Protocol::Direct, 4096).expect_err("the memory is gone");
+        assert_eq!(revoked.to_string(), TOO_BUSY);
+    }
 }

@@ -39,6 +39,8 @@ impl Executor {
         let observer = &mut recording;
         let ran = if bindings.iter().any(|binding| is_announced(binding, &announced_bytes)) {
             self.run_to_completion::<true, true, _>(program, bindings, watch, observer)
+        } else if bindings.len() == 1 {
+            self.run_to_completion::<false, false, _>(program, bindings, watch, observer)
         } else {
             self.run_to_completion::<false, true, _>(program, bindings, watch, observer)
         };

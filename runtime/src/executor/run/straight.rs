@@ -41,10 +41,12 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
     ) -> Result<Option<Partial>, Stop> {
         let binding = &self.bindings[0];
         let mut partial = Partial::default();
+        let mut at = 0;
         for stream in self.program.streams.iter().take_while(|stream| stream.sends) {
             let step = self.program.order[stream.first as usize];
             let source = &self.program.ops[step as usize].a;
             let src = binding.source(source);
+            self.observer.polled(step);
             let link = link(self.links, stream);
             let mut state = begun(binding, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
             let sent = link.poll_send(&mut state, src);
@@ -53,10 +55,13 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
                 partial.send = Some((step, state));
                 return Ok(Some(partial));
             }
+            self.observer.message(self.program, binding, at, stream.first);
+            at += 1;
             partial.done |= 1 << step;
         }
         for Straight { step, stream } in straight {
             let op = &self.program.ops[*step as usize];
+            self.observer.polled(*step);
             if let Some(number) = stream {
                 let stream = &self.program.streams[*number as usize];
                 let dst = binding.target(&op.dst);
@@ -67,16 +72,27 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
                     let received = receive(link.as_mut(), binding, op, &mut state);
                     match received.map_err(|error| failed(self.program, *step, stream.peer, error))? {
                         RecvProgress::Complete => break,
-                        RecvProgress::Idle if spins && polls < POLLS => polls += 1,
+                        RecvProgress::Idle if spins && polls < POLLS => {
+                            self.observer.waits(*step);
+                            self.observer.idle();
+                            polls += 1;
+                        }
                         progress => {
                             let has_begun = progress == RecvProgress::Advanced;
+                            if has_begun {
+                                self.observer.advanced(*step);
+                            } else {
+                                self.observer.waits(*step);
+                            }
                             partial.recv = has_begun.then_some((*number, state));
                             return Ok(Some(partial));
                         }
                     }
                 }
+                self.observer.message(self.program, binding, *number as usize, stream.first);
             } else {
                 compute(binding, op);
+                self.observer.local(self.program, binding, *step);
             }
             partial.done |= 1 << step;
         }
