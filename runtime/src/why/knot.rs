@@ -261,13 +261,13 @@ fn longest_outside(graph: &Graph, at: Position) -> String {
 /// Time by which a member's wait is shorter than another one's, in seconds, from which it counts as late.
 const LATE: f64 = 1.0;
 
-/// Returns `: the last to begin its call was rank 2, 0.1 s ago`, or nothing if no member is late. A member that
-/// was stopped for a while may have the message that others wait for.
+/// Returns `: the last to begin its call was rank 2, 0.1 s ago`, or nothing if no member is late, on whatever
+/// communicator. A member that was stopped for a while may have the message that others wait for.
 fn latest_to_call(graph: &Graph, at: Position) -> String {
     let members = graph.communicators[graph.part(at).0].members.iter().flatten();
     let waits = members.filter_map(|node| {
-        let there = graph.in_communicator(*node, graph.part(at).0)?;
-        Some((graph.waits_for(there)?, *node))
+        let calls = graph.calls_of(*node).filter_map(|call| graph.waits_for(call));
+        Some((calls.min_by(f64::total_cmp)?, *node))
     });
     let own = graph.waits_for(at).unwrap_or_default();
     let latest = waits.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(wait, _)| wait + LATE <= own);
