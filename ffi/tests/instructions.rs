@@ -29,6 +29,9 @@ use tbccl_c::{
 const CALLS: u64 = 16;
 const COUNTS: u64 = 100;
 
+/// Runs of which the fewest instructions count. On a busy machine rank 1 may not get ahead, and rank 0 waits.
+const ATTEMPTS: u32 = 4;
+
 /// The way of a rank, and the unique id that rank 1 gets.
 const WAY: &str = "WAY_OF_THE_TEST";
 const ID: &str = "ID_OF_THE_TEST";
@@ -42,10 +45,16 @@ fn small_calls_take_few_instructions() {
     for (way, most, before) in MOST {
         let mut program = Command::new(std::env::current_exe().expect("this program"));
         program.args(["--exact", "play", "--nocapture"]).env(WAY, way);
-        let Some(all) = fewest_instructions(&program, "instructions::counted_calls") else {
-            return missing("Valgrind is missing; tools/install-missing installs it");
-        };
-        let per_call = all / CALLS;
+        let mut per_call = u64::MAX;
+        for _ in 0..ATTEMPTS {
+            let Some(all) = fewest_instructions(&program, "instructions::counted_calls") else {
+                return missing("Valgrind is missing; tools/install-missing installs it");
+            };
+            per_call = per_call.min(all / CALLS);
+            if per_call <= most {
+                break;
+            }
+        }
         eprintln!("{way}: {per_call} instructions per call, {before} before");
         assert!(per_call <= most, "{way}: {per_call} instructions per call, {before} before");
     }

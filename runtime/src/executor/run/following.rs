@@ -49,7 +49,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
 }
 
 /// Returns the state of a message to send.
-#[inline]
+#[inline(always)]
 pub(super) fn begun(
     binding: &Binding<'_>,
     slab: &Slab,

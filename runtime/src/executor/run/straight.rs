@@ -122,7 +122,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
 }
 
 /// Polls the message of a receive.
-#[inline]
+#[inline(always)]
 pub(super) fn receive(
     link: &mut dyn Link,
     binding: &Binding<'_>,
@@ -143,7 +143,7 @@ pub(super) fn receive(
 }
 
 /// Carries out a local step that neither packs nor unpacks.
-#[inline]
+#[inline(always)]
 pub(super) fn compute(binding: &Binding<'_>, op: &Op) {
     let dst = binding.target(&op.dst);
     if op.kind == OpKind::Copy {
