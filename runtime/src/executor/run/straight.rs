@@ -41,8 +41,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
     ) -> Result<Option<Partial>, Stop> {
         let binding = &self.bindings[0];
         let mut partial = Partial::default();
-        let mut at = 0;
-        for stream in self.program.streams.iter().take_while(|stream| stream.sends) {
+        for (at, stream) in self.program.streams.iter().take_while(|stream| stream.sends).enumerate() {
             let step = self.program.order[stream.first as usize];
             let source = &self.program.ops[step as usize].a;
             let src = binding.source(source);
@@ -56,7 +55,6 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
                 return Ok(Some(partial));
             }
             self.observer.message(self.program, binding, at, stream.first);
-            at += 1;
             partial.done |= 1 << step;
         }
         for Straight { step, stream } in straight {
