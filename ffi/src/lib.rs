@@ -13,6 +13,7 @@
 //! | `memory` | memory that is moved without copies |
 //! | `options`, `params` | options of a communicator, of calls, and of the process |
 //! | `errors`, `stats`, `log` | errors, counters and events |
+//! | `mlx` | the table for `libtbccl_mpi`; not part of `tbccl.h` |
 //! | `boundary`, `failure`, `handle`, `comm_handle`, `cast`, `arguments` | shared by the functions above |
 //!
 //! Nothing here knows how a call is carried out.
@@ -38,6 +39,7 @@ mod handle;
 pub mod log;
 pub mod members;
 pub mod memory;
+pub mod mlx;
 mod numbers;
 pub mod options;
 pub mod params;

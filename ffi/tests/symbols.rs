@@ -1,4 +1,4 @@
-//! Tests of the exported symbols: exactly the functions of the header.
+//! Tests of the exported symbols: exactly the functions of the header, and those for the libraries of MLX.
 //!
 //! `symbols.txt` pins them: a symbol is never removed. After adding one: `TBCCL_WRITE_SYMBOLS=1 cargo test -p
 //! tbccl-ffi --test symbols`.
@@ -10,15 +10,22 @@ use harness::{command, package_dir, run, shared_library};
 use std::{collections::BTreeSet, fs};
 use tbccl::Collective;
 
-/// Returns the symbols that the shared library exports.
+/// Functions for the libraries of MLX of the same release. They are no part of the interface, and may change.
+const PRIVATE: [&str; 2] = ["tbccl_jaccl_functions", "tbccl_mpi_functions"];
+
+/// Returns the symbols that the shared library exports for programs.
 fn exported() -> BTreeSet<String> {
     let library = shared_library();
     let options: &[&str] = if cfg!(target_os = "macos") { &["-gU"] } else { &["-D", "--defined-only"] };
     let output = run(command("nm", options).arg(library)).stdout;
     let names = output.lines().filter_map(|line| line.split_whitespace().nth(2));
+    let plain =
+        |name: &str| name.strip_prefix('_').filter(|_| cfg!(target_os = "macos")).unwrap_or(name).to_owned();
+    let mut names: BTreeSet<String> = names.map(plain).collect();
+    for name in PRIVATE {
+        assert!(names.remove(name), "a library for MLX needs {name}");
+    }
     names
-        .map(|name| name.strip_prefix('_').filter(|_| cfg!(target_os = "macos")).unwrap_or(name).to_owned())
-        .collect()
 }
 
 /// Returns the names of the functions that the header declares.

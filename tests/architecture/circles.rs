@@ -8,13 +8,14 @@ use crate::sources::{code_of, root, rust_files, words};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Source folder of each package.
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 18] = [
     "bootstrap/src",
     "events/src",
     "benches/src",
     "collectives/src",
     "ffi/jaccl/src",
     "ffi/mlx/src",
+    "ffi/mlx/table/src",
     "ffi/mpi/src",
     "ffi/src",
     "inventory/src",

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Packages of the workspace that each package may depend on.
-const EDGES: [(&str, &[&str]); 18] = [
+const EDGES: [(&str, &[&str]); 19] = [
     ("tbccl-events", &[]),
     ("tbccl-inventory", &[]),
     ("tbccl-topology", &[]),
@@ -43,10 +43,11 @@ const EDGES: [(&str, &[&str]); 18] = [
             "tbccl-topology",
         ],
     ),
-    ("tbccl-ffi", &["tbccl"]),
-    ("tbccl-mlx-core", &["tbccl"]),
-    ("tbccl-jaccl", &["tbccl", "tbccl-mlx-core"]),
-    ("tbccl-mpi-shim", &["tbccl", "tbccl-mlx-core"]),
+    ("tbccl-ffi", &["tbccl", "tbccl-mlx-core", "tbccl-mlx-table"]),
+    ("tbccl-mlx-core", &["tbccl", "tbccl-mlx-table"]),
+    ("tbccl-mlx-table", &[]),
+    ("tbccl-jaccl", &["tbccl-mlx-table"]),
+    ("tbccl-mpi-shim", &["tbccl-mlx-table"]),
     ("tbccl-python", &["tbccl"]),
     ("benches", &["tbccl-ffi", "tbccl", "tbccl-transport"]),
     ("tbccl-test-support", &[]),
@@ -71,6 +72,7 @@ const UNSAFE: &[&str] = &[
     "benches/benches/reduce.rs",
     "ffi/jaccl/src/",
     "ffi/mlx/src/",
+    "ffi/mlx/table/src/",
     "ffi/mpi/src/",
     "ffi/src/",
     "ffi/tests/instructions.rs",

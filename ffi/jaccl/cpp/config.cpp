@@ -58,6 +58,7 @@ Config &Config::set_coordinator(std::string address) {
 
 Config &Config::set_devices_from_file(const char *path) {
     if (!path) return *this;
+    load_or_throw();
     ReadDevices read;
     throw_if_failed(tbccl_jaccl_read_devices(path, &read.list));
     DeviceTable table(read.list.ranks, {read.list.ranks, std::vector<std::string>()});

@@ -1,6 +1,7 @@
-// The functions of the Rust part. src/interface.rs defines them.
+// The functions of the Rust part, in libtbccl. ffi/mlx/src/jaccl defines them.
 //
-// A function that can fail returns null, or a message to free by tbccl_jaccl_free_message.
+// A function that can fail returns null, or a message to free by tbccl_jaccl_free_message. All but the first
+// may be called only after it has returned null.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +34,9 @@ struct tbccl_jaccl_job {
 };
 
 constexpr size_t TBCCL_JACCL_ID_BYTES = 128;
+
+// Opens libtbccl. Returns null, or the reason why there is none, which lives as long as the process.
+const char *tbccl_jaccl_load();
 
 void tbccl_jaccl_free_message(char *message);
 

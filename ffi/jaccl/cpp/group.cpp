@@ -132,6 +132,7 @@ std::shared_ptr<Group> not_described(const Config &config, bool strict, bool nee
 bool is_available() { return true; }
 
 std::shared_ptr<Group> init(const Config &config, bool strict) {
+    load_or_throw();
     if (!config.is_valid()) {
         if (!strict) return nullptr;
         throw std::runtime_error(
@@ -158,6 +159,7 @@ std::shared_ptr<Group> init(const Config &config, bool strict) {
 }
 
 std::shared_ptr<Group> init(bool strict) {
+    load_or_throw();
     if (tbccl_jaccl_is_launched()) {
         std::shared_ptr<Group> group = join_launched();
         if (group || !strict) return group;
@@ -169,6 +171,7 @@ std::shared_ptr<Group> init(bool strict) {
 }
 
 std::shared_ptr<Group> init(bool strict, std::function<AllGatherFn(int, int)> factory) {
+    load_or_throw();
     Config config = Config::from_env();
     config.set_all_gather_factory(std::move(factory));
     if (config.is_valid()) return init(config, strict);

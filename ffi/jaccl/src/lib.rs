@@ -5,7 +5,8 @@
 //! a change. Programs compiled against JACCL's own headers do as well.
 //!
 //! ```text
-//! program -> exports (mangled names) -> cpp/ (Config, Group, exceptions) -> interface -> mlx-core
+//! program -> exports (mangled names) -> cpp/ (Config, Group, exceptions) -> internal
+//!         -> mlx-core, in libtbccl
 //! ```
 //!
 //! | part | contents |
@@ -13,9 +14,7 @@
 //! | `cpp/jaccl.h` | the interface: classes, signatures, layout |
 //! | `cpp/config.cpp`, `cpp/group.cpp` | its C++ side, which throws the exceptions |
 //! | `exports` | the mangled names |
-//! | `internal` | names by which C++ calls Rust |
-//! | `interface` | functions that the C++ side calls: joining, calls, leaving |
-//! | `devices` | files with devices, and the device matrix of a job |
+//! | `internal` | names by which C++ calls the functions of `libtbccl`, which lies beside this library |
 //!
 //! Invariants: the library exports the names in `exports` and nothing else. No exception passes through Rust
 //! code, and no panic through C++ code. JACCL's other classes (its rings, meshes and sockets), which its
@@ -37,7 +36,5 @@ macro_rules! jump {
     };
 }
 
-mod devices;
 mod exports;
-mod interface;
 mod internal;

@@ -85,6 +85,21 @@ fn a_program_without_a_job_gets_null_or_an_error_that_says_what_is_missing() {
 }
 
 #[test]
+fn a_library_without_libtbccl_throws_and_says_where_it_has_to_be() {
+    let programs = Programs::new();
+    let program = Programs::program();
+    // The folder above the library is searched, too.
+    let folder = programs.path("alone/lib");
+    fs::create_dir_all(&folder).expect("our folder");
+    fs::copy(library(), folder.join(library().file_name().expect("a name"))).expect("our folder");
+    let path = if cfg!(target_os = "macos") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+    let mut alone = command(&program.path, &["fails", "install both from one package"]);
+    let devices = programs.devices("pair.json", &mesh(2));
+    alone.env(path, &folder).env("MLX_RANK", "0").env("MLX_IBV_DEVICES", devices);
+    passes(alone.env("MLX_JACCL_COORDINATOR", local_coordinator()), 1);
+}
+
+#[test]
 fn ranks_of_one_host_make_every_call_on_every_type() {
     let programs = Programs::new();
     let program = Programs::program();

@@ -3,7 +3,8 @@
 //!
 //! MLX reaches tbccl through several libraries, each with the interface of another one that MLX knows: Open
 //! MPI's (`ffi/mpi`) and JACCL's (`ffi/jaccl`). They only translate arguments. What a group is, in which
-//! order calls of several threads run, and how a rank leaves is decided here.
+//! order calls of several threads run, and how a rank leaves is decided here. `libtbccl` contains this crate;
+//! the two libraries call it by tables of functions (`mlx-table`).
 //!
 //! | module | contents |
 //! |---|---|
@@ -14,6 +15,8 @@
 //! | `activity`, `leave` | calls in progress, and leaving a job that has some |
 //! | `boundary` | failures and panics at exported functions |
 //! | `throw` | failures as C++ exceptions |
+//! | `mpi` | Open MPI's functions |
+//! | `jaccl` | functions that the C++ side of `libjaccl` calls |
 //!
 //! Invariants: a split uses links of its own, so it runs beside calls in progress. No panic and no Rust error
 //! crosses an exported function.
@@ -21,9 +24,11 @@
 mod activity;
 pub mod boundary;
 mod group;
+pub mod jaccl;
 mod job;
 mod leave;
 mod messages;
+pub mod mpi;
 mod throw;
 mod world;
 

@@ -1,5 +1,5 @@
 // A failure in a process without a C++ library. Nothing could catch an exception, so the library prints one
-// line with the reason and aborts the process.
+// line with the reason and aborts the process. With a second argument, prints the library's name and version.
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,6 +12,14 @@ int main(int count, char **arguments) {
         return 1;
     }
     int found = 0;
+    if (count > 2) {
+        int (*get_version)(char *, int *) = (int (*)(char *, int *))dlsym(library, "MPI_Get_library_version");
+        char version[256] = "";
+        int length = 0;
+        if (!get_version || get_version(version, &length) != 0) return 1;
+        printf("%d %s\n", length, version);
+        return 0;
+    }
     rank(dlsym(library, "ompi_mpi_comm_world"), &found);
     printf("it went on\n");
     return 0;

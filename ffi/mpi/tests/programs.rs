@@ -7,6 +7,7 @@ mod harness;
 use harness::{binary_dir, command, package_dir, run, tbccl};
 use std::{
     collections::BTreeSet,
+    fs,
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{Command, Stdio},
@@ -100,4 +101,49 @@ fn where_nobody_could_catch_a_failure_the_process_ends_with_its_words() {
         "{message}"
     );
     assert!(done.stdout.is_empty());
+}
+
+/// Returns a folder with a copy of the library alone.
+fn copied_alone() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    // The folder above the library is searched, too.
+    let inner = folder.path().join("lib");
+    fs::create_dir(&inner).expect("our folder");
+    fs::copy(library(), inner.join(library().file_name().expect("a name"))).expect("our folder");
+    folder
+}
+
+/// Runs the program with the copied library, and checks what it says of the `libtbccl` that it needs.
+fn refuses(folder: &tempfile::TempDir, expected: &[&str]) {
+    let program = compiled(&["cc", "-std=c11"], "alone.c", folder);
+    let copy = folder.path().join("lib").join(library().file_name().expect("a name"));
+    let done = Command::new(&program).arg(&copy).stdin(Stdio::null()).output().expect("it starts");
+    let message = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.signal(), Some(libc::SIGABRT), "{message}");
+    assert!(message.starts_with("tbccl: error: ") && done.stdout.is_empty(), "{message}");
+    let version = run(Command::new(program).arg(&copy).arg("version")).stdout;
+    assert!(version.contains("tbccl without libtbccl: ") && !version.contains("Open MPI"), "{version}");
+    for part in expected {
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn a_library_without_libtbccl_says_where_it_has_to_be() {
+    let name = if cfg!(target_os = "macos") { "libtbccl.0.dylib" } else { "libtbccl.so.0" };
+    refuses(&copied_alone(), &[name, "nor in the folder above", "install both from one package"]);
+}
+
+#[test]
+fn a_libtbccl_of_another_release_is_refused_before_it_is_called() {
+    let folder = copied_alone();
+    let source = folder.path().join("other.c");
+    // A table without functions, whose release differs.
+    let text = "static const struct { char version[24]; unsigned long long bytes; } it = {\"9.8.7\", 32};\n\
+                const void *tbccl_mpi_functions(const void *objects) { return objects ? &it : 0; }\n";
+    fs::write(&source, text).expect("our folder");
+    let name = if cfg!(target_os = "macos") { "libtbccl.0.dylib" } else { "libtbccl.so.0" };
+    let output = folder.path().join("lib").join(name);
+    run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(output).arg(source));
+    refuses(&folder, &["tbccl 9.8.7, not ", "install both from one package"]);
 }

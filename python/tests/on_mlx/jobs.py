@@ -91,7 +91,7 @@ def over_fabric(ranks: int, program: Path, *args: str) -> JobResult:
     build_dirs = (ROOT / "target" / profile for profile in ("debug", "release"))
     build_dir = next((folder for folder in build_dirs if (folder / "softrdma").exists()), None)
     if build_dir is None:
-        packages = "-p tbccl-cli -p tbccl-softrdma -p tbccl-mpi-shim"
+        packages = "-p tbccl-cli -p tbccl-softrdma -p tbccl-ffi -p tbccl-mpi-shim"
         pytest.fail(f"the software device is not built: cargo build {packages} --lib --bins")
     fabric = ROOT / "configs" / "fabrics" / f"apple-tb5-mesh{ranks}.toml"
     command = [str(build_dir / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs"]

@@ -14,6 +14,9 @@ const MLX_NAMES: [&str; 2] = ["libmlx.dylib", "libmlx.so"];
 /// installation.
 const OWN_FOLDERS: [&str; 3] = ["", "../lib", "../lib/tbccl"];
 
+/// Folders with `libtbccl`, relative to tbccl's `libjaccl`, which needs it.
+const CORE_FOLDERS: [&str; 2] = ["", ".."];
+
 /// Python script that prints the folders of installed packages.
 const PRINT_FOLDERS: &str =
     "import sysconfig\nfor name in ('platlib', 'purelib'): print(sysconfig.get_path(name))";
@@ -101,9 +104,61 @@ pub(super) fn own_library(name: &str) -> Option<PathBuf> {
     candidates.filter_map(|path| path.canonicalize().ok()).find(|path| path.is_file())
 }
 
+/// Returns the file name of `libtbccl` beside a library: in an installation, which the libraries for MLX look
+/// for, and in cargo's folder.
+fn core_names(library: &Path) -> [String; 2] {
+    let major = env!("CARGO_PKG_VERSION_MAJOR");
+    if library.extension().is_some_and(|extension| extension == "dylib") {
+        [format!("libtbccl.{major}.dylib"), "libtbccl_c.dylib".into()]
+    } else {
+        [format!("libtbccl.so.{major}"), "libtbccl_c.so".into()]
+    }
+}
+
+/// Returns the place of `libtbccl` beside an installed `libjaccl`.
+pub(super) fn core_place(jaccl: &Path) -> PathBuf {
+    let [name, _] = core_names(jaccl);
+    jaccl.with_file_name(name)
+}
+
+/// Returns the `libtbccl` that a `libjaccl` of tbccl needs.
+pub(super) fn core_of(library: &Path) -> Result<PathBuf, CommandError> {
+    let [name, built] = core_names(library);
+    let folder = library.parent().unwrap_or(Path::new("."));
+    let candidates =
+        CORE_FOLDERS.iter().flat_map(|above| [&name, &built].map(|name| folder.join(above).join(name)));
+    let found = candidates.into_iter().find(|path| path.is_file());
+    let missing = || {
+        CommandError::new(format_args!(
+            "{name} is not in {} nor in the folder above: {} needs it; install both from one package",
+            folder.display(),
+            library.display()
+        ))
+    };
+    found.ok_or_else(missing)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libtbccl_is_found_beside_libjaccl_and_in_the_folder_above() {
+        let home = tempfile::tempdir().expect("a folder");
+        let inner = home.path().join("tbccl");
+        fs::create_dir(&inner).expect("our folder");
+        let library = inner.join("libjaccl.dylib");
+        let refused = format!("{:?}", core_of(&library).expect_err("nothing there"));
+        assert!(refused.contains("libtbccl.0.dylib is not in"), "{refused}");
+        for (place, expected) in [
+            (home.path().join("libtbccl.0.dylib"), inner.join("../libtbccl.0.dylib")),
+            (inner.join("libtbccl_c.dylib"), inner.join("libtbccl_c.dylib")),
+        ] {
+            fs::write(place, "").expect("our folder");
+            assert_eq!(core_of(&library).expect("there"), expected);
+        }
+        assert_eq!(core_names(Path::new("libjaccl.so"))[0], "libtbccl.so.0");
+    }
 
     #[test]
     fn mlx_is_found_in_each_python_of_an_environment() {

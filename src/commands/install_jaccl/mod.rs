@@ -6,6 +6,8 @@
 //! | `symbols` | functions that a library takes and has |
 //! | `swap` | the files: keeping MLX's library, and restoring it |
 //!
+//! tbccl's `libjaccl` needs `libtbccl` beside it, which is installed and removed with it.
+//!
 //! Nothing is changed unless the library has every function that this MLX takes. MLX's own library stays
 //! beside the new one.
 
@@ -90,5 +92,6 @@ fn install(folder: &environment::MlxFolder, library: Option<&Path>) -> Result<St
             missing.join(", ")
         )));
     }
-    swap::install(folder, &ours)
+    let core = environment::core_of(&ours)?;
+    swap::install(folder, &swap::Ours { library: &ours, core: &core })
 }

@@ -7,41 +7,24 @@
 //! # Safety
 //! Lists pass between Rust and C++ as addresses and lengths. The side that has made a list frees it.
 
+use crate::Failure;
+use mlx_table::jaccl::{Cable, Devices};
 use serde_json::Value;
 use std::{
-    ffi::{CStr, CString, c_char},
+    ffi::{CStr, CString},
     path::Path,
-    ptr::null,
 };
 use tbccl::DeviceMatrix;
 
-/// A device of one rank that leads to another one (`tbccl_jaccl_cable`).
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct CCable {
-    from: u32,
-    to: u32,
-    device: *const c_char,
-}
-
-/// Devices between ranks (`tbccl_jaccl_devices`).
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct CDevices {
-    ranks: u32,
-    count: usize,
-    cables: *const CCable,
-}
-
 /// Devices between ranks: for each rank and each other one a list of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeviceList {
+pub(super) struct DeviceList {
     rows: Vec<Vec<Vec<String>>>,
 }
 
 impl DeviceList {
     /// Returns the number of ranks.
-    pub(crate) fn ranks(&self) -> u32 {
+    pub(super) fn ranks(&self) -> u32 {
         self.rows.len() as u32
     }
 
@@ -49,7 +32,7 @@ impl DeviceList {
     ///
     /// # Errors
     /// A message that names the file and the cell.
-    pub(crate) fn read(path: &Path) -> Result<DeviceList, String> {
+    pub(super) fn read(path: &Path) -> Result<DeviceList, String> {
         let broken = |why: String| {
             format!(
                 "{}: {why} (the file with the devices, JACCL_IBV_DEVICES or MLX_IBV_DEVICES)",
@@ -79,19 +62,19 @@ impl DeviceList {
         Ok(DeviceList { rows: rows.iter().enumerate().map(row).collect::<Result<_, _>>()? })
     }
 
-    /// Returns the list for C++, which frees it by [`CDevices::free`].
-    pub(crate) fn into_c(self) -> CDevices {
+    /// Returns the list for C++, which frees it by [`free`].
+    pub(super) fn into_c(self) -> Devices {
         let ranks = self.ranks();
         let mut cables = Vec::new();
         for (from, row) in (0..).zip(self.rows) {
             for (to, names) in (0..).zip(row) {
                 // Names with zeros were refused.
                 let name = |name: String| CString::new(name).unwrap_or_default().into_raw();
-                cables.extend(names.into_iter().map(|device| CCable { from, to, device: name(device) }));
+                cables.extend(names.into_iter().map(|device| Cable { from, to, device: name(device) }));
             }
         }
         let count = cables.len();
-        CDevices { ranks, count, cables: Box::into_raw(cables.into_boxed_slice()).cast() }
+        Devices { ranks, count, cables: Box::into_raw(cables.into_boxed_slice()).cast() }
     }
 }
 
@@ -109,43 +92,38 @@ fn not_names(row: usize, column: usize) -> String {
     format!("row {row}, column {column} (counted from 0) is not null, a name or a list of names")
 }
 
-impl CDevices {
-    /// No devices, and nothing to free.
-    pub(crate) const NONE: CDevices = CDevices { ranks: 0, count: 0, cables: null() };
-
-    /// Returns the devices that C++ has listed.
-    ///
-    /// # Safety
-    /// `count` cables are readable, and their names end with zeros.
-    pub(crate) unsafe fn to_list(&self) -> Result<DeviceList, mlx_core::Failure> {
-        let mut rows = vec![vec![Vec::new(); self.ranks as usize]; self.ranks as usize];
-        // SAFETY: by this function's contract; an empty list may have no address.
-        let cables = unsafe {
-            if self.count == 0 { &[] } else { std::slice::from_raw_parts(self.cables, self.count) }
-        };
-        for CCable { from, to, device } in cables {
-            // SAFETY: by this function's contract.
-            let name = unsafe { CStr::from_ptr(*device) }.to_string_lossy().into_owned();
-            let cell = rows.get_mut(*from as usize).and_then(|row| row.get_mut(*to as usize));
-            cell.ok_or_else(|| mlx_core::Failure::usage("a device of no rank"))?.push(name);
-        }
-        Ok(DeviceList { rows })
-    }
-
-    /// Frees a list.
-    ///
-    /// # Safety
-    /// [`DeviceList::into_c`] has made it, or it is empty without an address.
-    pub(crate) unsafe fn free(self) {
-        if self.cables.is_null() {
-            return;
-        }
-        let cables = std::ptr::slice_from_raw_parts_mut(self.cables.cast_mut(), self.count);
+/// Returns the devices that C++ has listed.
+///
+/// # Safety
+/// `count` cables are readable, and their names end with zeros.
+pub(super) unsafe fn list_of(devices: &Devices) -> Result<DeviceList, Failure> {
+    let mut rows = vec![vec![Vec::new(); devices.ranks as usize]; devices.ranks as usize];
+    // SAFETY: by this function's contract; an empty list may have no address.
+    let cables = unsafe {
+        if devices.count == 0 { &[] } else { std::slice::from_raw_parts(devices.cables, devices.count) }
+    };
+    for Cable { from, to, device } in cables {
         // SAFETY: by this function's contract.
-        for cable in unsafe { Box::from_raw(cables) } {
-            // SAFETY: as above.
-            drop(unsafe { CString::from_raw(cable.device.cast_mut()) });
-        }
+        let name = unsafe { CStr::from_ptr(*device) }.to_string_lossy().into_owned();
+        let cell = rows.get_mut(*from as usize).and_then(|row| row.get_mut(*to as usize));
+        cell.ok_or_else(|| Failure::usage("a device of no rank"))?.push(name);
+    }
+    Ok(DeviceList { rows })
+}
+
+/// Frees a list.
+///
+/// # Safety
+/// [`DeviceList::into_c`] has made it, and it is not used any more, or it is empty without an address.
+pub(super) unsafe fn free(devices: &Devices) {
+    if devices.cables.is_null() {
+        return;
+    }
+    let cables = std::ptr::slice_from_raw_parts_mut(devices.cables.cast_mut(), devices.count);
+    // SAFETY: by this function's contract.
+    for cable in unsafe { Box::from_raw(cables) } {
+        // SAFETY: as above.
+        drop(unsafe { CString::from_raw(cable.device.cast_mut()) });
     }
 }
 
@@ -154,7 +132,7 @@ impl CDevices {
 ///
 /// # Errors
 /// A message that names the cell.
-pub(crate) fn matrix(list: &DeviceList, ring: bool) -> Result<Option<DeviceMatrix>, String> {
+pub(super) fn matrix(list: &DeviceList, ring: bool) -> Result<Option<DeviceMatrix>, String> {
     let ranks = list.rows.len();
     let is_used = |from: usize, to: usize| {
         let is_neighbor = (from + 1) % ranks == to || (to + 1) % ranks == from;
@@ -206,9 +184,9 @@ mod tests {
             let expected = list(text);
             let there = expected.clone().into_c();
             // SAFETY: made above.
-            assert_eq!(unsafe { there.to_list() }.ok(), Some(expected));
+            assert_eq!(unsafe { list_of(&there) }.ok(), Some(expected));
             // SAFETY: made above, and not used any more.
-            unsafe { there.free() };
+            unsafe { free(&there) };
         }
     }
 

@@ -1,7 +1,8 @@
 //! Datatypes behind handles: the address of an Open MPI object, or a number for a derived datatype.
 
-use crate::objects::{self, Handle};
-use mlx_core::{Failure, Outcome};
+use super::objects;
+use crate::{Failure, Outcome};
+use mlx_table::mpi::Handle;
 use std::{
     ffi::c_int,
     sync::{PoisonError, RwLock},
@@ -31,8 +32,8 @@ impl Datatype {
     #[inline]
     pub(crate) fn from_handle(handle: Handle) -> Outcome<Datatype> {
         let number = handle as usize;
-        if let Some((_, dtype)) = objects::DATATYPES.iter().find(|(object, _)| object.handle() == number) {
-            return Ok(Datatype::Builtin(*dtype));
+        if let Some(dtype) = objects::datatype(handle) {
+            return Ok(Datatype::Builtin(dtype));
         }
         let derived = DERIVED.read().unwrap_or_else(PoisonError::into_inner);
         let bytes = number.checked_sub(FIRST_HANDLE).and_then(|at| derived.get(at).copied());
@@ -79,26 +80,23 @@ pub(crate) fn contiguous(count: c_int, of: Handle) -> Outcome<Handle> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::Object;
-
-    fn handle(object: &Object) -> Handle {
-        std::ptr::without_provenance_mut(object.handle())
-    }
+    use objects::samples::handle;
 
     #[test]
     fn each_object_is_its_type_and_others_are_none() {
         assert_eq!(
-            Datatype::from_handle(handle(&objects::ompi_mpi_int16_t)).ok(),
+            Datatype::from_handle(handle(|objects| objects.ompi_mpi_int16_t)).ok(),
             Some(Datatype::Builtin(DType::I16))
         );
-        for number in [0, 1, FIRST_HANDLE + MAX_DERIVED, objects::ompi_mpi_op_sum.handle(), usize::MAX] {
+        let sum = handle(|objects| objects.ompi_mpi_op_sum) as usize;
+        for number in [0, 1, FIRST_HANDLE + MAX_DERIVED, sum, usize::MAX] {
             Datatype::from_handle(std::ptr::without_provenance_mut(number)).expect_err("not a type");
         }
     }
 
     #[test]
     fn types_of_several_elements_are_so_many_bytes() {
-        let half = contiguous(2, handle(&objects::ompi_mpi_uint8_t)).expect("a type");
+        let half = contiguous(2, handle(|objects| objects.ompi_mpi_uint8_t)).expect("a type");
         let pair = contiguous(3, half).expect("a type of a type");
         assert_eq!(Datatype::from_handle(half).ok(), Some(Datatype::Derived(2)));
         assert_eq!(

@@ -6,12 +6,12 @@
 //! # Safety
 //! Callers vouch for the buffers, as [`all_reduce`] says.
 
-use crate::{
+use super::{
     datatypes::Datatype,
-    objects::Handle,
     operations::{Operation, UserOp},
 };
-use mlx_core::{Failure, Group, Outcome};
+use crate::{Failure, Group, Outcome};
+use mlx_table::mpi::Handle;
 use std::ffi::c_int;
 use tbccl::{DType, RawCall, ReduceOp};
 

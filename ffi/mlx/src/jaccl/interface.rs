@@ -1,7 +1,7 @@
 //! Functions that the C++ side calls: joining, the calls of a group, leaving.
 //!
-//! `cpp/core.h` declares them. A function that can fail returns null, or a message that the C++ side frees by
-//! [`tbccl_jaccl_free_message`] and throws.
+//! `ffi/jaccl/cpp/core.h` declares them. A function that can fail returns null, or a message that the C++
+//! side frees by [`tbccl_jaccl_free_message`] and throws.
 //!
 //! A world is never freed, since calls may be in progress on other threads when the program drops its group:
 //! they find out by its state that it has been left.
@@ -11,11 +11,12 @@
 //! has returned. Buffers are as large as the program says.
 #![allow(clippy::missing_safety_doc)] // It is the same for all of them, and said above.
 
-use crate::devices::{CDevices, DeviceList, matrix};
-use mlx_core::{
+use super::devices::{self, DeviceList, matrix};
+use crate::{
     Failure, Group, JobSpec, Messages, Outcome, Rendezvous, World,
     boundary::{catch, or_code},
 };
+use mlx_table::jaccl::{Devices, ID_BYTES, Job, World as WorldHandle};
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     path::Path,
@@ -26,20 +27,11 @@ use tbccl::{Collective, DType, Operation, RawCall, ReduceOp, UniqueId, bootstrap
 
 /// A joined job, as the C++ side holds it.
 #[derive(Debug)]
-pub(crate) struct JoinedWorld {
+pub(super) struct JoinedWorld {
     rank: c_int,
     size: c_int,
     /// The world; `None` once it is left.
     world: RwLock<Option<World>>,
-}
-
-/// A rank of a job, as its program describes it (`tbccl_jaccl_job`).
-#[repr(C)]
-#[derive(Debug)]
-pub(crate) struct CJob {
-    rank: u32,
-    devices: CDevices,
-    ring: bool,
 }
 
 /// Element types by JACCL's numbers.
@@ -64,9 +56,10 @@ const DTYPES: [DType; 14] = [
 const TAG: i32 = 0;
 
 impl JoinedWorld {
-    fn new(world: World) -> *const JoinedWorld {
+    fn leak(world: World) -> WorldHandle {
         let (rank, size) = (world.group().rank().0 as c_int, world.group().size() as c_int);
-        Box::leak(Box::new(JoinedWorld { rank, size, world: RwLock::new(Some(world)) }))
+        let joined = JoinedWorld { rank, size, world: RwLock::new(Some(world)) };
+        Box::into_raw(Box::new(joined)).cast_const().cast()
     }
 
     /// Returns a part of the world that outlives the lock.
@@ -83,6 +76,15 @@ impl JoinedWorld {
     fn messages(&self) -> Outcome<Arc<Messages>> {
         self.part(World::messages)
     }
+}
+
+/// Returns the world of a handle.
+///
+/// # Safety
+/// A function of this module has returned the handle.
+unsafe fn joined<'w>(world: WorldHandle) -> &'w JoinedWorld {
+    // SAFETY: by this function's contract; worlds are never freed.
+    unsafe { &*world.cast::<JoinedWorld>() }
 }
 
 /// Runs a function, and returns null or the message of its failure.
@@ -107,15 +109,15 @@ unsafe fn text<'t>(at: *const c_char) -> Outcome<&'t str> {
 }
 
 /// Frees a message.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_free_message(message: *mut c_char) {
+pub(super) unsafe extern "C" fn tbccl_jaccl_free_message(message: *mut c_char) {
     // SAFETY: `message_of` has made it, and the C++ side frees it once.
     drop(unsafe { CString::from_raw(message) });
 }
 
 /// Reads a file with devices.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_read_devices(
+pub(super) unsafe extern "C" fn tbccl_jaccl_read_devices(
     path: *const c_char,
-    output: *mut CDevices,
+    output: *mut Devices,
 ) -> *mut c_char {
     message_of("jaccl::init", || {
         // SAFETY: the C++ side keeps to the module's rules.
@@ -128,23 +130,23 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_read_devices(
 }
 
 /// Frees the devices of a file.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_free_devices(devices: *mut CDevices) {
+pub(super) unsafe extern "C" fn tbccl_jaccl_free_devices(devices: *mut Devices) {
     // SAFETY: the C++ side passes what `tbccl_jaccl_read_devices` has written, or zeros.
-    unsafe { devices.replace(CDevices::NONE).free() };
+    unsafe { devices::free(&devices.replace(Devices::NONE)) };
 }
 
 /// Whether `tbccl run` has started this process.
-pub(crate) extern "C" fn tbccl_jaccl_is_launched() -> bool {
+pub(super) extern "C" fn tbccl_jaccl_is_launched() -> bool {
     std::env::var_os("TBCCL_RANK").is_some_and(|rank| !rank.is_empty())
 }
 
 /// Joins the job of `tbccl run`. Writes no world for a job of one rank.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_join_launched(output: *mut *const JoinedWorld) -> *mut c_char {
+pub(super) unsafe extern "C" fn tbccl_jaccl_join_launched(output: *mut WorldHandle) -> *mut c_char {
     message_of("jaccl::init", || {
         if tbccl::ranks_of_env() == Some(1) {
             return Ok(());
         }
-        let world = JoinedWorld::new(World::join()?);
+        let world = JoinedWorld::leak(World::join()?);
         // SAFETY: the C++ side keeps to the module's rules.
         unsafe { output.write(world) };
         Ok(())
@@ -152,10 +154,10 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_join_launched(output: *mut *const Jo
 }
 
 /// Joins the job that the program describes, whose ranks meet at this address of rank 0.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_join_at(
-    job: *const CJob,
+pub(super) unsafe extern "C" fn tbccl_jaccl_join_at(
+    job: *const Job,
     coordinator: *const c_char,
-    output: *mut *const JoinedWorld,
+    output: *mut WorldHandle,
 ) -> *mut c_char {
     message_of("jaccl::init", || {
         // SAFETY: the C++ side keeps to the module's rules.
@@ -172,7 +174,7 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_join_at(
 }
 
 /// Creates the id of a job.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_create_id(output: *mut [u8; UniqueId::BYTES]) -> *mut c_char {
+pub(super) unsafe extern "C" fn tbccl_jaccl_create_id(output: *mut [u8; ID_BYTES]) -> *mut c_char {
     message_of("jaccl::init", || {
         let id = UniqueId::create_for_channel().map_err(tbccl::Error::from)?;
         // SAFETY: the C++ side keeps to the module's rules.
@@ -182,7 +184,7 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_create_id(output: *mut [u8; UniqueId
 }
 
 /// Gives up an id that has been created and not been passed on.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_discard_id(id: *const [u8; UniqueId::BYTES]) {
+pub(super) unsafe extern "C" fn tbccl_jaccl_discard_id(id: *const [u8; ID_BYTES]) {
     or_code(|| {
         // SAFETY: the C++ side keeps to the module's rules.
         if let Ok(id) = UniqueId::from_channel(unsafe { id.read() }) {
@@ -193,10 +195,10 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_discard_id(id: *const [u8; UniqueId:
 }
 
 /// Joins the job that the program describes, by the id that rank 0 has created.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_join_by(
-    job: *const CJob,
-    id: *const [u8; UniqueId::BYTES],
-    output: *mut *const JoinedWorld,
+pub(super) unsafe extern "C" fn tbccl_jaccl_join_by(
+    job: *const Job,
+    id: *const [u8; ID_BYTES],
+    output: *mut WorldHandle,
 ) -> *mut c_char {
     message_of("jaccl::init", || {
         // SAFETY: the C++ side keeps to the module's rules.
@@ -213,21 +215,22 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_join_by(
 
 /// # Safety
 /// As the module says.
-unsafe fn join(job: &CJob, rendezvous: Rendezvous, output: *mut *const JoinedWorld) -> Outcome {
+unsafe fn join(job: &Job, rendezvous: Rendezvous, output: *mut WorldHandle) -> Outcome {
     // SAFETY: the C++ side keeps to the module's rules.
-    let list = unsafe { job.devices.to_list()? };
-    let devices = matrix(&list, job.ring).map_err(Failure::usage)?;
-    let world = World::join_job(JobSpec { rank: job.rank, size: list.ranks(), rendezvous, devices })?;
+    let list = unsafe { devices::list_of(&job.devices)? };
+    let matrix_of_job = matrix(&list, job.ring).map_err(Failure::usage)?;
+    let world =
+        World::join_job(JobSpec { rank: job.rank, size: list.ranks(), rendezvous, devices: matrix_of_job })?;
     // SAFETY: as above.
-    unsafe { output.write(JoinedWorld::new(world)) };
+    unsafe { output.write(JoinedWorld::leak(world)) };
     Ok(())
 }
 
 /// Leaves the job, once no rank waits for a call of this one any more.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_leave(world: *const JoinedWorld) {
+pub(super) unsafe extern "C" fn tbccl_jaccl_leave(world: WorldHandle) {
     or_code(|| {
         // SAFETY: the C++ side keeps to the module's rules.
-        let joined = unsafe { &*world };
+        let joined = unsafe { joined(world) };
         let world = joined.world.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(world) = world {
             // Other threads may still make calls while it waits, which MLX has queued.
@@ -240,15 +243,15 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_leave(world: *const JoinedWorld) {
 }
 
 /// Returns this rank.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_rank(world: *const JoinedWorld) -> c_int {
+pub(super) unsafe extern "C" fn tbccl_jaccl_rank(world: WorldHandle) -> c_int {
     // SAFETY: the C++ side keeps to the module's rules.
-    unsafe { (*world).rank }
+    unsafe { joined(world) }.rank
 }
 
 /// Returns the number of ranks.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_size(world: *const JoinedWorld) -> c_int {
+pub(super) unsafe extern "C" fn tbccl_jaccl_size(world: WorldHandle) -> c_int {
     // SAFETY: the C++ side keeps to the module's rules.
-    unsafe { (*world).size }
+    unsafe { joined(world) }.size
 }
 
 /// Returns the element type, and the number of elements in some bytes.
@@ -271,13 +274,13 @@ fn elements(bytes: usize, dtype: c_int) -> Outcome<(DType, usize)> {
 /// # Safety
 /// The buffers are as large as the operation says.
 unsafe fn call(
-    world: *const JoinedWorld,
+    world: WorldHandle,
     operation: Operation<'static>,
     (dtype, count): (DType, usize),
     (send, recv): (*const c_void, *mut c_void),
 ) -> Outcome {
     // SAFETY: the C++ side keeps to the module's rules.
-    let group = unsafe { &*world }.group()?;
+    let group = unsafe { joined(world) }.group()?;
     let call = RawCall { operation, dtype, count, send: send.cast(), recv: recv.cast() };
     // SAFETY: by this function's contract.
     unsafe { group.call(&call) }
@@ -288,8 +291,8 @@ macro_rules! reductions {
     ($($(#[$doc:meta])* $function:ident, $name:literal: $collective:ident, $op:ident;)*) => {
         $(
             $(#[$doc])*
-            pub(crate) unsafe extern "C" fn $function(
-                world: *const JoinedWorld,
+            pub(super) unsafe extern "C" fn $function(
+                world: WorldHandle,
                 input: *const c_void,
                 output: *mut c_void,
                 bytes: usize,
@@ -317,8 +320,8 @@ reductions! {
 }
 
 /// Gathers the bytes of all ranks.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_all_gather(
-    world: *const JoinedWorld,
+pub(super) unsafe extern "C" fn tbccl_jaccl_all_gather(
+    world: WorldHandle,
     input: *const c_void,
     output: *mut c_void,
     bytes: usize,
@@ -330,15 +333,15 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_all_gather(
 }
 
 /// Sends bytes to a rank.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_send(
-    world: *const JoinedWorld,
+pub(super) unsafe extern "C" fn tbccl_jaccl_send(
+    world: WorldHandle,
     input: *const c_void,
     bytes: usize,
     to: c_int,
 ) -> *mut c_char {
     message_of("send", || {
         // SAFETY: the C++ side keeps to the module's rules.
-        let world = unsafe { &*world };
+        let world = unsafe { joined(world) };
         let (group, messages) = (world.group()?, world.messages()?);
         // SAFETY: as above.
         unsafe { messages.send(&group, group.world_rank(to)?, TAG, (input.cast(), bytes)) }
@@ -346,15 +349,15 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_send(
 }
 
 /// Receives bytes from a rank. Waits until they have arrived.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_recv(
-    world: *const JoinedWorld,
+pub(super) unsafe extern "C" fn tbccl_jaccl_recv(
+    world: WorldHandle,
     output: *mut c_void,
     bytes: usize,
     from: c_int,
 ) -> *mut c_char {
     message_of("recv", || {
         // SAFETY: the C++ side keeps to the module's rules.
-        let world = unsafe { &*world };
+        let world = unsafe { joined(world) };
         let (group, messages) = (world.group()?, world.messages()?);
         let source = group.world_rank(from)?;
         // SAFETY: as above.
@@ -370,7 +373,7 @@ pub(crate) unsafe extern "C" fn tbccl_jaccl_recv(
 }
 
 /// Waits until all ranks have called it.
-pub(crate) unsafe extern "C" fn tbccl_jaccl_barrier(world: *const JoinedWorld) -> *mut c_char {
+pub(super) unsafe extern "C" fn tbccl_jaccl_barrier(world: WorldHandle) -> *mut c_char {
     message_of("barrier", || {
         let nothing = (std::ptr::null(), null_mut());
         // SAFETY: a barrier uses no memory.

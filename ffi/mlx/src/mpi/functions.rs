@@ -1,21 +1,20 @@
 //! The functions that MLX takes from an MPI library.
 //!
 //! # Safety
-//! Callers keep to MPI: addresses are null, or valid for their types while a call lasts. The names are
-//! exported without mangling.
-#![allow(clippy::missing_safety_doc)] // It is the same for all of them, and said above.
+//! Callers keep to MPI: addresses are null, or valid for their types while a call lasts.
+#![allow(non_snake_case)] // Names are those of C.
 
-use crate::{
+use super::{
     datatypes::{self, Datatype},
-    objects::Handle,
-    operations::{self, Operation, UserFunction},
+    operations::{self, Operation},
+    process,
     reduce::{self, Buffers},
-    world,
 };
-use mlx_core::{
+use crate::{
     Failure, Outcome,
     boundary::{SUCCESS, or_code, or_throw},
 };
+use mlx_table::mpi::{Handle, Status, UserFunction};
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
     ptr::null_mut,
@@ -33,17 +32,6 @@ const ANY: c_int = -1;
 
 /// Bytes that a caller of `MPI_Get_library_version` has room for.
 const MAX_VERSION_BYTES: usize = 256;
-
-/// `MPI_Status`.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Status {
-    source: c_int,
-    tag: c_int,
-    error: c_int,
-    cancelled: c_int,
-    bytes: usize,
-}
 
 /// Writes a value to an output argument.
 ///
@@ -69,8 +57,10 @@ fn elements(count: c_int) -> Outcome<usize> {
 /// Tells the name and version of this library.
 ///
 /// MLX accepts only libraries whose version names Open MPI, whose binary interface this library has.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Get_library_version(version: *mut c_char, length: *mut c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn MPI_Get_library_version(
+    version: *mut c_char,
+    length: *mut c_int,
+) -> c_int {
     or_throw("MPI_Get_library_version", || {
         let text = concat!(
             "tbccl ",
@@ -90,37 +80,34 @@ pub unsafe extern "C-unwind" fn MPI_Get_library_version(version: *mut c_char, le
 
 /// Joins the job of the launcher that started this process, and waits for the other ranks. Ignores its
 /// arguments.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Init(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
-    or_throw("MPI_Init", world::init)
+pub(super) unsafe extern "C-unwind" fn MPI_Init(_argc: *mut c_int, _argv: *mut *mut *mut c_char) -> c_int {
+    or_throw("MPI_Init", process::init)
 }
 
 /// Leaves the job, once no rank waits for a call of this one any more. Other threads may still make calls
 /// while it waits. Never throws, since programs call it at exit.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Finalize() -> c_int {
-    or_code(world::finalize)
+pub(super) unsafe extern "C-unwind" fn MPI_Finalize() -> c_int {
+    or_code(process::finalize)
 }
 
 /// Tells this process's rank in a communicator.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Comm_rank(comm: Handle, rank: *mut c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn MPI_Comm_rank(comm: Handle, rank: *mut c_int) -> c_int {
     // SAFETY: the caller keeps to MPI, as the module requires.
-    or_throw("MPI_Comm_rank", || unsafe { write_output("rank", rank, world::group(comm)?.rank().0 as c_int) })
+    or_throw("MPI_Comm_rank", || unsafe {
+        write_output("rank", rank, process::group(comm)?.rank().0 as c_int)
+    })
 }
 
 /// Tells the number of ranks of a communicator.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Comm_size(comm: Handle, size: *mut c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn MPI_Comm_size(comm: Handle, size: *mut c_int) -> c_int {
     // SAFETY: the caller keeps to MPI, as the module requires.
-    or_throw("MPI_Comm_size", || unsafe { write_output("size", size, world::group(comm)?.size() as c_int) })
+    or_throw("MPI_Comm_size", || unsafe { write_output("size", size, process::group(comm)?.size() as c_int) })
 }
 
 /// Splits a communicator: makes one of the ranks of each color, ordered by key.
 ///
 /// All ranks call it. It may run beside other calls on the same communicator.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Comm_split(
+pub(super) unsafe extern "C-unwind" fn MPI_Comm_split(
     comm: Handle,
     color: c_int,
     key: c_int,
@@ -134,8 +121,8 @@ pub unsafe extern "C-unwind" fn MPI_Comm_split(
                     .map_err(|_| Failure::usage(format!("color {color}: colors are not negative")))?,
             ),
         };
-        let group = world::group(comm)?.split(color, key)?;
-        let handle = group.map_or(Ok(null_mut()), world::register)?;
+        let group = process::group(comm)?.split(color, key)?;
+        let handle = group.map_or(Ok(null_mut()), process::register)?;
         // SAFETY: the caller keeps to MPI, as the module requires.
         unsafe { write_output("newcomm", output, handle) }
     })
@@ -143,21 +130,19 @@ pub unsafe extern "C-unwind" fn MPI_Comm_split(
 
 /// Frees a communicator that a split has made, some frees later: threads may still have calls to make on it,
 /// which MLX has queued. Never throws, since destructors call it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Comm_free(comm: *mut Handle) -> c_int {
+pub(super) unsafe extern "C-unwind" fn MPI_Comm_free(comm: *mut Handle) -> c_int {
     or_code(|| {
         if comm.is_null() {
             return Err(Failure::usage("comm is NULL"));
         }
         // SAFETY: the caller keeps to MPI, as the module requires, and the pointer is not null.
         let handle = unsafe { comm.replace(null_mut()) };
-        world::free(handle)
+        process::free(handle)
     })
 }
 
 /// Reduces the elements of all ranks, and stores the result on every rank.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Allreduce(
+pub(super) unsafe extern "C-unwind" fn MPI_Allreduce(
     send: *const c_void,
     recv: *mut c_void,
     count: c_int,
@@ -168,7 +153,7 @@ pub unsafe extern "C-unwind" fn MPI_Allreduce(
     or_throw("MPI_Allreduce", || {
         let send = if std::ptr::eq(send, IN_PLACE) { recv.cast_const() } else { send };
         let buffers = Buffers { send: send.cast(), recv: recv.cast(), count: elements(count)? };
-        let (group, operation) = (world::group(comm)?, Operation::from_handle(op)?);
+        let (group, operation) = (process::group(comm)?, Operation::from_handle(op)?);
         // SAFETY: the caller keeps to MPI, as the module requires.
         unsafe {
             reduce::all_reduce(&group, buffers, (Datatype::from_handle(datatype)?, datatype), &operation)
@@ -177,8 +162,7 @@ pub unsafe extern "C-unwind" fn MPI_Allreduce(
 }
 
 /// Gathers the elements of all ranks, in rank order, on every rank.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Allgather(
+pub(super) unsafe extern "C-unwind" fn MPI_Allgather(
     send: *const c_void,
     send_count: c_int,
     send_type: Handle,
@@ -188,7 +172,7 @@ pub unsafe extern "C-unwind" fn MPI_Allgather(
     comm: Handle,
 ) -> c_int {
     or_throw("MPI_Allgather", || {
-        let group = world::group(comm)?;
+        let group = process::group(comm)?;
         let (dtype, count) = Datatype::from_handle(recv_type)?.transfer_type(elements(recv_count)?)?;
         let send = if std::ptr::eq(send, IN_PLACE) {
             let offset = group.rank().index() * count * dtype.size();
@@ -218,8 +202,7 @@ pub unsafe extern "C-unwind" fn MPI_Allgather(
 /// Sends elements to a rank, with a tag.
 ///
 /// Returns when the buffer may be reused, which does not mean that the message has arrived.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Send(
+pub(super) unsafe extern "C-unwind" fn MPI_Send(
     data: *const c_void,
     count: c_int,
     datatype: Handle,
@@ -228,19 +211,18 @@ pub unsafe extern "C-unwind" fn MPI_Send(
     comm: Handle,
 ) -> c_int {
     or_throw("MPI_Send", || {
-        let group = world::group(comm)?;
+        let group = process::group(comm)?;
         let bytes = bytes_of(count, datatype)?;
         if tag < 0 {
             return Err(Failure::usage(format!("tag {tag}: tags are not negative")));
         }
         // SAFETY: the caller keeps to MPI, as the module requires.
-        unsafe { world::messages()?.send(&group, group.world_rank(to)?, tag, (data.cast(), bytes)) }
+        unsafe { process::messages()?.send(&group, group.world_rank(to)?, tag, (data.cast(), bytes)) }
     })
 }
 
 /// Receives elements from one rank or any rank, with one tag or any tag. Blocks until they have arrived.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Recv(
+pub(super) unsafe extern "C-unwind" fn MPI_Recv(
     data: *mut c_void,
     count: c_int,
     datatype: Handle,
@@ -250,12 +232,12 @@ pub unsafe extern "C-unwind" fn MPI_Recv(
     status: *mut Status,
 ) -> c_int {
     or_throw("MPI_Recv", || {
-        let group = world::group(comm)?;
+        let group = process::group(comm)?;
         let bytes = bytes_of(count, datatype)?;
         let from = if from == ANY { None } else { Some(group.world_rank(from)?) };
         let tag = (tag != ANY).then_some(tag);
         // SAFETY: the caller keeps to MPI, as the module requires.
-        let delivery = unsafe { world::messages()?.recv(&group, from, tag, (data.cast(), bytes))? };
+        let delivery = unsafe { process::messages()?.recv(&group, from, tag, (data.cast(), bytes))? };
         let source = group.rank_of_world(delivery.from).unwrap_or(ANY);
         let value = Status { source, tag: delivery.tag, error: SUCCESS, cancelled: 0, bytes: delivery.bytes };
         // `MPI_STATUS_IGNORE` is a null pointer. SAFETY: the caller keeps to MPI, as the module requires.
@@ -269,8 +251,11 @@ fn bytes_of(count: c_int, datatype: Handle) -> Outcome<usize> {
 }
 
 /// Makes a datatype of `count` consecutive elements of another.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Type_contiguous(count: c_int, of: Handle, output: *mut Handle) -> c_int {
+pub(super) unsafe extern "C-unwind" fn MPI_Type_contiguous(
+    count: c_int,
+    of: Handle,
+    output: *mut Handle,
+) -> c_int {
     // SAFETY: the caller keeps to MPI, as the module requires.
     or_throw("MPI_Type_contiguous", || unsafe {
         write_output("newtype", output, datatypes::contiguous(count, of)?)
@@ -278,8 +263,7 @@ pub unsafe extern "C-unwind" fn MPI_Type_contiguous(count: c_int, of: Handle, ou
 }
 
 /// Checks the datatype and does nothing else: datatypes can be used once they are made.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Type_commit(datatype: *mut Handle) -> c_int {
+pub(super) unsafe extern "C-unwind" fn MPI_Type_commit(datatype: *mut Handle) -> c_int {
     or_throw("MPI_Type_commit", || {
         if datatype.is_null() {
             return Err(Failure::usage("datatype is NULL"));
@@ -291,8 +275,7 @@ pub unsafe extern "C-unwind" fn MPI_Type_commit(datatype: *mut Handle) -> c_int 
 
 /// Makes an operation of a program's function. Ignores whether the function commutes: it is always applied in
 /// rank order.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn MPI_Op_create(
+pub(super) unsafe extern "C-unwind" fn MPI_Op_create(
     function: Option<UserFunction>,
     _commutes: c_int,
     output: *mut Handle,
@@ -307,24 +290,21 @@ pub unsafe extern "C-unwind" fn MPI_Op_create(
 /// Returns 1 while this library has joined this process to a job, and 0 otherwise.
 ///
 /// Not part of MPI. `tbccl.mlx` calls it to check that MLX has opened this library.
-#[unsafe(no_mangle)]
-pub extern "C" fn tbccl_mpi_is_running() -> c_int {
-    c_int::from(std::panic::catch_unwind(world::is_running).unwrap_or(false))
+pub(super) extern "C-unwind" fn tbccl_mpi_is_running() -> c_int {
+    c_int::from(std::panic::catch_unwind(process::is_running).unwrap_or(false))
 }
 
 /// Returns the name of the launcher whose variables this process has, or NULL without a launcher.
 ///
 /// Not part of MPI.
-#[unsafe(no_mangle)]
-pub extern "C" fn tbccl_mpi_launcher() -> *const c_char {
-    std::panic::catch_unwind(mlx_core::launcher)
+pub(super) extern "C-unwind" fn tbccl_mpi_launcher() -> *const c_char {
+    std::panic::catch_unwind(crate::launcher)
         .map_or(std::ptr::null(), |name| name.map_or(std::ptr::null(), CStr::as_ptr))
 }
 
 /// Returns the number of ranks that the launcher started, or 0 if it is unknown or invalid.
 ///
 /// Not part of MPI.
-#[unsafe(no_mangle)]
-pub extern "C" fn tbccl_mpi_ranks() -> c_int {
+pub(super) extern "C-unwind" fn tbccl_mpi_ranks() -> c_int {
     std::panic::catch_unwind(tbccl::ranks_of_env).map_or(0, |ranks| ranks.unwrap_or(0) as c_int)
 }

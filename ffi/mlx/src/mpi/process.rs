@@ -5,8 +5,9 @@
 //! is queued. MLX does not queue more than about ten operations. So a freed group stays usable until
 //! [`KEPT_FREED`] others have been freed.
 
-use crate::objects::{self, Handle};
-use mlx_core::{Failure, Group, Messages, Outcome, World};
+use super::objects;
+use crate::{Failure, Group, Messages, Outcome, World};
+use mlx_table::mpi::Handle;
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
@@ -78,7 +79,7 @@ pub(crate) fn init() -> Outcome {
         State::Finalized => return Err(finalized()),
     }
     let world = World::join()?;
-    let groups = HashMap::from([(objects::ompi_mpi_comm_world.handle(), Arc::clone(world.group()))]);
+    let groups = HashMap::from([(objects::world(), Arc::clone(world.group()))]);
     *state = State::Running(Job { world, groups, created: 0, freed: VecDeque::new() });
     Ok(())
 }
@@ -129,7 +130,7 @@ pub(crate) fn register(group: Group) -> Outcome<Handle> {
 /// Frees a group. It stays usable for calls that have been queued, and ends some frees later.
 pub(crate) fn free(handle: Handle) -> Outcome {
     let number = handle as usize;
-    if number == objects::ompi_mpi_comm_world.handle() {
+    if number == objects::world() {
         return Err(Failure::usage("the world is freed by MPI_Finalize"));
     }
     let mut state = state_mut();

@@ -3,7 +3,7 @@
 //! MLX brings functions of its own for float16, bfloat16 and the order of complex numbers, which MPI does not
 //! have. They are loops over single elements. On its first use, such a function is tested on a few pairs of
 //! elements. If its results equal those of a kernel of tbccl, all calls use that kernel from then on. A
-//! function without an equivalent kernel is called itself ([`crate::reduce`]).
+//! function without an equivalent kernel is called itself ([`super::reduce`]).
 //!
 //! A kernel differs from MLX's function in one way, on purpose: a NaN in any contribution makes the result
 //! NaN in any order. Therefore no test pair contains a NaN, as the kernel reads the pair.
@@ -12,19 +12,14 @@
 //! A program's function is called as `MPI_User_function` says: with two arrays of as many elements as its
 //! count says, each of the size of the datatype.
 
-use crate::{
-    datatypes::Datatype,
-    objects::{self, Handle},
-};
-use mlx_core::{Failure, Outcome};
+use super::{datatypes::Datatype, objects};
+use crate::{Failure, Outcome};
+use mlx_table::mpi::{Handle, UserFunction};
 use std::{
     ffi::{c_int, c_void},
     sync::{Arc, OnceLock, PoisonError, RwLock},
 };
 use tbccl::{DType, ReduceOp, kernels::Reducer};
-
-/// A program's function: `inout[i] = in[i] OP inout[i]`. It receives the datatype that the program passed.
-pub(crate) type UserFunction = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_int, *mut Handle);
 
 /// Operation of a reduction.
 #[derive(Clone, Debug)]
@@ -60,13 +55,8 @@ impl Operation {
     #[inline]
     pub(crate) fn from_handle(handle: Handle) -> Outcome<Operation> {
         let number = handle as usize;
-        let builtin = [
-            (&objects::ompi_mpi_op_sum, ReduceOp::Sum),
-            (&objects::ompi_mpi_op_max, ReduceOp::Max),
-            (&objects::ompi_mpi_op_min, ReduceOp::Min),
-        ];
-        if let Some((_, op)) = builtin.iter().find(|(object, _)| object.handle() == number) {
-            return Ok(Operation::Builtin(*op));
+        if let Some(op) = objects::operation(handle) {
+            return Ok(Operation::Builtin(op));
         }
         let user_ops = USER_OPS.read().unwrap_or_else(PoisonError::into_inner);
         let user_op = number.checked_sub(FIRST_HANDLE).and_then(|at| user_ops.get(at).cloned());
@@ -190,6 +180,7 @@ fn packed(elements: &[u64], bytes: usize) -> Vec<u64> {
 mod tests {
     use super::*;
     use half::{bf16, f16};
+    use objects::samples::handle;
 
     /// Defines a function as MLX does: a loop over single elements.
     macro_rules! function {
@@ -265,9 +256,10 @@ mod tests {
     fn handles_lead_to_what_they_were_given_for() {
         let made = create(max_f16).expect("an operation");
         assert!(matches!(Operation::from_handle(made), Ok(Operation::User(_))));
-        let sum = std::ptr::without_provenance_mut(objects::ompi_mpi_op_sum.handle());
+        let sum = handle(|objects| objects.ompi_mpi_op_sum);
         assert!(matches!(Operation::from_handle(sum), Ok(Operation::Builtin(ReduceOp::Sum))));
-        for number in [0, FIRST_HANDLE + MAX_USER_OPS, usize::MAX, objects::ompi_mpi_float.handle()] {
+        let float = handle(|objects| objects.ompi_mpi_float) as usize;
+        for number in [0, FIRST_HANDLE + MAX_USER_OPS, usize::MAX, float] {
             Operation::from_handle(std::ptr::without_provenance_mut(number)).expect_err("not an operation");
         }
     }
