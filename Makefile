@@ -92,8 +92,8 @@ wheel: tools ## Build the Python package, optimized, below target/wheels
 	  pip wheel -q --no-deps --no-build-isolation --wheel-dir target/wheels .
 
 install: tools ## Install the command line, the C library and the libraries for MLX
-	$(CARGO) build --release -p tbccl-cli -p tbccl-ffi -p tbccl-mpi-shim -p tbccl-jaccl
-	ffi/install.sh target/release "$(PREFIX)" "$(DESTDIR)"
+	$(CARGO) build --profile dist -p tbccl-cli -p tbccl-ffi -p tbccl-mpi-shim -p tbccl-jaccl
+	ffi/install.sh target/dist "$(PREFIX)" "$(DESTDIR)"
 
 # To package only, in seconds: make crates CRATES=--no-verify
 crates: ## Package the Rust crates as for publishing, and build each from its package

@@ -2,7 +2,7 @@
 # Installs the C library, the libraries for MLX and the command:
 # install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY]]
 #
-# BUILD is cargo's output folder, as target/release. SYSTEM (Linux or Darwin) and OBJCOPY, a program that
+# BUILD is cargo's output folder, as target/dist. SYSTEM (Linux or Darwin) and OBJCOPY, a program that
 # strips its files, are for builds for another machine. `make install`, `make deb` and `make archive` run this
 # script: it is the one list of the files of an installation.
 set -eu

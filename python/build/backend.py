@@ -3,7 +3,7 @@
 `pip install .` calls this module. Cargo builds the program `tbccl`, the C library and the libraries for MLX,
 in the same target folder and profile as the extension module. This module copies them into the package's
 folder, where maturin picks them up. The environment variable TBCCL_WHEEL_PROFILE selects cargo's profile:
-`release` by default, `dev` for tests.
+`dist` by default, `dev` for tests.
 
 Cargo.toml, not this module, decides how the code is compiled.
 """
@@ -20,7 +20,7 @@ import maturin
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "tbccl"
-PROFILE = os.environ.get("TBCCL_WHEEL_PROFILE", "release")
+PROFILE = os.environ.get("TBCCL_WHEEL_PROFILE", "dist")
 MAC = sys.platform == "darwin"
 # The features of cargo's tests, so that cargo does not build the crates once more for the wheel.
 FEATURES = ["--features", "tbccl/test-driver"] if PROFILE == "dev" else []
