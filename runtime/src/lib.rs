@@ -14,6 +14,8 @@
 //! This crate is the runtime: it brings ranks together (crate `bootstrap`), turns calls into plans (crate
 //! `collectives`), and carries them out over links (crate `transport`). It is the only place where plans meet
 //! links.
+//!
+//! [`guide`] has first steps, RDMA, failures, and own algorithms and transports.
 
 mod agreement;
 pub mod calibration;
@@ -23,6 +25,7 @@ mod config;
 mod error;
 mod executor;
 pub mod forks;
+pub mod guide;
 pub mod metrics;
 pub mod p2p;
 mod processors;
