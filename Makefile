@@ -12,7 +12,7 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
-.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive deb
+.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive deb book
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -108,6 +108,9 @@ archive: ## Build and check the archive for Macs and its Homebrew formula, on Li
 
 deb: tools ## Build the Debian package, and test it unpacked
 	tools/deb
+
+book: ## Make the book of the documentation in target/book/html (mdBook)
+	tools/book
 
 tools: ## Install missing build tools
 	@tools/install-missing build
