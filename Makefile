@@ -12,7 +12,8 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
-.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive deb book
+.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive deb book packages
+.PHONY: semver
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -74,7 +75,7 @@ faults: ## Inject each fault into running jobs, and print the longest gaps in tr
 
 # Runs each part even if one before it failed, as `test` does.
 check-deep: ## Run the checks that take too long for `make test`
-	@failed=; for part in model-deep miri tsan fuzz endurance; do \
+	@failed=; for part in model-deep miri tsan fuzz endurance packages semver; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "make check-deep: failed:$$failed" >&2; exit 1; fi
@@ -111,6 +112,16 @@ deb: tools ## Build the Debian package, and test it unpacked
 
 book: ## Make the book of the documentation in target/book/html (mdBook)
 	tools/book
+
+# To override: make packages PAGES="c rust". Exit status 75 means that they can't be tried here.
+packages: ## Try the packages and the quick starts in clean systems (Debian, as root)
+	tools/wheels linux-$$(uname -m)
+	$(MAKE) --no-print-directory deb
+	$(MAKE) --no-print-directory crates CRATES=--no-verify
+	tools/prove-packages $(PAGES) || [ $$? = 75 ]
+
+semver: ## Compare the interface of the crate tbccl with the last version's
+	tools/semver || [ $$? = 75 ]
 
 tools: ## Install missing build tools
 	@tools/install-missing build
