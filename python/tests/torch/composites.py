@@ -23,6 +23,7 @@ import standin
 standin.load()
 
 import tbccl.torch
+from checks import runner
 from checks.common import raises, rank, size
 from tbccl.torch import devices
 
@@ -37,7 +38,7 @@ def default_group(backend: str | None, **settings: object) -> Iterator[dist.Proc
         dist.destroy_process_group()
 
 
-def check_reductions_on(device: str, group: dist.ProcessGroup | None = None) -> None:
+def assert_reductions_on(device: str, group: dist.ProcessGroup | None = None) -> None:
     """Checks calls on tensors of a device: blocking, asynchronous, with lists and coalesced."""
     tensor = torch.full((5,), float(rank), device=device)
     dist.all_reduce(tensor, group=group)
@@ -62,8 +63,8 @@ def check_reductions_on(device: str, group: dist.ProcessGroup | None = None) -> 
 def check_one_name_serves_every_device() -> None:
     with default_group("tbccl") as group:
         assert type(group) is tbccl.torch.ProcessGroup
-        check_reductions_on("cpu")
-        check_reductions_on("standin")
+        assert_reductions_on("cpu")
+        assert_reductions_on("standin")
 
 
 def check_other_backends_serve_their_devices() -> None:
@@ -71,18 +72,18 @@ def check_other_backends_serve_their_devices() -> None:
         with default_group(backend) as group:
             assert isinstance(group, tbccl.torch.ProcessGroup)
             before = group._comm.stats()["begun"]
-            check_reductions_on("cpu")
+            assert_reductions_on("cpu")
             assert group._comm.stats()["begun"] == before, "gloo serves the CPU"
             assert "gloo" in type(group._get_backend(torch.device("cpu"))).__name__.lower()
-            check_reductions_on("standin")
+            assert_reductions_on("standin")
             assert group._comm.stats()["begun"] > before
             assert group._get_backend(torch.device("standin")) is group
             # Torch's tables name one group, as for any backend.
             assert list(c10d._world.pg_map) == [group]
             other = dist.new_group()
             assert isinstance(other, tbccl.torch.ProcessGroup)
-            check_reductions_on("cpu", other)
-            check_reductions_on("standin", other)
+            assert_reductions_on("cpu", other)
+            assert_reductions_on("standin", other)
             dist.barrier()
             objects: list[object] = [None] * size
             dist.all_gather_object(objects, rank)
@@ -93,7 +94,7 @@ def check_tbccl_serves_the_host_beside_another_backend() -> None:
     """The fake backend answers at once, and leaves tensors as they are."""
     for backend in ("cpu:tbccl,standin:fake", "standin:fake,cpu:tbccl"):
         with default_group(backend):
-            check_reductions_on("cpu")
+            assert_reductions_on("cpu")
             tensor = torch.full((3,), float(rank), device="standin")
             dist.all_reduce(tensor)
             assert tensor.tolist() == 3 * [rank]
@@ -105,7 +106,7 @@ def check_what_cannot_be_honoured_is_refused() -> None:
     raises(ValueError, "names no backend", lambda: dist.init_process_group("cpu:tbccl,standin:nonsense"))
     assert not dist.is_initialized()
     with default_group("standin:tbccl"):
-        check_reductions_on("standin")
+        assert_reductions_on("standin")
         raises(ValueError, "no backend for tensors that are on cpu", lambda: dist.all_reduce(torch.ones(1)))
 
 
@@ -113,13 +114,13 @@ def check_meshes_and_bound_devices() -> None:
     devices._accesses.clear()
     with default_group("tbccl", device_id=torch.device("standin", 0)):
         assert torch.device("standin", 0) in devices._accesses, "made with the group"
-        check_reductions_on("standin")
+        assert_reductions_on("standin")
         mesh = init_device_mesh("standin", (size,))
-        check_reductions_on("standin", mesh.get_group())
+        assert_reductions_on("standin", mesh.get_group())
         other = dist.new_group()
-        check_reductions_on("standin", other)
+        assert_reductions_on("standin", other)
         mesh = init_device_mesh("standin", (1, size), mesh_dim_names=("copies", "shards"))
-        check_reductions_on("standin", mesh["shards"].get_group())
+        assert_reductions_on("standin", mesh["shards"].get_group())
 
 
 def check_the_default_backend_of_devices_that_have_no_other() -> None:
@@ -128,27 +129,18 @@ def check_the_default_backend_of_devices_that_have_no_other() -> None:
     # As `mps` on a Mac: no backend is named, so that torch takes that of the accelerator.
     defaults["standin"] = defaults["mps"]
     with default_group(None):
-        check_reductions_on("standin")
-        check_reductions_on("cpu")
+        assert_reductions_on("standin")
+        assert_reductions_on("cpu")
     mesh = init_device_mesh("standin", (size,))
-    check_reductions_on("standin", mesh.get_group())
+    assert_reductions_on("standin", mesh.get_group())
     assert isinstance(dist.group.WORLD, tbccl.torch.ProcessGroup)
     dist.destroy_process_group()
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    checks = {name: value for name, value in globals().items() if name.startswith("check_")}
-    names = sys.argv[1:] or [name for name in checks if name != "check_reductions_on"]
-    for name in names:
-        try:
-            checks[name]()
-        except BaseException:
-            print(f"rank {rank} fails {name}", flush=True)
-            raise
-        if rank == 0:
-            print(name, flush=True)
-    print(f"@passed {rank} checks of composites passed", flush=True)
+    passed = runner.run(globals(), sys.argv[1:])
+    print(f"@passed {rank} {passed} checks of composites passed", flush=True)
 
 
 if __name__ == "__main__":

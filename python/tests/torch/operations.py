@@ -10,7 +10,6 @@ device, whose memory the host reaches through copies, or shares.
 from __future__ import annotations
 
 import sys
-import time
 
 import torch
 import torch.distributed as dist
@@ -18,7 +17,7 @@ import torch.distributed as dist
 import standin
 import tbccl.torch  # noqa: F401
 from checks import coalescing, common, data_movement, groups, invalid_input, messages
-from checks import reductions, reinitialization, works
+from checks import reductions, reinitialization, runner, works
 from checks.common import rank
 from tbccl.torch import pieces
 
@@ -46,19 +45,9 @@ def main() -> None:
         del sys.argv[1:3]
     dist.init_process_group("tbccl")
     functions = {name: value for module in MODULES for name, value in vars(module).items()}
-    checks = {name: value for name, value in functions.items() if name.startswith("check_")}
-    selected = sys.argv[1:] or list(checks)
-    for name in selected:
-        started = time.monotonic()
-        try:
-            checks[name]()
-        except BaseException:
-            print(f"rank {rank} fails {name}", flush=True)
-            raise
-        if dist.get_rank() == 0:
-            print(f"{name} {time.monotonic() - started:.2f} s", flush=True)
+    passed = runner.run(functions, sys.argv[1:])
     dist.destroy_process_group()
-    print(f"@passed {rank} {len(selected)} checks of operations passed", flush=True)
+    print(f"@passed {rank} {passed} checks of operations passed", flush=True)
 
 
 if __name__ == "__main__":

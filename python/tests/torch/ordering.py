@@ -9,7 +9,6 @@ wrong order. With `--without` a part of what orders calls is missing: the checks
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -17,6 +16,7 @@ import torch.distributed as dist
 
 import standin
 import tbccl.torch  # noqa: F401
+from checks import runner
 from checks.common import rank, size
 from tbccl.torch import devices, pieces, staging
 
@@ -246,19 +246,10 @@ def main() -> None:
     pieces.PIECE_BYTES = 8 << 10
     dist.init_process_group("tbccl")
     standin.set_delay(DELAY)
-    checks = {name: value for name, value in globals().items() if name.startswith("check_")}
-    for name in arguments or checks:
-        started = time.monotonic()
-        try:
-            checks[name]()
-        except BaseException:
-            print(f"rank {rank} fails {name}", flush=True)
-            raise
-        if rank == 0:
-            print(f"{name} {time.monotonic() - started:.2f} s", flush=True)
+    passed = runner.run(globals(), arguments)
     standin.set_delay(0)
     dist.destroy_process_group()
-    print(f"@passed {rank} {len(arguments or checks)} checks of orders passed", flush=True)
+    print(f"@passed {rank} {passed} checks of orders passed", flush=True)
 
 
 if __name__ == "__main__":
