@@ -8,13 +8,15 @@
 The import registers the backend ``tbccl`` for tensors of all devices, and the rendezvous ``tbccl://``.
 ``docs/pytorch.md`` says what is supported and what differs from gloo and nccl.
 
-- `backend`: registers the backend and creates process groups.
+- `backend`: registers the backend and creates process groups. `joining`: the meeting of their ranks.
 - `rendezvous`: the ``tbccl://`` rendezvous, and ``env://`` under launchers other than torchrun.
 - `group`: the process group; it submits calls. `composite`: one that carries backends of other devices.
+- `backend_interface`: answers to torch about options, errors, memory and hooks. `membership`: changes of a
+  group's members. `observed`: the way of calls that the profiler, dispatch modes and hooks observe.
 - `collectives`, `lists`, `coalesced`, `sparse`: collectives on one tensor, on lists of tensors, on several
   tensors at once and on sparse tensors.
 - `p2p`, `monitored_barrier`: point-to-point messages, and the barrier made of them.
-- `work`, `futures`: operations in progress, and the thread that completes their futures.
+- `work`, `futures`, `typed_futures`: operations in progress, and the thread that completes their futures.
 - `devices`, `pieces`, `staging`: access to the memory of devices, and calls on it in pieces.
 - `tensors`, `reductions`: element types and memory of tensors, and reduction operations.
 - `hooks`: communication hooks for DistributedDataParallel.
@@ -34,11 +36,18 @@ def _autoload() -> None:
 
 
 from . import backend as _backend  # noqa: E402
-from .backend import BACKEND  # noqa: E402
+from .backend import BACKEND, create_process_group  # noqa: E402
 from .group import ProcessGroup  # noqa: E402
 from .hooks import QuantizedState, quantized_all_reduce, quantized_hook  # noqa: E402
 
-__all__ = ["BACKEND", "ProcessGroup", "QuantizedState", "quantized_all_reduce", "quantized_hook"]
+__all__ = [
+    "BACKEND",
+    "ProcessGroup",
+    "QuantizedState",
+    "create_process_group",
+    "quantized_all_reduce",
+    "quantized_hook",
+]
 
 _is_loading = False
 _autoload()

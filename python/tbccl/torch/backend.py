@@ -1,17 +1,9 @@
-"""Registers tbccl with torch.distributed and creates process groups.
-
-The ranks of a group exchange the communicator's unique id through the group's store: rank 0 stores it, the
-other ranks read it. Others can read and write the store, so where the ranks have ``TBCCL_SECRET`` the id does
-not hold the secret of the communicator, which is derived from both. Each rank also stores a key that says
-that it has arrived, so that an error can name the missing ranks.
-"""
+"""Registers tbccl with torch.distributed and creates process groups, whose ranks meet as `joining` says."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import socket
 import warnings
 from datetime import timedelta
 from typing import Any
@@ -19,11 +11,12 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
-from tbccl import BootstrapError, Communicator, Error, TransportError, _native
+from tbccl import BootstrapError, TransportError
 
 from . import composite, rendezvous
 from .futures import stop_completers
 from .group import ProcessGroup
+from .joining import JoinRequest, join
 from .staging import stop_stagers
 from .work import seconds
 
@@ -32,8 +25,6 @@ BACKEND = "tbccl"
 
 #: Types of the devices that torch finds in the group; it serves those of other accelerators, too.
 _DEVICE_TYPES = ["cpu", "cuda", "xpu", "mps"]
-
-_CONTEXT_BYTES = 4
 
 #: Transport without RDMA, by transport with RDMA: for groups that exceed the devices' connections.
 _TRANSPORTS_WITHOUT_RDMA = {"verbs": "tcp", "shm+verbs": "shm+tcp"}
@@ -92,8 +83,43 @@ def create(options: Any, pg_options: Any = None) -> ProcessGroup:
     comm, context = _create_communicator(options, pg_options, p2p_group)
     arguments = (comm, options.store, options.group_id, ranks, p2p_group, context)
     if is_composite:
-        return composite.CompositeProcessGroup(*arguments, own_devices=request.own_devices, carried=carried)
-    return ProcessGroup(*arguments)
+        devices = request.own_devices
+        group = composite.CompositeProcessGroup(*arguments, own_devices=devices, carried=carried)
+    else:
+        group = ProcessGroup(*arguments)
+    group._communicator_timeout = _timeout_seconds(options.timeout)
+    return group
+
+
+def create_process_group(
+    store: dist.Store,
+    rank: int,
+    size: int,
+    timeout: timedelta = default_pg_timeout,
+    pg_options: dict[str, str] | None = None,
+    name: str = "tbccl",
+) -> ProcessGroup:
+    """Makes a process group without ``init_process_group``, for programs that replace groups at run time.
+
+    ``DistributedDataParallel(model, process_group=group)`` and the group's own operations take it. A member
+    may leave for other ones with ``group.rejoin``.
+
+    Args:
+        store: Store that no other group uses, as ``PrefixStore(f"attempt {number}", store)``.
+        rank: Rank of this process.
+        size: Number of ranks.
+        timeout: Time limit for the ranks to meet, and of each call.
+        pg_options: Options of tbccl by name.
+        name: Name of the group.
+
+    Raises:
+        tbccl.Error: A rank did not come in time; the message names it.
+    """
+    limit = _timeout_seconds(timeout)
+    comm, _ = join(JoinRequest(store, rank, size, limit, name, []), "tbccl/rejoined", pg_options)
+    group = ProcessGroup(comm, store, name, list(range(size)))
+    group._communicator_timeout = limit
+    return group
 
 
 def _default_group() -> ProcessGroup | None:
@@ -110,58 +136,28 @@ def _create_communicator(
     Groups use the connections of the default group. A group with options that need other connections
     communicates over TCP, with a warning, if RDMA devices have none left for it.
     """
+    request = JoinRequest(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        _timeout_seconds(options.timeout),
+        options.group_id,
+        options.global_ranks_in_group,
+    )
+    new_context = None if p2p_group is None else lambda: p2p_group._store.add("tbccl/contexts", 1)
+    prefix = f"tbccl/{_default_group_count}"
     try:
-        return _join_through_store(options, pg_options, p2p_group, f"tbccl/{_default_group_count}")
+        return join(request, prefix, pg_options, new_context)
     except (BootstrapError, TransportError) as error:
         # A communicator is made on all ranks or on none, so all ranks get here if one does.
         fallback = None if p2p_group is None else _TRANSPORTS_WITHOUT_RDMA.get(p2p_group._comm.transport)
         if fallback is None:
             raise
-        if options.group_rank == 0:
+        if request.rank == 0:
             warnings.warn(
-                f"tbccl: process group {options.group_id} goes over {fallback}: {error}", stacklevel=2
+                f"tbccl: process group {request.name} goes over {fallback}: {error}", stacklevel=2
             )
-        return _join_through_store(
-            options,
-            {**(pg_options or {}), "TRANSPORT": fallback},
-            p2p_group,
-            f"tbccl/{_default_group_count}/plain",
-        )
-
-
-def _join_through_store(
-    options: Any, pg_options: dict[str, str] | None, p2p_group: ProcessGroup | None, prefix: str
-) -> tuple[Any, int]:
-    """Makes the communicator with the unique id that rank 0 puts into the store.
-
-    Args:
-        options: Options of torch for the group.
-        pg_options: Options of tbccl.
-        p2p_group: Group whose communicator carries the messages; None: the new group's own.
-        prefix: Prefix of the keys in the store.
-    """
-    store, rank, size = options.store, options.group_rank, options.group_size
-    limit = _timeout_seconds(options.timeout)
-    arrival_keys = [f"{prefix}/here/{member}" for member in range(size)]
-    store.set(arrival_keys[rank], f"process {os.getpid()} on {socket.gethostname()}")
-    try:
-        if rank == 0:
-            context = 0 if p2p_group is None else p2p_group._store.add("tbccl/contexts", 1)
-            message = context.to_bytes(_CONTEXT_BYTES, "little") + bytes(_native.unique_id(True))
-            store.set(f"{prefix}/id", message)
-        else:
-            if limit is None:
-                message = store.get(f"{prefix}/id")
-            else:
-                store.wait([f"{prefix}/id"], timedelta(seconds=limit))
-                message = store.get(f"{prefix}/id")
-            context = int.from_bytes(message[:_CONTEXT_BYTES], "little")
-        uid = bytes(message[_CONTEXT_BYTES:])
-        comm = Communicator._from_channel(uid, rank, size, limit, pg_options, p2p_group is None)
-    except (Error, RuntimeError) as error:
-        raise _with_missing_ranks(error, store, arrival_keys, options) from error
-    _delete_keys(store, [arrival_keys[rank]] + ([f"{prefix}/id"] if rank == 0 else []))
-    return comm, context
+        return join(request, f"{prefix}/plain", {**(pg_options or {}), "TRANSPORT": fallback}, new_context)
 
 
 def _timeout_seconds(timeout: timedelta) -> float | None:
@@ -173,33 +169,3 @@ def _timeout_seconds(timeout: timedelta) -> float | None:
     if timeout == default_pg_timeout and "TBCCL_TIMEOUT" in os.environ:
         return None
     return seconds(timeout)
-
-
-def _with_missing_ranks(
-    error: Exception, store: dist.Store, arrival_keys: list[str], options: Any
-) -> Exception:
-    """Returns the error with the names of the ranks that did not come, or unchanged if all came."""
-    missing = []
-    for rank, key in enumerate(arrival_keys):
-        with contextlib.suppress(Exception):
-            if not store.check([key]):
-                missing.append(rank)
-    if not missing:
-        return error
-    ranks = options.global_ranks_in_group
-    names = ", ".join(str(ranks[rank] if ranks else rank) for rank in missing)
-    annotated = Error(
-        f"rank{'s' if len(missing) > 1 else ''} {names} did not come to process group {options.group_id} of "
-        f"{options.group_size} ranks: {error}"
-    )
-    annotated.peer = missing[0]
-    return annotated
-
-
-def _delete_keys(store: dist.Store, keys: list[str]) -> None:
-    """Deletes keys that are no longer needed, among them the id, which is a secret. Some stores cannot
-    delete.
-    """
-    for key in keys:
-        with contextlib.suppress(Exception):
-            store.delete_key(key)

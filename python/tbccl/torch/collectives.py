@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from tbccl import Error, _native
 
 from . import reductions
+from .observed import count_dispatch_modes, is_profiling, observable
 from .pieces import Call
 from .reductions import OPS
 from .tensors import (
@@ -86,8 +87,11 @@ class Collectives:
             or not tensor.is_cpu
             or tensor.is_sparse
             or not is_plain(tensor)
+            or self._is_observed
+            or count_dispatch_modes()
+            or is_profiling()
         ):
-            return self._allreduce_general(tensor, opts)
+            return self._allreduce_observable([tensor], opts)
         self._sequence_number += 1
         address = tensor.data_ptr()
         try:
@@ -96,10 +100,13 @@ class Collectives:
             raise self._annotated(error)
         return self._COMPLETED
 
-    def _allreduce_general(self, tensor: torch.Tensor, opts: Any) -> Any:
+    def _allreduce_general(self, tensors: Sequence[torch.Tensor], opts: Any) -> Any:
+        tensor = single_tensor(tensors)
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
         return self._reduce_in_place(_native.ALL_REDUCE, tensor, opts, 0)
+
+    _allreduce_observable = observable("allreduce", _allreduce_general)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Any:
         """Reduces a tensor over all ranks; the root's tensor gets the result, the others stay unchanged."""

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from .devices import access_to
 from .group import ProcessGroup
+from .observed import HAS_PYTHON_BACKENDS, OPERATIONS, device_of, register_bridge
 
 _NAME = "tbccl"
 #: Function of torch that calls the creators of backends.
@@ -167,17 +168,22 @@ class CompositeProcessGroup(ProcessGroup):
             carried: Other backends, by type of device.
             more: Arguments of `ProcessGroup`.
         """
-        super().__init__(*arguments, **more)
         self._own_devices = list(own_devices)
         self._carried = carried
-        for device, backend in carried.items():
-            types = dist.Backend.backend_type_map
-            kind = types.get(backend.name().lower(), dist.ProcessGroup.BackendType.CUSTOM)
+        super().__init__(*arguments, **more)
+
+    def _init_base(self) -> Any:
+        dist.ProcessGroup.__init__(self, self._store, self._rank, self._size)
+        kinds = dist.ProcessGroup.BackendType
+        unused = [kinds.CUSTOM, kinds.UCC, kinds.MPI]
+        for device, backend in self._carried.items():
+            kind = dist.Backend.backend_type_map.get(backend.name().lower(), kinds.CUSTOM)
             dist.ProcessGroup._register_backend(self, torch.device(device), kind, backend)
             dist.ProcessGroup._set_default_backend(self, kind)
-
-    def _init_base(self) -> None:
-        dist.ProcessGroup.__init__(self, self._store, self._rank, self._size)
+            if kind in unused:
+                unused.remove(kind)
+        # The base would take two backends of one type for the same.
+        return register_bridge(self, self._own_devices, unused[0]) if HAS_PYTHON_BACKENDS else None
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -237,24 +243,12 @@ class CompositeProcessGroup(ProcessGroup):
     _shutdown = shutdown
 
 
-def _device_of(arguments: Iterable[Any]) -> str | None:
-    """Returns the type of the device of the first tensor among arguments and lists in them."""
-    for argument in arguments:
-        if isinstance(argument, torch.Tensor):
-            return argument.device.type
-        if isinstance(argument, (list, tuple)):
-            found = _device_of(argument)
-            if found is not None:
-                return found
-    return None
-
-
 def _by_device(name: str) -> Callable[..., Any]:
     """Returns the operation that runs on the backend of its tensors' device."""
     own, base = getattr(ProcessGroup, name), getattr(dist.ProcessGroup, name, None)
 
     def operation(self: CompositeProcessGroup, *arguments: Any, **named: Any) -> Any:
-        kind = _device_of((*arguments, *named.values()))
+        kind = device_of((*arguments, *named.values()))
         if kind is not None and kind in self._carried and base is not None:
             return base(self, *arguments, **named)
         if kind is not None:
@@ -267,37 +261,6 @@ def _by_device(name: str) -> Callable[..., Any]:
     operation.__code__ = operation.__code__.replace(co_name=name)
     return operation
 
-
-#: Operations on tensors, by all their names.
-OPERATIONS = (
-    "allreduce",
-    "allreduce_coalesced",
-    "reduce",
-    "broadcast",
-    "allgather",
-    "allgather_coalesced",
-    "all_gather_single",
-    "all_gather_into_tensor",
-    "_allgather_base",
-    "all_gather_single_coalesced",
-    "allgather_into_tensor_coalesced",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_tensor",
-    "_reduce_scatter_base",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "gather",
-    "gather_single",
-    "gather_into_tensor",
-    "scatter",
-    "alltoall",
-    "all_to_all_single",
-    "alltoall_base",
-    "send",
-    "recv",
-    "recv_anysource",
-)
 
 for _name in OPERATIONS:
     setattr(CompositeProcessGroup, _name, _by_device(_name))

@@ -25,13 +25,16 @@ from torch.distributed import distributed_c10d as c10d
 
 from tbccl import Error, InvalidArgumentError, TimeoutError
 
+from .backend_interface import BackendInterface
 from .coalesced import CoalescedCollectives
 from .collectives import Collectives
 from .futures import FutureCompleter
 from .lists import ListCollectives
 from .p2p import PointToPoint
 from .pieces import Call
+from .membership import Membership
 from .monitored_barrier import MonitoredBarrier
+from .observed import HAS_PYTHON_BACKENDS, Bridge, make_observable, register_bridge
 from .sparse import SparseCollectives
 from .staging import Stager
 from .tensors import check_no_nan
@@ -74,6 +77,8 @@ class ProcessGroup(
     PointToPoint,
     SparseCollectives,
     MonitoredBarrier,
+    BackendInterface,
+    Membership,
     dist.ProcessGroup,
 ):
     """Process group that communicates through tbccl.
@@ -104,7 +109,7 @@ class ProcessGroup(
         """
         self._store = store
         self._rank, self._size = comm.rank, comm.size
-        self._init_base()
+        self._bridge = self._init_base()
         _interrupted_groups[:] = [group for group in _interrupted_groups if group._uses_memory()]
         self._comm = comm
         self._submit = comm.submit
@@ -124,11 +129,19 @@ class ProcessGroup(
         #: Threads that wait for staged calls.
         self._staged_waits: list[int] = []
         self._closed = False
+        self._init_backend_interface()
+        self._init_membership(store)
         self._init_p2p(p2p_group, context)
 
-    def _init_base(self) -> None:
-        """Initializes the C++ base, which has no backends."""
-        dist.ProcessGroup.__init__(self, self._rank, self._size)
+    def _init_base(self) -> Bridge | None:
+        """Initializes the C++ base; returns the backend that brings its calls here, where torch can."""
+        if not HAS_PYTHON_BACKENDS:
+            dist.ProcessGroup.__init__(self, self._rank, self._size)
+            return None
+        dist.ProcessGroup.__init__(self, self._store, self._rank, self._size)
+        accelerator = torch.accelerator.current_accelerator()
+        devices = ["cpu", *([] if accelerator is None else [accelerator.type])]
+        return register_bridge(self, devices, dist.ProcessGroup.BackendType.CUSTOM)
 
     # Identity.
 
@@ -180,9 +193,9 @@ class ProcessGroup(
 
     @property
     def _device_types(self) -> list[torch.device]:
-        # While torch makes a group, it records the calls of the C++ backend of each of these devices.
-        # tbccl has no C++ backend, so the list is empty until the group is registered.
-        if self not in c10d._world.pg_map:
+        # While torch makes a group, it attaches its flight recorder to a group with devices. All calls would
+        # then take the way of observed calls, so the list is empty until the group is registered.
+        if not (self._is_recorded or self._has_devices or self in c10d._world.pg_map):
             return []
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         return [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
@@ -193,12 +206,6 @@ class ProcessGroup(
         return self
 
     get_backend = _get_backend
-
-    #: Batches of messages need no coalescing: none of them blocks.
-    supports_coalescing = False
-    supports_splitting = False
-    supports_shrinking = False
-    supports_time_estimate = _supports_time_estimate = False
 
     def get_group_store(self) -> dist.Store:
         """Returns the store through which the ranks of the group met."""
@@ -316,7 +323,9 @@ class ProcessGroup(
             raise self._annotated(error)
         if not waits:
             on_complete = (lambda request: _run_all(pending)) if pending else None
-            return self._track(Work(self, request, results, calls, on_complete))
+            work = Work(self, request, results, calls, on_complete)
+            work._limit = limit
+            return self._track(work)
         _run_all(pending)
         return COMPLETED
 
@@ -340,6 +349,7 @@ class ProcessGroup(
         """Submits calls through the stager, as :meth:`_submit_calls`."""
         request = self._opened_stager().issue(calls, limit, copy_backs)
         work = self._track(StagedWork(self, request, results, calls))
+        work._limit = limit
         if not waits:
             return work
         work.wait()
@@ -434,6 +444,7 @@ class ProcessGroup(
         A timeout gets the words that programs for torch look for. In a group other than the whole job, the
         error gets the attribute ``global_peer`` and a note that names the members.
         """
+        self._run_abort_hooks_after_failure()
         if isinstance(error, TimeoutError) and "Timed out" not in str(error):
             error.args = (f"process group {self._name}: Timed out on rank {self._rank}: {error}",)
         is_whole = self._global_ranks == list(range(self._size)) and self._context == 0
@@ -448,8 +459,28 @@ class ProcessGroup(
 
     # End of the group.
 
+    @staticmethod
+    def _new_group(comm: Any, store: dist.Store, name: str, global_ranks: Sequence[int]) -> ProcessGroup:
+        """Makes another group, with messages of its own."""
+        return ProcessGroup(comm, store, name, global_ranks)
+
+    def _enter(self, comm: Any, global_ranks: Sequence[int]) -> None:
+        """Takes another communicator in the place of the closed one."""
+        self._comm, self._submit = comm, comm.submit
+        self._rank, self._size = comm.rank, comm.size
+        self._global_ranks = list(global_ranks)
+        self._batch, self._stager = None, None
+        self._is_fast = not self._checks_nan
+        self._completer = FutureCompleter()
+        self._in_flight.clear()
+        orphans = self._orphans
+        self._init_p2p(None, 0)
+        self._orphans = orphans
+        self._closed = self._has_failed = False
+
     def abort(self) -> None:
         """Aborts the group: each call of each member raises an error, including calls in progress."""
+        self._run_abort_hooks()
         self._comm.abort()
 
     def shutdown(self) -> None:
@@ -492,3 +523,6 @@ class ProcessGroup(
         return not all(each.is_finished() for each in (*self._in_flight, *self._orphans))
 
     _shutdown = shutdown
+
+
+make_observable(ProcessGroup)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from tbccl import Error, TimeoutError
+from tbccl import Error, TimeoutError, UsageError
 
+from . import typed_futures
 from .devices import access_to
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Work(dist.Work):
         "_future",
         "_source",
         "_sequence_number",
+        "_limit",
     )
 
     def __init__(
@@ -81,6 +83,12 @@ class Work(dist.Work):
         self._future: torch.futures.Future | None = None
         self._source = -1
         self._sequence_number = group._sequence_number
+        self._limit: float | None = group._default_timeout
+
+    @property
+    def timeout(self) -> timedelta:
+        """Time limit of the call; zero: that of `TBCCL_TIMEOUT`."""
+        return timedelta(seconds=self._limit or self._group._communicator_timeout or 0)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits until the call is done; its tensors may be used then.
@@ -171,6 +179,8 @@ class Work(dist.Work):
             trigger = self._new_future()
             # An error raised in a callback of the future also reaches threads that wait for it in C++.
             self._future = trigger.then(self._value)
+            if typed_futures.is_needed(self._results):
+                self._future = typed_futures.after(self._future, list(self._results))
             self._group._completer.complete(self, trigger)
         return self._future
 
@@ -184,6 +194,9 @@ class Work(dist.Work):
 
     def _get_sequence_number(self) -> int:
         return self._sequence_number
+
+    def _get_duration(self) -> float:
+        raise UsageError("tbccl does not time single calls of torch: use TBCCL_TRACE", code=5)
 
     def _complete(self, request: Any, error: BaseException | None) -> None:
         """Runs the remaining steps of a call that is done, once."""
