@@ -12,8 +12,8 @@ RANKS ?= 2 4
 SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
-.PHONY: faults check-deep lint build wheel install tools test-tools crates wheels archive deb book packages
-.PHONY: semver
+.PHONY: faults engines check-deep lint build wheel install tools test-tools crates wheels archive deb book
+.PHONY: packages semver
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -68,6 +68,9 @@ fuzz: ## Feed parsers of outside bytes with inputs that reach new code
 endurance: ## Run the tests that `make test` ignores because they take minutes
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast -- --ignored --nocapture
 
+engines: test-tools ## Test the PyTorch backend under Accelerate, Transformers, Lightning and DeepSpeed
+	PYTHON_ENVS=engines tools/test-python
+
 # To override: make faults RUNS=100
 RUNS ?= 10
 faults: ## Inject each fault into running jobs, and print the longest gaps in traffic
@@ -75,7 +78,7 @@ faults: ## Inject each fault into running jobs, and print the longest gaps in tr
 
 # Runs each part even if one before it failed, as `test` does.
 check-deep: ## Run the checks that take too long for `make test`
-	@failed=; for part in model-deep miri tsan fuzz endurance packages semver; do \
+	@failed=; for part in model-deep miri tsan fuzz endurance engines packages semver; do \
 	  $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "make check-deep: failed:$$failed" >&2; exit 1; fi
