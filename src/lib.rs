@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `commands` | one module per subcommand: arguments in, calls of the library out |
 //! | [`launch`] | starts ranks on the hosts of a job, supervises them, and ends them |
+//! | `processors` | cores, caches and memories of this machine |
 //! | [`mod@reference`] | calls with expected results |
 //!
 //! The package is a library only so that tests reach [`launch`] without a command line, and
@@ -11,6 +12,7 @@
 
 mod commands;
 pub mod launch;
+mod processors;
 pub mod reference;
 
 pub use commands::main;

@@ -11,6 +11,7 @@
 //! | `linux` | reader of Linux's files |
 //! | `macos` | reader of the output of macOS's commands |
 //! | `model` | the data type |
+//! | `processors` | cores, caches and memories, and the cores near devices |
 //! | `read` | recordings turned into inventories |
 //! | `recording` | texts of a machine, and their form as one file |
 //!
@@ -24,6 +25,7 @@ mod cables;
 mod linux;
 mod macos;
 mod model;
+mod processors;
 mod read;
 mod recording;
 
@@ -32,4 +34,5 @@ pub use model::{
     Address, Device, DeviceFault, Generation, Gid, Interface, InterfaceKind, Inventory, InventoryError,
     Memory, Partner, Port, RdmaSwitch, Route, System, VERSION, Verbs,
 };
+pub use processors::{HWLOC, Near, NearKind, Part, PartKind, Processors, parse_cpu_list, pci_address};
 pub use recording::{Recording, RecordingError};

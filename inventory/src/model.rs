@@ -1,5 +1,6 @@
 //! The data type: one form for machines of all systems.
 
+use crate::Processors;
 use core::net::{IpAddr, Ipv4Addr};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -41,6 +42,9 @@ pub struct Inventory {
     pub time_ms: Option<u64>,
     /// Memory and its limits.
     pub memory: Memory,
+    /// Cores, caches and memories, if a source tells them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<Processors>,
     /// Thunderbolt and USB4 ports.
     pub ports: Vec<Port>,
     /// Network interfaces.

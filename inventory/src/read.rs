@@ -1,6 +1,6 @@
 //! Recordings turned into inventories.
 
-use crate::{Inventory, Recording, VERSION, Verbs, linux, macos};
+use crate::{Inventory, Processors, Recording, VERSION, Verbs, linux, macos};
 
 impl Inventory {
     /// Reads a recording.
@@ -16,6 +16,10 @@ impl Inventory {
         inventory.tbccl = text("tbccl --version").unwrap_or_default();
         inventory.time_ms = text("time").and_then(|text| text.parse().ok());
         inventory.resolves_itself = text("resolve").map(|text| text == "yes");
+        match Processors::read(recording) {
+            Ok(processors) => inventory.processors = processors,
+            Err(problem) => inventory.problems.push(problem),
+        }
         if let Some(text) = recording.output("verbs") {
             match serde_json::from_str::<Verbs>(text) {
                 Ok(verbs) => inventory.add_verbs(verbs),

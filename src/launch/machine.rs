@@ -1,11 +1,10 @@
 //! The cores of this machine, and the binding of ranks to them.
 //!
-//! The cores are read from Linux's sysfs files, which list sockets, NUMA nodes, caches and hardware threads.
-//! Placement needs no more, and no library at build time (hwloc reads the same files). A child inherits the
-//! affinity of the thread that starts it, so that thread changes its own affinity and restores it; no code
-//! runs between fork and exec.
+//! `processors` tells sockets, NUMA nodes, caches and hardware threads, and the cores near devices. A child
+//! inherits the affinity of the thread that starts it, so that thread changes its own affinity and restores
+//! it; no code runs between fork and exec.
 //!
-//! Without such files, or on a system that cannot bind processes, such as macOS, ranks run anywhere, and the
+//! Without known cores, or on a system that cannot bind processes, such as macOS, ranks run anywhere, and the
 //! launcher warns once.
 
 use topology::Bind;
@@ -34,12 +33,11 @@ pub(super) use linux::{binding_warning, with_binding};
 #[cfg(target_os = "linux")]
 mod linux {
     use super::Bind;
+    use crate::processors;
+    use inventory::{NearKind, Part, PartKind, Processors};
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    use std::{fs, path::Path};
-    use topology::{Core, Cores, parse_cpu_list};
-
-    const CPUS: &str = "/sys/devices/system/cpu";
-    const NODES: &str = "/sys/devices/system/node";
+    use std::sync::OnceLock;
+    use topology::{Core, Cores};
 
     /// Returns the reason why ranks can't be bound here, if any.
     pub(in super::super) fn binding_warning(bind: Bind, local_size: u32) -> Option<String> {
@@ -48,7 +46,9 @@ mod linux {
         }
         let cores = cores();
         if cores.is_empty() {
-            return Some(format!("{CPUS} lists no cores, so --bind has no effect"));
+            return Some(
+                "neither hwloc nor /sys/devices/system/cpu names cores, so --bind has no effect".into(),
+            );
         }
         let too_many = cores.share(bind, 0, local_size).is_none();
         too_many.then(|| format!("{local_size} ranks for {} cores, so --bind has no effect", cores.len()))
@@ -76,59 +76,59 @@ mod linux {
         started
     }
 
-    /// Returns the cores on which this process may run.
-    fn cores() -> Cores {
-        let Ok(allowed) = sched_getaffinity(None) else { return Cores::default() };
-        let number = |path: &Path| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
-        let list = |path: &Path| fs::read_to_string(path).ok().and_then(|text| parse_cpu_list(&text));
-        let nodes = nodes();
+    /// Returns the cores on which this process may run. They are read once.
+    fn cores() -> &'static Cores {
+        static CORES: OnceLock<Cores> = OnceLock::new();
+        CORES.get_or_init(|| {
+            let Ok(allowed) = sched_getaffinity(None) else { return Cores::default() };
+            let is_allowed = |cpu: u32| (cpu as usize) < CpuSet::MAX_CPU && allowed.is_set(cpu as usize);
+            processors::here().map_or_else(Cores::default, |here| cores_of(&here, &is_allowed))
+        })
+    }
+
+    /// Returns the cores of a machine, with those of their threads that are allowed.
+    fn cores_of(processors: &Processors, is_allowed: &dyn Fn(u32) -> bool) -> Cores {
         let mut cores = Vec::new();
-        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)) {
-            let folder = Path::new(CPUS).join(format!("cpu{cpu}/topology"));
-            let cpu = cpu as u32;
-            let threads = list(&folder.join("thread_siblings_list")).unwrap_or_else(|| vec![cpu]);
-            let mut cpus: Vec<u32> = threads
-                .into_iter()
-                .filter(|thread| (*thread as usize) < CpuSet::MAX_CPU && allowed.is_set(*thread as usize))
-                .collect();
-            if cpus.first() != Some(&cpu) {
-                // This CPU was counted as a thread of an earlier core, or the list lacks it.
-                if cpus.contains(&cpu) {
-                    continue;
-                }
-                cpus = vec![cpu];
-            }
-            let numa = nodes.iter().find(|(_, cpus)| cpus.contains(&cpu)).map_or(0, |(node, _)| *node);
-            let package = number(&folder.join("physical_package_id")).unwrap_or(0);
-            let cache = largest_cache(cpu).unwrap_or(package);
-            cores.push(Core { package, numa, cache, cpus });
+        collect(
+            &processors.machine,
+            &Core { package: 0, numa: 0, cache: 0, cpus: Vec::new() },
+            false,
+            &mut cores,
+        );
+        for core in &mut cores {
+            core.cpus.retain(|cpu| is_allowed(*cpu));
         }
-        Cores::new(cores)
-    }
-
-    /// Returns the lowest CPU number that shares this CPU's largest cache.
-    fn largest_cache(cpu: u32) -> Option<u32> {
-        let level = |cache: &Path| fs::read_to_string(cache.join("level")).ok()?.trim().parse::<u32>().ok();
-        let caches = fs::read_dir(Path::new(CPUS).join(format!("cpu{cpu}/cache"))).ok()?;
-        let caches = caches.flatten().map(|entry| entry.path());
-        let (_, largest) = caches.filter_map(|cache| Some((level(&cache)?, cache))).max()?;
-        parse_cpu_list(&fs::read_to_string(largest.join("shared_cpu_list")).ok()?)?.first().copied()
-    }
-
-    /// Returns the NUMA nodes, each with its CPUs.
-    fn nodes() -> Vec<(u32, Vec<u32>)> {
-        let Ok(entries) = fs::read_dir(NODES) else { return Vec::new() };
-        let node = |entry: fs::DirEntry| {
-            let number = entry.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
-            let cpus = parse_cpu_list(&fs::read_to_string(entry.path().join("cpulist")).ok()?)?;
-            Some((number, cpus))
+        let of_kind = |kind: NearKind| {
+            let devices = processors.near.values().filter(move |near| near.kind == kind);
+            devices.flat_map(|near| near.cpus.iter().copied()).collect::<Vec<u32>>()
         };
-        entries.flatten().filter_map(node).collect()
+        // Ranks use cables by TCP where there is no RDMA device.
+        let rdma = of_kind(NearKind::Rdma);
+        let near = if rdma.is_empty() { of_kind(NearKind::Thunderbolt) } else { rdma };
+        Cores::new(cores).with_devices_near(&near)
+    }
+
+    /// Adds the cores of a part. `around` has the values of the parts around it, and `is_cached` tells
+    /// whether a cache is among these.
+    fn collect(part: &Part, around: &Core, is_cached: bool, cores: &mut Vec<Core>) {
+        let (mut own, mut is_cached) = (around.clone(), is_cached);
+        match part.kind {
+            PartKind::Package => own.package = part.number.unwrap_or(own.package),
+            PartKind::Numa => own.numa = part.number.unwrap_or(own.numa),
+            PartKind::L4 | PartKind::L3 | PartKind::L2 | PartKind::L1 if !is_cached => {
+                is_cached = true;
+                own.cache = part.cpus.first().copied().unwrap_or(own.cache);
+            }
+            PartKind::Core => cores.push(Core { cpus: part.cpus.clone(), ..own.clone() }),
+            _ => {}
+        }
+        part.parts.iter().for_each(|inner| collect(inner, &own, is_cached, cores));
     }
 
     #[cfg(test)]
     mod tests {
         use super::*;
+        use inventory::{Inventory, Recording};
 
         #[test]
         fn the_cores_of_this_machine_are_those_it_may_use() {
@@ -148,6 +148,33 @@ mod linux {
                 assert!(inside.count() < original.count(), "half of {cores} cores");
             }
             assert!(sched_getaffinity(None).expect("our own") == original);
+        }
+
+        /// Cores of a recorded machine.
+        fn recorded(name: &str, is_allowed: &dyn Fn(u32) -> bool) -> Cores {
+            let path = format!("{}/tests/data/machines/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(path).expect("a recording of the repository");
+            let recording = Recording::from_text(&text).expect("valid");
+            cores_of(&Inventory::read(&recording).processors.expect("processors"), is_allowed)
+        }
+
+        #[test]
+        fn a_single_rank_is_bound_to_the_socket_of_the_adapter() {
+            for name in ["linux-xeon-two-sockets", "linux-xeon-hwloc"] {
+                let cores = recorded(name, &|_| true);
+                assert_eq!(cores.share(Bind::Numa, 0, 1), Some(vec![4, 5, 6, 7, 12, 13, 14, 15]), "{name}");
+                assert_eq!(cores.share(Bind::Core, 1, 8), Some(vec![1, 9]), "{name}");
+            }
+        }
+
+        #[test]
+        fn neighbouring_ranks_share_a_cache_of_several() {
+            let cores = recorded("linux-epyc-four-caches", &|_| true);
+            let shares: Vec<_> = (0..8).map(|rank| cores.share(Bind::Core, rank, 8)).collect();
+            // Each cache of level 3 has two cores.
+            assert_eq!(shares[2..4], [Some(vec![2, 10]), Some(vec![3, 11])]);
+            let some = recorded("linux-epyc-four-caches", &|cpu| (4..8).contains(&cpu));
+            assert_eq!((some.len(), some.share(Bind::Core, 0, 2)), (4, Some(vec![4, 5])));
         }
     }
 }

@@ -93,6 +93,7 @@ const UNSAFE: &[&str] = &[
     "src/commands/selftest/device/registration.rs",
     "src/commands/selftest/pair/end.rs",
     "src/launch/spawn.rs",
+    "src/processors/hwloc.rs",
     "runtime/src/p2p/harness.rs",
     "src/reference/parcel.rs",
     "runtime/src/p2p/mod.rs",

@@ -11,7 +11,7 @@ pub enum Bind {
     None,
     /// Each rank has an equal share of the cores for itself.
     Core,
-    /// Each rank may use all cores of one NUMA node.
+    /// Each rank may use all cores of one NUMA node, nodes near devices first.
     Numa,
 }
 
@@ -33,6 +33,8 @@ pub struct Core {
 pub struct Cores {
     /// The cores, ordered by socket, NUMA node and cache, so that neighbors are near each other.
     cores: Vec<Core>,
+    /// NUMA nodes near the devices through which ranks reach other hosts.
+    near_devices: Vec<u32>,
 }
 
 impl Cores {
@@ -41,7 +43,16 @@ impl Cores {
     pub fn new(mut cores: Vec<Core>) -> Cores {
         cores.retain(|core| !core.cpus.is_empty());
         cores.sort();
-        Cores { cores }
+        Cores { cores, near_devices: Vec::new() }
+    }
+
+    /// Adds hardware threads near the devices through which ranks reach other hosts. With [`Bind::Numa`],
+    /// ranks get the nodes of these threads before other nodes.
+    #[must_use]
+    pub fn with_devices_near(mut self, cpus: &[u32]) -> Cores {
+        let is_near = |core: &&Core| core.cpus.iter().any(|cpu| cpus.contains(cpu));
+        self.near_devices.extend(self.cores.iter().filter(is_near).map(|core| core.numa));
+        self
     }
 
     /// Returns the number of cores.
@@ -73,7 +84,7 @@ impl Cores {
             }
             Bind::Numa => {
                 let mut nodes: Vec<u32> = self.cores.iter().map(|core| core.numa).collect();
-                nodes.sort_unstable();
+                nodes.sort_unstable_by_key(|node| (!self.near_devices.contains(node), *node));
                 nodes.dedup();
                 // Neighbors share a node where there are more ranks than nodes.
                 let node = nodes[if size <= nodes.len() { rank } else { rank * nodes.len() / size }];
@@ -84,23 +95,6 @@ impl Cores {
         cpus.sort_unstable();
         (!cpus.is_empty()).then_some(cpus)
     }
-}
-
-/// Parses a list of numbers as Linux writes it, `0-3,8`. Returns `None` for other text.
-#[must_use]
-pub fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        if last < first || last - first > 1 << 16 {
-            return None;
-        }
-        cpus.extend(first..=last);
-    }
-    cpus.sort_unstable();
-    cpus.dedup();
-    Some(cpus)
 }
 
 #[cfg(test)]
@@ -140,6 +134,14 @@ mod tests {
     }
 
     #[test]
+    fn ranks_get_the_memory_near_devices_first() {
+        let machine = machine().with_devices_near(&[2, 6]).with_devices_near(&[]);
+        assert_eq!(machine.share(Bind::Numa, 0, 1), Some(vec![2, 3, 6, 7]));
+        assert_eq!(machine.share(Bind::Numa, 1, 2), Some(vec![0, 1, 4, 5]));
+        assert_eq!(machine.share(Bind::Core, 0, 4), Some(vec![0, 4]), "cores stay in their order");
+    }
+
+    #[test]
     fn of_more_ranks_than_cores_neighbours_share_one() {
         let shares: Vec<_> = (0..8).map(|rank| machine().share(Bind::Core, rank, 8)).collect();
         assert_eq!(shares, [0, 0, 1, 1, 2, 2, 3, 3].map(|at| Some(vec![at, at + 4])));
@@ -150,14 +152,5 @@ mod tests {
     fn who_is_not_to_be_bound_is_free() {
         assert_eq!(machine().share(Bind::None, 0, 1), None);
         assert_eq!(Cores::default().share(Bind::Numa, 0, 1), None);
-    }
-
-    #[test]
-    fn lists_of_linux_are_read() {
-        assert_eq!(parse_cpu_list("0-3,8\n"), Some(vec![0, 1, 2, 3, 8]));
-        assert_eq!(parse_cpu_list("\n"), Some(vec![]));
-        for text in ["x", "3-1", "1-", "0-4294967295"] {
-            assert_eq!(parse_cpu_list(text), None, "{text}");
-        }
     }
 }

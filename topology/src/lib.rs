@@ -28,7 +28,7 @@ pub use allocation::{AllocationError, DealOrder, Request, allocate};
 pub use cluster::{
     Cabling, Cluster, ClusterError, Impossible, IntraHost, Link, Plug, Route, Speed, Tier, cablings,
 };
-pub use cores::{Bind, Core, Cores, parse_cpu_list};
+pub use cores::{Bind, Core, Cores};
 pub use device_matrix::{Cell, DeviceMatrix, MatrixError};
 pub use hostfile::{Format, Host, Hostfile, HostfileError};
 pub use placement::{HostIndex, Placement, PlacementError};

@@ -4,13 +4,18 @@
 //! missing leaves no text, which the reader of the recording notices.
 
 use super::probe;
-use crate::launch::output_within;
+use crate::{
+    launch::output_within,
+    processors::{
+        self,
+        files::{expand, links, read},
+    },
+};
 use inventory::Recording;
 use std::{
     collections::BTreeMap,
-    fs,
     net::ToSocketAddrs,
-    path::{Path, PathBuf},
+    path::Path,
     process::Command,
     sync::mpsc,
     thread,
@@ -62,7 +67,7 @@ const LINKS: [&str; 3] =
 const MODULES: [&str; 3] = ["sys/module/thunderbolt", "sys/module/thunderbolt_net", "sys/module/usb4_rdma"];
 
 /// Commands of macOS.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "/usr/libexec/ApplicationFirewall/socketfilterfw --getglobalstate",
     "hostname",
     "ifconfig",
@@ -71,6 +76,7 @@ const COMMANDS: [&str; 13] = [
     "pmset -g",
     "rdma_ctl status",
     "sw_vers",
+    "sysctl hw",
     "sysctl -n hw.memsize",
     "sysctl -n hw.model",
     "sysctl -n machdep.cpu.brand_string",
@@ -81,6 +87,10 @@ const COMMANDS: [&str; 13] = [
 /// Records this machine.
 pub(super) fn record() -> Recording {
     let mut recording = record_system(&COMMANDS);
+    if recording.system == "linux" {
+        processors::record_sysfs(Path::new("/"), &mut recording);
+    }
+    processors::record_hwloc(&mut recording);
     let verbs = serde_json::to_string_pretty(&probe::verbs()).unwrap_or_default();
     recording.outputs.insert("verbs".to_owned(), verbs);
     recording.outputs.insert("tbccl --version".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
@@ -145,11 +155,7 @@ fn files(root: &Path, recording: &mut Recording) {
         let model = info.lines().find(|line| line.starts_with("model name")).unwrap_or_default();
         recording.files.insert("proc/cpuinfo".to_owned(), model.to_owned());
     }
-    for path in LINKS.iter().flat_map(|pattern| expand(root, pattern)) {
-        if let Ok(target) = fs::read_link(root.join(&path)) {
-            recording.links.insert(path, target.to_string_lossy().into_owned());
-        }
-    }
+    recording.links.extend(links(root, &LINKS));
     for path in MODULES.iter().filter(|path| root.join(path).is_dir()) {
         recording
             .files
@@ -160,31 +166,6 @@ fn files(root: &Path, recording: &mut Recording) {
 /// Whether a GID is more than the prefix of link-local addresses.
 fn is_used(gid: &str) -> bool {
     gid.trim().rsplit(':').take(4).any(|part| part != "0000")
-}
-
-fn read(root: &Path, path: &str) -> Option<String> {
-    let bytes = fs::read(root.join(path)).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned())
-}
-
-/// Returns the paths below a folder that match a pattern.
-fn expand(root: &Path, pattern: &str) -> Vec<String> {
-    let mut found = vec![PathBuf::new()];
-    for part in pattern.split('/') {
-        found = found.into_iter().flat_map(|path| step(root, &path, part)).collect();
-    }
-    found.into_iter().filter_map(|path| path.to_str().map(str::to_owned)).collect()
-}
-
-fn step(root: &Path, path: &Path, part: &str) -> Vec<PathBuf> {
-    let Some((before, after)) = part.split_once('*') else { return vec![path.join(part)] };
-    let entries = fs::read_dir(root.join(path)).into_iter().flatten().flatten();
-    let matches = |name: &String| name.starts_with(before) && name.ends_with(after);
-    entries
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(matches)
-        .map(|name| path.join(name))
-        .collect()
 }
 
 /// Returns the addresses of all interfaces, one per line.
@@ -215,7 +196,19 @@ fn resolves_itself() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::{fs, os::unix::fs::symlink};
+
+    /// Recordings of Linux machines whose files make a tree.
+    const RECORDED_TREES: [&str; 8] = [
+        "linux-strix-halo-usb4",
+        "linux-thunderbolt-card",
+        "linux-infiniband",
+        "linux-roce",
+        "linux-xeon-two-sockets",
+        "linux-epyc-four-caches",
+        "linux-hybrid-thunderbolt",
+        "linux-vm",
+    ];
 
     /// Writes a recording as a tree of files.
     fn unpack(recording: &Recording, root: &Path) {
@@ -234,7 +227,7 @@ mod tests {
 
     #[test]
     fn recorded_trees_are_read_as_they_were_recorded() {
-        for name in ["linux-strix-halo-usb4", "linux-thunderbolt-card", "linux-infiniband", "linux-roce"] {
+        for name in RECORDED_TREES {
             let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/machines/{name}.txt"));
             let text = fs::read_to_string(file).expect("a recording of the repository");
             let recorded = Recording::from_text(&text).expect("valid");
@@ -242,6 +235,7 @@ mod tests {
             unpack(&recorded, folder.path());
             let mut read = Recording { outputs: recorded.outputs.clone(), ..Recording::new("linux") };
             files(folder.path(), &mut read);
+            processors::record_sysfs(folder.path(), &mut read);
             let (read, expected) = (inventory::Inventory::read(&read), inventory::Inventory::read(&recorded));
             assert_eq!(read, expected, "{name}");
         }
