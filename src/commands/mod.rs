@@ -29,6 +29,7 @@
 //! | `selftest` | `tbccl selftest`: tests real hardware |
 //! | `survey` | inventories of hosts |
 //! | `top` | `tbccl top`: shows rates of running ranks |
+//! | `topology` | `tbccl topology`: shows cores, caches, devices and cables |
 //! | `trace` | `tbccl trace`: merges, checks and summarizes traces |
 //! | `tune` | `tbccl tune`: measures a tuning table |
 //! | `why` | `tbccl why`: shows what the ranks of a job wait for |
@@ -63,6 +64,7 @@ mod run;
 mod selftest;
 mod survey;
 mod top;
+mod topology;
 mod trace;
 mod tune;
 mod why;
@@ -119,6 +121,7 @@ enum Command {
     InstallMpirun(install_mpirun::Args),
     Why(why::Args),
     Top(top::Args),
+    Topology(topology::Args),
     Trace(trace::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -126,7 +129,7 @@ enum Command {
 
 impl Command {
     /// Names of the subcommands.
-    const NAMES: [&str; 20] = [
+    const NAMES: [&str; 21] = [
         "run",
         "bench",
         "plan",
@@ -144,6 +147,7 @@ impl Command {
         "install-mpirun",
         "why",
         "top",
+        "topology",
         "trace",
         "completions",
         "man",
@@ -195,6 +199,7 @@ pub fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::InstallMpirun(args) => install_mpirun::run(&args),
             Command::Why(args) => why::run(&args),
             Command::Top(args) => top::run(&args),
+            Command::Topology(args) => topology::run(&args),
             Command::Trace(args) => trace::run(&args),
             Command::Completions(args) => completions::run(&args, Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),

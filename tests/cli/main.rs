@@ -17,6 +17,7 @@
 //! | `selftest` | `tbccl selftest` |
 //! | `shell` | `tbccl completions`, `tbccl man` |
 //! | `tools` | scripts under `tools/` |
+//! | `topology` | `tbccl topology` |
 //! | `trace` | `tbccl run --trace`, `tbccl trace` |
 //! | `tune` | `tbccl tune` |
 //! | `verbs_errors` | error messages of the verbs transport |
@@ -44,6 +45,7 @@ mod plan;
 mod selftest;
 mod shell;
 mod tools;
+mod topology;
 mod trace;
 mod tune;
 #[cfg(target_os = "linux")]

@@ -7,25 +7,34 @@
 //! | module | purpose |
 //! |---|---|
 //! | `axis` | ticks of an axis |
+//! | `boxes` | boxes within boxes |
 //! | `cabling` | picture of hosts and cables |
 //! | `chart` | charts as SVG |
 //! | `folder` | the folder of a report |
 //! | `machine` | the machine that a report is of |
+//! | `picture` | a drawing as a file of its own |
 
 mod axis;
+mod boxes;
 mod cabling;
 mod chart;
 mod folder;
 mod machine;
+mod picture;
 
 pub(super) use axis::Axis;
+pub(super) use boxes::Boxed;
 pub(super) use cabling::{Cable, Cabling};
 pub(super) use chart::{Chart, Point, Series};
 pub(super) use folder::Folder;
 pub(super) use machine::Machine;
+pub(super) use picture::Picture;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+/// Colors for light and dark, rules for drawings, and rules for the rest of a page.
+const COLORS: &str = include_str!("colors.css");
+const DRAWING: &str = include_str!("drawing.css");
 const STYLE: &str = include_str!("style.css");
 
 /// A page.
@@ -85,7 +94,7 @@ impl Page {
                     meta charset="utf-8";
                     meta name="viewport" content="width=device-width, initial-scale=1";
                     title { (self.title) }
-                    style { (PreEscaped(STYLE)) }
+                    style { (PreEscaped(COLORS)) (PreEscaped(DRAWING)) (PreEscaped(STYLE)) }
                 }
                 body {
                     h1 { (self.title) }
@@ -197,7 +206,13 @@ mod tests {
         };
         let cabling = Cabling {
             hosts: vec![name.to_owned(), "b".to_owned(), "c".to_owned()],
-            cables: vec![Cable { ends: [0, 1], label: name.to_owned(), text: name.to_owned(), is_bad: true }],
+            cables: vec![Cable {
+                ends: [0, 1],
+                ports: Default::default(),
+                label: name.to_owned(),
+                text: name.to_owned(),
+                is_bad: true,
+            }],
         };
         let section = Section { title: name.to_owned(), charts: vec![chart], table, ..Section::default() };
         let section = Section { cabling: Some(cabling), notes: vec![name.to_owned()], ..section };
@@ -230,8 +245,8 @@ mod tests {
         assert_eq!(
             count(&|node| node.tag_name().name() == "circle"
                 && node.children().any(|c| c.tag_name().name() == "title")),
-            6 + 3,
-            "marks, and hosts"
+            6,
+            "marks"
         );
         assert_eq!(count(&|node| node.has_tag_name("td")), 4);
         assert!(

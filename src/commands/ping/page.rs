@@ -44,6 +44,7 @@ fn cables(rows: &[Row]) -> Vec<Cable> {
         let rate = row.rail.rate.map(|rate| format!(", rated {rate} Gb/s")).unwrap_or_default();
         Cable {
             ends: [row.from as usize, row.to as usize],
+            ports: [String::new(), String::new()],
             text: format!("{} to {}, {}: {label}{rate}", row.from, row.to, row.name()),
             label,
             is_bad: rows().any(|row| !row.rail.up || row.is_slow()),

@@ -5,14 +5,17 @@
 //!
 //! | module | purpose |
 //! |---|---|
+//! | `cables` | the cables between surveyed hosts |
 //! | `gather` | texts of this machine |
 //! | `hosts` | inventories of several hosts |
 //! | `probe` | RDMA devices of this machine |
 
+mod cables;
 mod gather;
 mod hosts;
 mod probe;
 
+pub(super) use cables::Cables;
 pub(super) use hosts::{Reach, Survey, SurveyArgs, Surveyed};
 
 use inventory::{Inventory, Recording};
