@@ -76,7 +76,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LINKS", default_value = "thunderbolt")]
     over: Over,
 
-    /// Write no file: print the hostfile
+    /// Write no hostfile: print the hostfile
     #[arg(long)]
     dry_run: bool,
 
@@ -88,6 +88,10 @@ pub(crate) struct Args {
     #[arg(long, visible_alias = "output-hostfile", value_name = "FILE")]
     mlx: Option<PathBuf>,
 
+    /// Write a picture of hosts, ports and cables, an SVG file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+
     /// Run the commands that hosts need, and ping all hosts
     #[arg(long, conflicts_with_all = ["dry_run", "replay", "undo"])]
     apply: bool,
@@ -97,7 +101,7 @@ pub(crate) struct Args {
     no_ping: bool,
 
     /// Take back what --apply has done, on all hosts or on those named
-    #[arg(long, conflicts_with_all = ["dry_run", "replay", "output", "mlx", "over", "json"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "replay", "output", "mlx", "over", "json", "svg"])]
     undo: bool,
 
     /// Print JSON
@@ -135,6 +139,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         print(&report::json(&plan, &files::native(&plan, with_rdma), problem.as_deref()));
     } else {
         print(&report::text(&plan, problem.as_deref()));
+    }
+    if let Some(path) = &args.svg {
+        write(path, &report::svg(&plan))?;
+        args.say(&format!("wrote {}\n", path.display()));
     }
     if problem.is_some() {
         return Ok(ExitCode::from(WRONG));

@@ -4,6 +4,7 @@ use super::{
     files::summary,
     plan::{Plan, Plug},
 };
+use crate::commands::{page::Picture, survey::Cables};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -44,6 +45,13 @@ pub(super) fn commands(plan: &Plan<'_>) -> String {
         plan.commands(at).iter().for_each(|command| text.push_str(&format!("  {command}\n")));
     }
     text
+}
+
+/// Returns a picture of hosts, ports and cables.
+pub(super) fn svg(plan: &Plan<'_>) -> String {
+    let mut picture = Picture::new("cables between hosts", 0.0);
+    Cables::of(plan.hosts.iter().map(|host| (host.name, host.inventory))).draw(&mut picture);
+    picture.to_svg()
 }
 
 /// Returns the plan for programs.

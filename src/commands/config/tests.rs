@@ -3,6 +3,7 @@
 use super::{
     files,
     plan::{Host, Plan},
+    report,
 };
 use inventory::{Inventory, Partner, Recording};
 use topology::{HostIndex, Hostfile, Wiring};
@@ -146,4 +147,25 @@ fn thunderbolt_4_and_hubs_are_told() {
     let remarks = plan(&macs).remarks;
     assert!(remarks[0].contains("goes through the hub `Dock`"), "{remarks:?}");
     assert!(remarks[1].ends_with("of h1 is a Thunderbolt 4 port: TCP only"), "{remarks:?}");
+}
+
+#[test]
+fn pictures_have_every_host_and_cable_with_its_ports() {
+    let ring = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)];
+    let shapes: [(usize, &[(usize, usize)]); 4] =
+        [(4, &MESH), (5, &ring), (3, &[(0, 1), (1, 2)]), (2, &[(0, 1), (0, 1)])];
+    for (hosts, cables) in shapes {
+        let macs = wired("mac-studio-m3-ultra", hosts, cables);
+        let svg = report::svg(&plan(&macs));
+        let document = roxmltree::Document::parse(&svg).expect("well-formed");
+        let texts: Vec<&str> = document
+            .descendants()
+            .filter(|node| node.tag_name().name() == "text")
+            .filter_map(|node| node.text())
+            .collect();
+        let count = |is: &dyn Fn(&str) -> bool| texts.iter().filter(|text| is(text)).count();
+        assert_eq!(count(&|text| text == "80 Gb/s"), cables.len(), "{hosts} hosts: {texts:?}");
+        assert_eq!(count(&|text| text.len() == 3 && text.starts_with("en")), 2 * cables.len(), "{texts:?}");
+        assert!((0..hosts).all(|host| texts.contains(&format!("h{host}").as_str())), "{texts:?}");
+    }
 }
