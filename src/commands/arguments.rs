@@ -39,6 +39,14 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "a time in seconds was expected, e.g. 10 or 0.5".to_owned())
 }
 
+/// Parses a time of more than 0 seconds.
+pub(crate) fn positive_seconds(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        time if time.is_zero() => Err("a time of more than 0 was expected, e.g. 0.2".to_owned()),
+        time => Ok(time),
+    }
+}
+
 /// Replaces mpirun's `-np` by `-n` among the options of `tbccl run`; arguments of its program stay.
 pub(crate) fn normalize_np(mut args: Vec<OsString>, cli: &clap::Command) -> Vec<OsString> {
     let Some(run) = cli.find_subcommand("run").filter(|_| args.get(1).is_some_and(|arg| arg == "run")) else {

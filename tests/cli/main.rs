@@ -19,6 +19,7 @@
 //! | `tools` | scripts under `tools/` |
 //! | `topology` | `tbccl topology` |
 //! | `trace` | `tbccl run --trace`, `tbccl trace` |
+//! | `transports` | `tbccl bench --compare-transports` |
 //! | `tune` | `tbccl tune` |
 //! | `verbs_errors` | error messages of the verbs transport |
 //! | `vocabulary` | names and tables in documents |
@@ -47,6 +48,8 @@ mod shell;
 mod tools;
 mod topology;
 mod trace;
+#[cfg(target_os = "linux")]
+mod transports;
 mod tune;
 #[cfg(target_os = "linux")]
 mod verbs_errors;

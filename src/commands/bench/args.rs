@@ -5,6 +5,7 @@ use super::{
     compare,
     operation::{OpArg, Operation},
     times::Average,
+    transports::TransportArgs,
 };
 use collectives::{Codec, DType, ReduceOp, UnknownName};
 use std::{path::PathBuf, str::FromStr, time::Duration};
@@ -44,6 +45,7 @@ Examples:
   tbccl bench --report out --from a.jsonl b.jsonl      charts of earlier runs, also of other libraries
   tbccl bench --compare a.jsonl b.jsonl                ratios with their noise, and what has changed
   tbccl bench --compare a.jsonl b.jsonl --fail-above 5%    for CI
+  tbccl bench --compare-transports                     RDMA beside TCP over a modelled cable
 
 Sizes are those of the larger of input and output, per rank. Times are the maximum over the ranks, medians
 over samples; busbw is the bandwidth on the wires, as in nccl-tests. Results have the same bits under any
@@ -72,7 +74,7 @@ pub(crate) struct Args {
     #[arg(
         value_name = "OP",
         value_parser = OpArg::from_str,
-        required_unless_present_any = ["compare", "from"],
+        required_unless_present_any = ["compare", "from", "compare_transports"],
     )]
     pub(super) op: Option<OpArg>,
 
@@ -159,7 +161,7 @@ pub(crate) struct Args {
     pub(super) aggregate: u32,
 
     /// Seconds of measurement per size
-    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = positive_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = arguments::positive_seconds)]
     pub(super) time: Duration,
 
     /// Measurements of a size, at most, where the cores of ranks 0 and 1 were farther apart than before, as
@@ -213,7 +215,7 @@ pub(crate) struct Args {
     pub(super) average: Average,
 
     /// Seconds that a call may wait without progress [default: TBCCL_TIMEOUT, or 30]
-    #[arg(short = 'T', long, value_name = "SECONDS", value_parser = positive_seconds)]
+    #[arg(short = 'T', long, value_name = "SECONDS", value_parser = arguments::positive_seconds)]
     pub(super) timeout: Option<Duration>,
 
     /// Algorithm, instead of the automatic choice
@@ -283,6 +285,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", requires = "compare")]
     pub(super) peer: Option<String>,
 
+    #[command(flatten)]
+    pub(super) transports: TransportArgs,
+
     /// Set by the launcher for the ranks that it starts
     #[arg(long, hide = true)]
     pub(super) worker: bool,
@@ -330,13 +335,5 @@ fn positive_bytes(text: &str) -> Result<u64, String> {
     match tbccl::parse_bytes(text)? {
         0 => Err("a size of more than 0 was expected, e.g. 64K".to_owned()),
         bytes => Ok(bytes),
-    }
-}
-
-/// Parses a time of more than 0 seconds.
-pub(super) fn positive_seconds(text: &str) -> Result<Duration, String> {
-    match arguments::seconds(text)? {
-        time if time.is_zero() => Err("a time of more than 0 was expected, e.g. 0.2".to_owned()),
-        time => Ok(time),
     }
 }

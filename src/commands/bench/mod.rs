@@ -26,6 +26,7 @@
 //! | `sizes` | the series of sizes |
 //! | `stats` | totals of each rank |
 //! | `times` | statistics of samples |
+//! | `transports` | comparison of RDMA with TCP over a modelled cable |
 //! | `work` | one rank's part of an operation |
 //! | `worker` | one rank's loop over all cases |
 
@@ -47,6 +48,7 @@ mod rows;
 pub(super) mod sizes;
 mod stats;
 mod times;
+mod transports;
 pub(super) mod work;
 mod worker;
 
@@ -66,6 +68,9 @@ use worker::{Outcome, run_job};
 
 /// Runs `tbccl bench`.
 pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
+    if args.transports.compare_transports {
+        return transports::run(&args.transports);
+    }
     // clap leaves out requirements that other arguments contradict.
     if args.compare.is_empty() && (args.fail_above.is_some() || args.peer.is_some()) {
         return Err(CommandError::new(
