@@ -10,6 +10,7 @@
 //! | `devices` | `tbccl devices` |
 //! | `doctor` | `tbccl doctor` |
 //! | `fabric` | `tbccl fabric` |
+//! | `large_messages` | messages of more than 4 GiB |
 //! | `log` | `TBCCL_LOG` |
 //! | `over_tcp` | collectives over TCP |
 //! | `ping` | `tbccl ping` |
@@ -38,6 +39,8 @@ mod devices;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod fabric;
+#[cfg(target_os = "linux")]
+mod large_messages;
 mod log;
 mod over_tcp;
 mod ping;
