@@ -37,7 +37,7 @@ fn compare(options: &[&str]) -> (Option<i32>, String, String) {
 #[test]
 fn all_sizes_are_measured_over_a_cable_whose_time_every_value_has() {
     if let Some(why) = obstacle() {
-        support::missing(&why);
+        support::missing(why);
         return;
     }
     // A cable so slow that its time exceeds all others, and so is seen in each value.
@@ -60,7 +60,7 @@ fn all_sizes_are_measured_over_a_cable_whose_time_every_value_has() {
 #[test]
 fn no_process_is_left_in_a_namespace_after_an_error() {
     if let Some(why) = obstacle() {
-        support::missing(&why);
+        support::missing(why);
         return;
     }
     let mark = format!("TBCCL_TEST_MARK=transports-{}", std::process::id());

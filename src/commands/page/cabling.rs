@@ -25,7 +25,7 @@ const NAME: usize = 12;
 const MIDDLE: [f64; 9] = [0.5, 0.4, 0.6, 0.33, 0.67, 0.45, 0.55, 0.28, 0.72];
 const AT_END: [f64; 8] = [0.2, 0.25, 0.17, 0.3, 0.14, 0.34, 0.38, 0.42];
 /// Distances of a text from its cable, upwards and downwards, best first.
-const BESIDE: [f64; 3] = [0.0, -14.0, 14.0];
+const BESIDE: [f64; 5] = [0.0, -14.0, 14.0, -20.0, 20.0];
 
 /// Hosts with the cables between them.
 #[derive(Clone, Debug)]
