@@ -316,6 +316,21 @@ fn a_rank_that_computes_notices_that_its_only_cable_has_fallen_silent() {
     }
 }
 
+/// Where no rail was up, all messages counted as sent, and the last message of a rank that left was lost.
+#[test]
+fn what_a_rank_has_sent_before_it_left_arrives_although_its_only_cable_has_fallen_silent() {
+    let start = |(profile, service)| {
+        let env = [("TBCCL_RDMA_SERVICE", service)];
+        let mut job = FabricJob::start(&Wiring::pair(profile, 1), "", "leaves $HOME_OF_TEST", &env);
+        job.wait_for("running", 2);
+        job.fault(&["sleep", "n0/d0"]);
+        std::fs::write(job.home.path().join("send"), "").expect("our folder");
+        job
+    };
+    let jobs = EACH.map(start);
+    jobs.into_iter().for_each(|job| job.finish().assert_success("done", 2));
+}
+
 /// A device whose completion queues overflow is of no further use. Another one carries on.
 #[test]
 fn a_device_whose_completion_queues_overflow_is_done_without() {

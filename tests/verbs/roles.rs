@@ -41,6 +41,7 @@ fn play() {
         "close_after_kill" => close_after_kill(&mut comm),
         "large_sums" => large_sums(&mut comm),
         "computes" => computes(&mut comm, Path::new(rest)),
+        "leaves" => leaves(&mut comm, Path::new(rest)),
         "until" => until(&mut comm, Path::new(rest)),
         "note_pauses" => crate::fault_gaps::note_pauses(&mut comm, Path::new(rest)),
         "survive" => survive(&mut comm),
@@ -377,6 +378,22 @@ fn computes(comm: &mut Communicator, folder: &Path) -> Result<()> {
     let mut data = [comm.rank().0; 3];
     comm.broadcast(&mut data, Rank(0))?;
     assert_eq!(data, [0; 3]);
+    Ok(())
+}
+
+/// Sends to rank 1 once a file is there, and leaves. Rank 1 receives.
+fn leaves(comm: &mut Communicator, folder: &Path) -> Result<()> {
+    comm.barrier()?;
+    say(comm, "running", &std::process::id().to_string());
+    if comm.rank() == Rank(0) {
+        while !folder.join("send").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        return comm.send(&[7u32; 3], Rank(1));
+    }
+    let mut data = [0u32; 3];
+    comm.recv(&mut data, Rank(0))?;
+    assert_eq!(data, [7; 3]);
     Ok(())
 }
 

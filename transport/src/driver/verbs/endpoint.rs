@@ -48,6 +48,9 @@ use std::{
 /// Calls a function with a message while it waits for a device.
 type OnWait = Box<dyn FnMut(&str) + Send>;
 
+/// Interval at which rails are marked anew while messages are in flight.
+const MARK_EVERY: Duration = Duration::from_millis(50);
+
 /// Progress of the set-up.
 #[derive(Debug)]
 enum Stage {
@@ -280,11 +283,18 @@ impl VerbsEndpoint {
     fn drain(&mut self, within: Duration) -> bool {
         let Some(joined) = &self.joined else { return true };
         let (streams, network) = (joined.streams_of(|rank| !joined.gone.contains(&rank)), &joined.network);
-        let mut engine = network.engine.lock();
-        let latest = engine.latest();
-        engine.mark_sent(&streams);
-        drop(engine);
-        network.progress_until(Instant::now() + within, |engine| engine.is_drained(&streams, &latest))
+        let (until, latest) = (Instant::now() + within, network.engine.lock().latest());
+        loop {
+            // Marked again from time to time, since a mark ends with a rail that falls.
+            network.engine.lock().mark_sent(&streams);
+            let next = until.min(Instant::now() + MARK_EVERY);
+            if network.progress_until(next, |engine| engine.is_drained(&streams, &latest)) {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+        }
     }
 }
 

@@ -96,9 +96,11 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether all messages before [`Peer::mark_sent`] have left the rails that are up.
+    /// Whether all messages before [`Peer::mark_sent`] have left the rails. They have not where no rail is up,
+    /// or one has fallen since: what it had not sent is sent by another one, or by a new connection.
     pub(in crate::driver::verbs) fn has_sent_marked(&self) -> bool {
-        self.rails.iter().filter(|rail| rail.is_up()).all(Rail::has_sent_marked)
+        let mut up = self.rails.iter().filter(|rail| rail.is_up()).peekable();
+        up.peek().is_some() && up.all(Rail::has_sent_marked) && !self.sequence.may_have_unsent()
     }
 
     /// Tells the peer by all rails that this rank closes.

@@ -80,6 +80,8 @@ impl Peer {
             warn!(target: target::VERBS, "the rail {} is down: {cause}", rail.ends().name);
         }
         rail.fence();
+        // Its messages are sent again, behind the marks of other rails.
+        self.rails.iter_mut().for_each(|rail| rail.mark = None);
         self.sequence.forget_rail(index as u8);
         self.streams.iter_mut().for_each(|stream| stream.granted.send.forget_rail(index));
         // These pieces are granted again by `regrant_rail`, and must not be granted twice.
