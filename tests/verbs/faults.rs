@@ -316,7 +316,7 @@ fn a_rank_that_computes_notices_that_its_only_cable_has_fallen_silent() {
     }
 }
 
-/// Where no rail was up, all messages counted as sent, and the last message of a rank that left was lost.
+/// All messages counted as sent where no rail was up, and the last message of a rank that left was lost.
 #[test]
 fn what_a_rank_has_sent_before_it_left_arrives_although_its_only_cable_has_fallen_silent() {
     let start = |(profile, service)| {

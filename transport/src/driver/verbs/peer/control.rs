@@ -96,8 +96,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether all messages before [`Peer::mark_sent`] have left the rails. They have not where no rail is up,
-    /// or one has fallen since: what it had not sent is sent by another one, or by a new connection.
+    /// Whether all messages before [`Peer::mark_sent`] have left the rails. They have not where no rail is
+    /// up, or one has fallen since: what it had not sent is sent by another one, or by a new connection.
     pub(in crate::driver::verbs) fn has_sent_marked(&self) -> bool {
         let mut up = self.rails.iter().filter(|rail| rail.is_up()).peekable();
         up.peek().is_some() && up.all(Rail::has_sent_marked) && !self.sequence.may_have_unsent()
