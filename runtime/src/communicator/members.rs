@@ -28,7 +28,7 @@ impl Communicator {
     /// of machines and cables is not used.
     ///
     /// As `MPI_Comm_split` and `ncclCommSplit`. This communicator remains usable, and may be closed at any
-    /// time.
+    /// time. The time limit holds for the exchange of colors, and again for the ranks to join.
     ///
     /// # Errors
     /// The errors of a collective; [`Error::Absent`] for ranks of the same color that do not come within the

@@ -226,7 +226,7 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
                 graph.label(at.node),
                 call_at(graph, *at),
                 seconds(graph.waits_for(*at).unwrap_or_default()),
-                longest_outside(graph, *at)
+                possible_senders(graph, *at)
             );
             Knot::new(graph, KnotKind::AnySource, &[at.node], sentence)
         }
@@ -246,34 +246,31 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
     }
 }
 
-/// Returns `: rank 1 has been outside tbccl for 8.2 s, after ...` of the member of a communicator that has
-/// been outside for longest; of the member that began its call last, if all are in calls; or nothing.
-fn longest_outside(graph: &Graph, at: Position) -> String {
+/// Returns what members do that may have to send: `: rank 1 has been outside tbccl for 8.2 s, after ...` of the
+/// one that has been outside for longest, and of the one that began its call last; or nothing.
+fn possible_senders(graph: &Graph, at: Position) -> String {
     let members = graph.communicators[graph.part(at).0].members.iter().flatten();
     let outside = members.filter_map(|node| Some((idle_time(graph, *node)?, *node)));
     let longest = outside.max_by(|a, b| a.0.total_cmp(&b.0));
-    longest.map_or_else(
-        || latest_to_call(graph, at),
-        |(_, node)| format!(": {} {}", graph.label(node), activity(graph, node)),
-    )
+    let longest = longest.map(|(_, node)| format!("{} {}", graph.label(node), activity(graph, node)));
+    let found: Vec<String> = longest.into_iter().chain(latest_to_call(graph, at)).collect();
+    if found.is_empty() { String::new() } else { format!(": {}", found.join("; ")) }
 }
 
 /// Time by which a member's wait is shorter than another one's, in seconds, from which it counts as late.
 const LATE: f64 = 1.0;
 
-/// Returns `: the last to begin its call was rank 2, 0.1 s ago`, or nothing if no member is late, on whatever
+/// Returns `the last to begin its call was rank 2, 0.1 s ago`, unless no member is late, on whatever
 /// communicator. A member that was stopped for a while may have the message that others wait for.
-fn latest_to_call(graph: &Graph, at: Position) -> String {
+fn latest_to_call(graph: &Graph, at: Position) -> Option<String> {
     let members = graph.communicators[graph.part(at).0].members.iter().flatten();
     let waits = members.filter_map(|node| {
         let calls = graph.calls_of(*node).filter_map(|call| graph.waits_for(call));
         Some((calls.min_by(f64::total_cmp)?, *node))
     });
     let own = graph.waits_for(at).unwrap_or_default();
-    let latest = waits.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(wait, _)| wait + LATE <= own);
-    latest.map_or_else(String::new, |(wait, node)| {
-        format!(": the last to begin its call was {}, {} ago", graph.label(node), seconds(wait))
-    })
+    let (wait, node) = waits.min_by(|a, b| a.0.total_cmp(&b.0)).filter(|(wait, _)| wait + LATE <= own)?;
+    Some(format!("the last to begin its call was {}, {} ago", graph.label(node), seconds(wait)))
 }
 
 /// Returns a sentence about a node that does not take part any more.

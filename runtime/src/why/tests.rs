@@ -302,6 +302,12 @@ fn a_message_that_the_other_rank_does_not_send_or_take_is_told() {
         "rank 0 has waited in recv number 1 from any rank for 9.0 s, and no rank sends: the last to begin \
          its call was rank 1, 0.1 s ago",
     );
+    let late = CallStatus { wait: any.wait.clone().map(|wait| Wait { seconds: 0.1, ..wait }), ..any.clone() };
+    Job::new(3).call(0, any.clone()).call(1, late).assert(
+        KnotKind::AnySource,
+        "rank 0 has waited in recv number 1 from any rank for 9.0 s, and no rank sends: rank 2 has been \
+         outside tbccl for 8.2 s, after barrier number 16; the last to begin its call was rank 1, 0.1 s ago",
+    );
     // It has sent, was stopped, and is in a later call, while its message is repeated.
     let later = collective("barrier", 17, 0, 0.0);
     Job::new(2).split(9, &[0, 1], 3).call_there(0, any.clone()).call(1, later).assert(

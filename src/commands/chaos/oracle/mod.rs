@@ -28,6 +28,9 @@ use transport::verbs::Cause;
 /// Time beyond the time limit of calls within which an error must come.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// The beginning of what a process reports whose forked child a signal has ended.
+const CHILD_ENDED: &str = "a forked child was killed by signal";
+
 /// The error of ranks whose launcher, or rendezvous, has ended.
 const LAUNCHER_GONE: &str = "the launcher that started this job is gone";
 
@@ -88,13 +91,16 @@ pub(super) fn judge(observation: &Observation<'_>) -> Verdict {
 fn judge_process(observation: &Observation<'_>, number: u32, verdict: &mut Verdict) {
     let account = &observation.accounts[number as usize];
     let mut violate = |text: String| verdict.violations.push(Violation { process: Some(number), text });
-    account.wrong.iter().for_each(|text| violate(format!("wrong result: {text}")));
+    let must_live = observation.must_live(number);
+    // The end of the job ends forked children too.
+    let wrong = account.wrong.iter().filter(|text| must_live || !text.contains(CHILD_ENDED));
+    wrong.for_each(|text| violate(format!("wrong result: {text}")));
     for failed in &account.failures {
         if let Err(text) = observation.excuse(number, failed) {
             violate(text);
         }
     }
-    if !observation.must_live(number) {
+    if !must_live {
         let fine = account.failures.iter().filter(|failed| observation.excuse(number, failed).is_ok());
         verdict.errors += fine.count() as u32;
         return;
@@ -198,7 +204,9 @@ impl Observation<'_> {
             .map(|member| self.held_up(*member, failed))
             .max()
             .unwrap_or_default();
-        if late > self.round.timeout + GRACE + slowed + held_up {
+        // A split waits for the exchange of colors, and then for the ranks to join.
+        let waits = if self.is_split(failed.step) { 2 } else { 1 };
+        if late > self.round.timeout * waits + GRACE + slowed + held_up {
             return Err(format!("failed {place} only after {late:?}: {}", failed.text));
         }
         Ok(late)
@@ -348,6 +356,10 @@ impl Observation<'_> {
     /// Whether a step makes a group. Its error is none of the group that it is made from.
     fn is_making(&self, step: Option<usize>) -> bool {
         step.is_some_and(|step| !self.round.steps[step].work.makes().is_empty())
+    }
+
+    fn is_split(&self, step: Option<usize>) -> bool {
+        step.is_some_and(|step| matches!(self.round.steps[step].work, Work::Split { .. } | Work::Tag { .. }))
     }
 
     /// Whether a process was waiting for its own error on another group, or of making one, when it should

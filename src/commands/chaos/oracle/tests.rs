@@ -85,6 +85,35 @@ fn a_wrong_result_has_no_excuse() {
     assert_violates(&judged(&round, &accounts, &[Some(SECOND)]), "wrong result: element 3");
 }
 
+/// The launcher's end ended the child before its parent.
+#[test]
+fn a_forked_child_may_end_with_the_job_and_not_otherwise() {
+    for (kind, is_excused) in [(Kind::Launcher, true), (Kind::Pause, false)] {
+        let round = round_with(kind, 0);
+        let mut accounts = accounts(&round);
+        accounts[1].wrong.push(format!("{CHILD_ENDED} 15"));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{kind:?}: {verdict:?}");
+    }
+}
+
+/// A split waits for the exchange of colors, and then for the ranks to join.
+#[test]
+fn a_split_has_the_time_limit_twice() {
+    for seconds in [7, 9] {
+        let mut round = round_with(Kind::Stop, 1);
+        let split =
+            round.steps.iter().position(|step| matches!(step.work, Work::Tag { .. } | Work::Split { .. }));
+        let Some(split) = split else { panic!("a round without a split: {round:?}") };
+        round.faults[0].lasting = Duration::ZERO;
+        let mut accounts = accounts(&round);
+        let text = "these ranks have not joined in time: 1 (process 1001 on a)";
+        accounts[0].failures.push(failed(Some(split), (1 + seconds) * SECOND, seconds * SECOND, text));
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), seconds == 7, "{seconds} s: {verdict:?}");
+    }
+}
+
 #[test]
 fn an_error_needs_a_fault_that_happened_before() {
     for (injected, is_excused) in [(Some(SECOND), true), (None, false), (Some(3 * SECOND), false)] {
