@@ -246,8 +246,8 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
     }
 }
 
-/// Returns what members do that may have to send: `: rank 1 has been outside tbccl for 8.2 s, after ...` of the
-/// one that has been outside for longest, and of the one that began its call last; or nothing.
+/// Returns what members do that may have to send: `: rank 1 has been outside tbccl for 8.2 s, after ...` of
+/// the one that has been outside for longest, and of the one that began its call last; or nothing.
 fn possible_senders(graph: &Graph, at: Position) -> String {
     let members = graph.communicators[graph.part(at).0].members.iter().flatten();
     let outside = members.filter_map(|node| Some((idle_time(graph, *node)?, *node)));
