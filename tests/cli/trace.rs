@@ -123,7 +123,8 @@ fn set_clock(path: &Path, offset: f64, drift: f64, with_samples: bool) {
     let local = |nanos: f64| nanos + offset + drift * (nanos - start);
     for event in file["traceEvents"].as_array_mut().expect("events") {
         if event["ph"] == "X" {
-            let (begin, lasted) = (number(&event["ts"]) * 1e3, number(&event["dur"]) * 1e3);
+            // Whole nanoseconds, so that an end and a begin at the same time stay at the same time.
+            let [begin, lasted] = ["ts", "dur"].map(|time| (number(&event[time]) * 1e3).round());
             let (begin, end) = (local(begin).round(), local(begin + lasted).round());
             (event["ts"], event["dur"]) = (json!(begin / 1e3), json!((end - begin) / 1e3));
         }
