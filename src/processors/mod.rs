@@ -15,7 +15,9 @@
 pub(crate) mod files;
 mod hwloc;
 
-use inventory::{HWLOC, Processors, Recording, pci_address};
+#[cfg(target_os = "linux")]
+use inventory::Processors;
+use inventory::{HWLOC, Recording, pci_address};
 use std::path::Path;
 
 /// Files of cores, caches and memories.
