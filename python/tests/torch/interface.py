@@ -1,4 +1,4 @@
-"""What torch offers with its own backends besides operations, over tbccl: from torch 2.15 on.
+"""Runner of the checks of the interface beside operations, on ranks: from torch 2.15 on.
 
     tbccl run -n 2 -- python python/tests/torch/interface.py [CHECK...]
 """

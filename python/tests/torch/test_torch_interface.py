@@ -1,4 +1,4 @@
-"""What torch offers with its own backends besides operations, and runs of torchrun that lose a rank."""
+"""Tests of the interface of torch's own backends beside operations, and of torchrun jobs that lose a rank."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@
 //! Links that support it get receives announced in advance, as soon as their memory may be written. Receives
 //! that reduce are announced even earlier, since their data waits in memory of the link.
 //!
+//! A message outside of groups is polled on its link without a program ([`Message`]), unless runs are traced.
+//!
 //! The executor does not know why it runs, whether peers live, or how long it may take: it asks its [`Watch`]
 //! when a wait gets long.
 

@@ -1,4 +1,4 @@
-"""What torch asks of a backend besides operations: options, memory, times, and groups made of groups."""
+"""Checks of the interface beside operations: options, memory, times, and groups made of groups."""
 
 from __future__ import annotations
 
