@@ -48,20 +48,37 @@ const CLOSED_RETRY: Duration = Duration::from_secs(3);
 /// First and longest pause between attempts.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
+/// Source of deaths among the ranks of a later communicator, of those too that have not come to it.
+pub(super) trait Deaths: fmt::Debug + Send + Sync {
+    /// Returns the first rank that has died, and how its process ended. Does not wait.
+    fn first(&self) -> Option<(u32, String)>;
+}
+
 /// The rank whose process runs the rendezvous of a later communicator.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct RendezvousHost {
     /// Rank in the job that meets there.
     pub(super) rank: u32,
     /// Display label of each rank of that job, by rank.
     pub(super) labels: Arc<[String]>,
+    deaths: Option<Arc<dyn Deaths>>,
 }
 
 impl RendezvousHost {
     /// Returns the description of the host: its rank, and the display label of each rank, by rank.
     #[must_use]
     pub fn new(rank: u32, labels: impl Into<Arc<[String]>>) -> RendezvousHost {
-        RendezvousHost { rank, labels: labels.into() }
+        RendezvousHost { rank, labels: labels.into(), deaths: None }
+    }
+
+    /// Returns the description with the means to learn of deaths among the ranks.
+    pub(super) fn with_deaths(self, deaths: Arc<dyn Deaths>) -> RendezvousHost {
+        RendezvousHost { deaths: Some(deaths), ..self }
+    }
+
+    /// Returns the first rank of the job that has died, and how its process ended.
+    pub(super) fn first_death(&self) -> Option<(u32, String)> {
+        self.deaths.as_ref()?.first()
     }
 
     /// Returns the display label of the host rank.

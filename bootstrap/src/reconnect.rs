@@ -119,7 +119,7 @@ mod tests {
 
     /// Returns a spec with one address: the Unix socket (0) or the TCP socket (1).
     fn connect_spec(listener: &ReconnectListener, way: usize, timeout: Duration) -> ConnectSpec {
-        let rendezvous_host = RendezvousHost { rank: 0, labels: labels(3).into() };
+        let rendezvous_host = RendezvousHost::new(0, labels(3));
         let spec = ReconnectListener::connect_spec(
             listener.addresses(),
             listener.secret.as_ref(),

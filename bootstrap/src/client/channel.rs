@@ -214,6 +214,14 @@ impl Channel {
         }
     }
 
+    /// Returns the ranks whose deaths no call has noticed, and how their processes ended.
+    pub(super) fn deaths(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.deferred.iter().filter_map(|frame| match frame {
+            FromServer::Died { rank, how } => Some((*rank, how.as_str())),
+            _ => None,
+        })
+    }
+
     /// Asks for the server's time, and waits for the answer for a time at most.
     pub(super) fn sample_clock(&mut self, within: Duration) -> Option<ClockSample> {
         self.time_requests += 1;
@@ -285,6 +293,9 @@ impl Channel {
                 return Err(self.broken(action, &e));
             }
             self.check_liveness();
+            if let Some((rank, how)) = self.rendezvous_host.as_ref().and_then(RendezvousHost::first_death) {
+                return Err(self.died_during_start(rank, &how));
+            }
         }
     }
 

@@ -10,12 +10,14 @@
 //! |---|---|
 //! | `join` | from an address to a connection |
 //! | `channel` | state of a connection, shared with the status thread |
+//! | `deaths` | ends of processes, for a rank that waits at a later rendezvous |
 //! | `status` | function that describes this process |
 //! | `status_thread` | thread that answers requests for the status of this process |
 //! | `snapshot` | the status of all ranks, for any thread |
 //! | `snapshot_requests` | requests for it by purpose, and their replies |
 
 mod channel;
+mod deaths;
 mod join;
 mod snapshot;
 mod snapshot_requests;
@@ -23,6 +25,7 @@ mod status;
 mod status_thread;
 
 pub use channel::LAUNCHER_ADVICE;
+pub use deaths::DeathWatch;
 pub use join::Joined;
 pub use snapshot::SnapshotRequester;
 pub use snapshot_requests::SnapshotReply;
@@ -184,5 +187,12 @@ impl Connection {
     #[must_use]
     pub fn snapshot_requester(&self) -> SnapshotRequester {
         SnapshotRequester::new(&self.channel)
+    }
+
+    /// Returns the means to learn of deaths among these ranks of the job, in the order of their ranks in a
+    /// later communicator, while they meet for that.
+    #[must_use]
+    pub fn death_watch(&self, members: impl Into<Arc<[u32]>>) -> DeathWatch {
+        DeathWatch::new(&self.channel, members.into())
     }
 }

@@ -28,7 +28,8 @@ impl Communicator {
     /// of machines and cables is not used.
     ///
     /// As `MPI_Comm_split` and `ncclCommSplit`. This communicator remains usable, and may be closed at any
-    /// time. The time limit holds for the exchange of colors, and again for the ranks to join.
+    /// time. The time limit holds for the exchange of colors, and again for the ranks to join; a death of one
+    /// of them ends the wait.
     ///
     /// # Errors
     /// The errors of a collective; [`Error::Absent`] for ranks of the same color that do not come within the
@@ -178,7 +179,9 @@ impl Communicator {
         let made: Result<Communicator> = match &self.rejoin {
             Rejoin::Threads(rendezvous) => rendezvous.meet(job, self.rank(), members, config),
             Rejoin::Processes(processes) => {
-                processes.meet(job, (self.rank(), &*self.peers.names), members, config)
+                let ranks: Vec<u32> = members.iter().map(|member| member.0).collect();
+                let deaths = self.peers.connection.as_ref().map(|connection| connection.death_watch(ranks));
+                processes.meet(job, (self.rank(), &*self.peers.names), members, deaths, config)
             }
         };
         if let Ok(made) = &made {

@@ -123,6 +123,21 @@ fn who_leaves_out_too_few_is_told_who_else_is_missing() {
     }
 }
 
+/// Once, they waited until the time limit, since the rendezvous of the new communicator had not met the rank.
+#[test]
+fn a_split_ends_when_a_member_dies_before_it_has_come() {
+    for transport in TRANSPORTS {
+        for victim in ["0", "3"] {
+            let done =
+                job(4, &format!("split_orphaned {victim}"), &[("TBCCL_TRANSPORT", transport)]).finish();
+            let said = done.all("orphaned");
+            assert_eq!(said.len(), 3, "{transport}, {victim}: {:?}\n{}", done.messages, done.stderr);
+            let names_it = |text: &str| text.contains(&format!("rank {victim} (process "));
+            assert!(said.iter().all(|said| names_it(&said.rest)), "{said:?}");
+        }
+    }
+}
+
 #[test]
 fn a_communicator_grows_by_ranks_that_have_an_id() {
     for transport in ["auto", "tcp", "shm+tcp"] {

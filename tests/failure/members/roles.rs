@@ -15,6 +15,9 @@ fn play() {
         ("brief_ladder", seed) => {
             scenarios::ladder(comm, seed.parse().expect("a number"), 2, scenarios::LARGE / 64);
         }
+        ("split_orphaned", victim) => {
+            scenarios::split_orphaned(comm, tbccl::Rank(victim.parse().expect("a number")));
+        }
         ("two_die", _) => scenarios::two_die(comm),
         ("grow", _) => scenarios::grow(comm),
         ("grow_orphaned", _) => scenarios::grow_orphaned(comm),

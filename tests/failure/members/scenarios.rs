@@ -189,6 +189,24 @@ pub(crate) fn two_die(mut comm: Communicator) {
     print_message("through", name, &began.elapsed().as_millis().to_string());
 }
 
+/// Splits a communicator. A rank dies after the exchange of colors, before it meets the others.
+pub(crate) fn split_orphaned(mut comm: Communicator, victim: Rank) {
+    let name = comm.rank().0;
+    if comm.rank() == victim {
+        // The part of a split that travels over links.
+        let mut words = vec![0i64; 2 * comm.size() as usize];
+        comm.all_gather(&[0, 0], &mut words).expect("all take part");
+        std::thread::sleep(Duration::from_millis(300));
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+    let patient = Config { timeout: Duration::from_secs(60), ..config() };
+    let began = Instant::now();
+    let error = comm.split(Some(0), 0, &patient).map(drop).expect_err("a rank never comes");
+    assert!(matches!(&error, Error::Absent { ranks, .. } if ranks[..] == [victim]), "{error:?}");
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}: {error}", began.elapsed());
+    print_message("orphaned", name, &error.to_string());
+}
+
 /// Grows a communicator by as many new ranks, which are threads, and closes the old one meanwhile.
 pub(crate) fn grow(mut comm: Communicator) {
     let (name, size) = (comm.rank().0, comm.size());

@@ -10,7 +10,7 @@ use crate::{
     Config,
     error::{Error, PeerName, Result},
 };
-use bootstrap::{Identity, Member, ReconnectListener, RendezvousHost, Secret, WorldRanks};
+use bootstrap::{DeathWatch, Identity, Member, ReconnectListener, RendezvousHost, Secret, WorldRanks};
 use std::sync::Arc;
 use topology::Rank;
 
@@ -58,12 +58,14 @@ impl Rejoin {
 }
 
 impl Processes {
-    /// Brings these members together, this rank among them, and returns its communicator.
+    /// Brings these members together, this rank among them, and returns its communicator. `deaths` tells of
+    /// members that die before they come.
     pub(in super::super) fn meet(
         &self,
         job: &str,
         (me, names): (Rank, &[PeerName]),
         members: &[Rank],
+        deaths: Option<DeathWatch>,
         config: &Config,
     ) -> Result<Communicator> {
         let Some(rendezvous_rank) =
@@ -83,9 +85,12 @@ impl Processes {
             _ => None,
         };
         let there = &self.addresses[members[rendezvous_rank].index()];
-        let rendezvous_rank = RendezvousHost::new(rendezvous_rank as u32, labels);
-        let rendezvous =
-            ReconnectListener::connect_spec(there, self.secret.as_ref(), rendezvous_rank, config.timeout);
+        let host = RendezvousHost::new(rendezvous_rank as u32, labels);
+        let host = match deaths {
+            Some(deaths) => deaths.added_to(host),
+            None => host,
+        };
+        let rendezvous = ReconnectListener::connect_spec(there, self.secret.as_ref(), host, config.timeout);
         let rank = members.iter().position(|member| *member == me).unwrap_or_default() as u32;
         let mut rendezvous = rendezvous.map_err(Error::Bootstrap)?;
         if let Some(server) = &server {
