@@ -122,8 +122,8 @@ fn reported(
     run: impl FnOnce() -> Result<ExitCode, CommandError>,
 ) -> Result<ExitCode, CommandError> {
     create_json(job)?;
-    let report = args.report.as_deref().map(|folder| Report::prepare(folder, &args.from)).transpose()?;
-    report.as_ref().map_or(Ok(()), Report::begin)?;
+    let mut report = args.report.as_deref().map(|folder| Report::prepare(folder, &args.from)).transpose()?;
+    report.as_mut().map_or(Ok(()), Report::begin)?;
     let status = run()?;
     // Without a result for every size there is no report; the rows so far are kept.
     let is_complete = [ExitCode::SUCCESS, ExitCode::from(WRONG)].contains(&status);

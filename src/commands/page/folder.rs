@@ -6,8 +6,9 @@
 use super::Page;
 use crate::commands::CommandError;
 use std::{
-    fs,
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -39,6 +40,29 @@ impl Folder {
         path.join("rows.jsonl.part")
     }
 
+    /// Opens that file, emptied, for this process alone until the file is closed; `None` while another process
+    /// has it.
+    pub(in crate::commands) fn claim_running_rows(path: &Path) -> io::Result<Option<File>> {
+        let path = Folder::running_rows(path);
+        loop {
+            let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(why)) if why.kind() == io::ErrorKind::Unsupported => {}
+                Err(TryLockError::Error(why)) => return Err(why),
+            }
+            // The process that had the file may have removed it before it was locked here.
+            let is_there = fs::metadata(&path).is_ok_and(|there| {
+                file.metadata().is_ok_and(|here| (here.dev(), here.ino()) == (there.dev(), there.ino()))
+            });
+            if is_there {
+                file.set_len(0)?;
+                return Ok(Some(file));
+            }
+        }
+    }
+
     /// Writes the page and the rows, and tells where.
     pub(in crate::commands) fn write(&self, page: &Page, rows: &str) -> Result<String, CommandError> {
         self.replace(Folder::ROWS, rows)?;
@@ -59,7 +83,6 @@ impl Folder {
 
     /// Makes a file that goes away unless it is given a name.
     fn temporary(&self) -> io::Result<tempfile::NamedTempFile> {
-        use std::os::unix::fs::PermissionsExt;
         let mut builder = tempfile::Builder::new();
         builder.prefix(".report-").permissions(fs::Permissions::from_mode(0o666)).tempfile_in(&self.0)
     }
@@ -76,6 +99,19 @@ impl Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Once, two commands with one folder wrote their rows to one file, and each made a report of both.
+    #[test]
+    fn rows_are_collected_for_one_process_at_a_time() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let claim = || Folder::claim_running_rows(parent.path()).expect("writable");
+        let first = claim().expect("nobody has it");
+        fs::write(Folder::running_rows(parent.path()), "rows").expect("written");
+        assert!(claim().is_none());
+        assert_eq!(fs::read(Folder::running_rows(parent.path())).expect("kept"), b"rows");
+        drop(first);
+        assert_eq!(claim().expect("free again").metadata().expect("open").len(), 0);
+    }
 
     #[test]
     fn a_report_replaces_the_one_before_and_leaves_no_other_file() {

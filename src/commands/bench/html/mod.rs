@@ -23,7 +23,8 @@ use super::{
 use limits::limits_of;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::{self, File},
+    io::Write,
     path::{Path, PathBuf},
 };
 use table::table;
@@ -37,21 +38,32 @@ pub(super) struct Report {
     path: PathBuf,
     folder: Folder,
     earlier: Vec<RowFile>,
+    /// The file that collects the rows of this run. Other commands can't use it while this is open.
+    running: Option<File>,
 }
 
 impl Report {
     /// Checks the folder and reads the files of earlier runs, before anything is measured.
     pub(super) fn prepare(path: &Path, earlier: &[PathBuf]) -> Result<Report, CommandError> {
         let earlier = earlier.iter().map(|file| RowFile::read(file)).collect::<Result<_, _>>()?;
-        Ok(Report { path: path.to_owned(), folder: Folder::prepare(path)?, earlier })
+        Ok(Report { path: path.to_owned(), folder: Folder::prepare(path)?, earlier, running: None })
     }
 
     /// Creates the file that collects the rows of this run.
-    pub(super) fn begin(&self) -> Result<(), CommandError> {
+    pub(super) fn begin(&mut self) -> Result<(), CommandError> {
         let path = Folder::running_rows(&self.path);
-        fs::write(&path, Machine::of_this_process().line()).map_err(|why| {
-            CommandError::new(format_args!("--report: {} can't be written: {why}", path.display()))
-        })
+        let unwritable =
+            |why| CommandError::new(format_args!("--report: {} can't be written: {why}", path.display()));
+        let Some(mut file) = Folder::claim_running_rows(&self.path).map_err(unwritable)? else {
+            return Err(CommandError::new(format_args!(
+                "--report: another command that is running collects its rows in {}; name another folder, or \
+                 wait for it",
+                path.display()
+            )));
+        };
+        file.write_all(Machine::of_this_process().line().as_bytes()).map_err(unwritable)?;
+        self.running = Some(file);
+        Ok(())
     }
 
     /// Writes the page of this run and the earlier ones. Returns a line that says where.
