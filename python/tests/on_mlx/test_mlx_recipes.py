@@ -1,4 +1,4 @@
-"""Programs of mlx-lm, unmodified, on several ranks: generation, benchmark, training, server."""
+"""Recipes of docs/mlx.md on several ranks: generation, drafts, experts, benchmark, training, server."""
 
 import json
 import random
@@ -58,6 +58,30 @@ def test_generated_tokens_are_those_of_one_process(model, name, how, ranks):
 def test_all_ranks_generate_the_same_tokens_in_half_precision(model, how):
     tokens = ids(mlx_lm(2, str(RECIPES / "generate.py"), model("qwen", "bfloat16"), how))
     assert len(tokens) == 2 and tokens[0] == tokens[1], tokens
+
+
+def test_a_draft_model_leaves_the_tokens_as_they_are(model):
+    program, models = str(RECIPES / "speculative.py"), [model("llama"), model("draft")]
+    alone = jobs.finish([sys.executable, program, *models, "whole"], OFFLINE).expect_success()
+    plain = jobs.finish([sys.executable, str(RECIPES / "generate.py"), models[0], "whole"], OFFLINE)
+    assert ids(alone) == ids(plain.expect_success())
+    # Some drafted tokens were accepted, and some were not.
+    drafted, total = map(int, alone.lines("@drafted")[0].split()[1:])
+    assert 0 < drafted < total
+    together = mlx_lm(2, program, *models, "tensor")
+    assert ids(together) == ids(alone) * 2
+    assert together.lines("@drafted") == alone.lines("@drafted") * 2
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_experts_on_several_ranks_give_the_results_and_gradients_of_one_process(ranks):
+    lines = mlx_lm(ranks, str(RECIPES / "experts.py")).lines("@experts")
+    assert len(lines) == ranks
+    for line in lines:
+        _, _, away, worst = line.split()[:4]
+        # Tokens have left their rank.
+        assert int(away) > 0
+        assert float(worst) < 1e-5, line
 
 
 @pytest.mark.parametrize("options", [[], ["--pipeline"]])

@@ -28,8 +28,11 @@ SHAPE = {
     "tie_word_embeddings": False,
 }
 
-#: Architectures of mlx-lm by name.
-ARCHITECTURES = {"llama": "llama", "qwen": "qwen2"}
+#: Architectures of mlx-lm by name. A draft is a llama without its upper layers.
+ARCHITECTURES = {"llama": "llama", "draft": "llama", "qwen": "qwen2"}
+
+#: Layers of a draft: so few that some of its tokens differ from those of the whole model, and others do not.
+DRAFT_LAYERS = 2
 
 
 def write_model(folder: Path, name: str, dtype: mx.Dtype = mx.float32) -> Path:
@@ -40,6 +43,10 @@ def write_model(folder: Path, name: str, dtype: mx.Dtype = mx.float32) -> Path:
     mx.random.seed(1)
     model = module.Model(module.ModelArgs.from_dict(config))
     weights = {key: (3 * value).astype(dtype) for key, value in tree_flatten(model.parameters())}
+    if name == "draft":
+        config["num_hidden_layers"] = DRAFT_LAYERS
+        above = tuple(f"model.layers.{layer}." for layer in range(DRAFT_LAYERS, SHAPE["num_hidden_layers"]))
+        weights = {key: value for key, value in weights.items() if not key.startswith(above)}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "model.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
