@@ -3,7 +3,7 @@
 //! # Safety
 //! The caller passes what `mlx-table` says.
 
-use mlx_table::{jaccl, mpi};
+use mlx_table::{jaccl, mpi, native};
 use std::panic::catch_unwind;
 
 /// Returns the functions behind the names of a `libtbccl_mpi`; NULL if another copy of it in this process has
@@ -21,4 +21,10 @@ pub unsafe extern "C" fn tbccl_mpi_functions(objects: *const mpi::Objects) -> *c
 #[unsafe(no_mangle)]
 pub extern "C" fn tbccl_jaccl_functions(_: *const ()) -> *const jaccl::Functions {
     &mlx_core::jaccl::FUNCTIONS
+}
+
+/// Returns the functions that groups compiled against MLX call.
+#[unsafe(no_mangle)]
+pub extern "C" fn tbccl_native_functions(_: *const ()) -> *const native::Functions {
+    &mlx_core::native::FUNCTIONS
 }

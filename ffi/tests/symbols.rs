@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, fs};
 use tbccl::Collective;
 
 /// Functions for the libraries of MLX of the same release. They are no part of the interface, and may change.
-const PRIVATE: [&str; 2] = ["tbccl_jaccl_functions", "tbccl_mpi_functions"];
+const PRIVATE: [&str; 3] = ["tbccl_jaccl_functions", "tbccl_mpi_functions", "tbccl_native_functions"];
 
 /// Returns the symbols that the shared library exports for programs.
 fn exported() -> BTreeSet<String> {

@@ -46,8 +46,8 @@ pub use communicator::{
     Registration, Scale, Stats, record_on_signal,
 };
 pub use config::{
-    Config, ConfigOption, IDENTITY, LogConfig, NamedDevices, OPTIONS, PollingConfig, SelectionConfig,
-    ShmConfig, TcpOptions, TraceConfig, Transport, VerbsOptions,
+    Config, ConfigOption, IDENTITY, LogConfig, MlxNative, NamedDevices, OPTIONS, PollingConfig,
+    SelectionConfig, ShmConfig, TcpOptions, TraceConfig, Transport, VerbsOptions,
 };
 pub use error::{Error, PeerName, Place, Result};
 pub use events;

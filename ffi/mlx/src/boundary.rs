@@ -3,7 +3,7 @@
 use crate::throw::throw;
 use std::{
     any::Any,
-    ffi::c_int,
+    ffi::{CString, c_char, c_int},
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
 };
@@ -84,6 +84,17 @@ pub fn catch(body: impl FnOnce() -> Outcome) -> Result<(), String> {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(done) => done.map_err(|failure| failure.to_string()),
         Err(panic) => Err(format!("a defect of tbccl, please report it: {}", panic_message(&*panic))),
+    }
+}
+
+/// Runs a function, and returns null or the message of its failure, to be freed by `CString::from_raw`.
+pub(crate) fn message_of(name: &str, body: impl FnOnce() -> Outcome) -> *mut c_char {
+    match catch(body) {
+        Ok(()) => std::ptr::null_mut(),
+        Err(why) => {
+            let text = format!("[tbccl] {name}: {why}").replace('\0', " ");
+            CString::new(text).unwrap_or_default().into_raw()
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! as C++ exceptions.
 //!
 //! MLX reaches tbccl through several libraries, each with the interface of another one that MLX knows: Open
-//! MPI's (`ffi/mpi`) and JACCL's (`ffi/jaccl`). They only translate arguments. What a group is, in which
+//! MPI's (`ffi/mpi`) and JACCL's (`ffi/jaccl`); or through groups of MLX's own kind that are compiled on the
+//! user's machine (`python/tbccl/mlx/native`). They only translate arguments. What a group is, in which
 //! order calls of several threads run, and how a rank leaves is decided here. `libtbccl` contains this crate;
 //! the two libraries call it by tables of functions (`mlx-table`).
 //!
@@ -17,18 +18,22 @@
 //! | `throw` | failures as C++ exceptions |
 //! | `mpi` | Open MPI's functions |
 //! | `jaccl` | functions that the C++ side of `libjaccl` calls |
+//! | `native` | functions that groups compiled against MLX call |
+//! | `dtypes` | element types by number |
 //!
 //! Invariants: a split uses links of its own, so it runs beside calls in progress. No panic and no Rust error
 //! crosses an exported function.
 
 mod activity;
 pub mod boundary;
+mod dtypes;
 mod group;
 pub mod jaccl;
 mod job;
 mod leave;
 mod messages;
 pub mod mpi;
+pub mod native;
 mod throw;
 mod world;
 

@@ -7,6 +7,7 @@ names; `python -m tbccl.mlx PROGRAM` runs an unmodified program that way.
 | module | contents |
 |---|---|
 | `_groups` | the group of all ranks, through the MPI interface that MLX has |
+| `_native_groups`, `_compile` | groups of MLX's own kind, and their module, compiled at first use |
 | `_collectives` | `all_to_all`, `broadcast`, `sum_scatter`, `barrier` |
 | `_install` | MLX's functions replaced in this process |
 | `__main__` | a program run with them |

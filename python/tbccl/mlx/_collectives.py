@@ -12,6 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from tbccl.mlx import _native_groups
 from tbccl.mlx._groups import init
 
 __all__ = ["all_to_all", "barrier", "broadcast", "reduce_scatter", "sum_scatter"]
@@ -19,6 +20,8 @@ __all__ = ["all_to_all", "barrier", "broadcast", "reduce_scatter", "sum_scatter"
 # Functions of MLX as they are without `install`.
 _all_sum, _all_gather = mx.distributed.all_sum, mx.distributed.all_gather
 _send, _recv_like = mx.distributed.send, mx.distributed.recv_like
+#: MLX before 0.30 does not have it.
+_sum_scatter_of_mlx = getattr(mx.distributed, "sum_scatter", None)
 
 #: Bytes sent to a rank before a message of it is received. A sender buffers 256 MiB, so that ranks which all
 #: send first do not wait for each other.
@@ -171,6 +174,8 @@ def _exchange(x: mx.array, group: mx.distributed.Group, stream: mx.StreamOrDevic
 
 
 def _sum_scatter(x: mx.array, group: mx.distributed.Group, stream: mx.StreamOrDevice) -> mx.array:
+    if _sum_scatter_of_mlx is not None and _native_groups.is_native(group):
+        return _sum_scatter_of_mlx(x, group=group, stream=stream)
     rank, ranks = group.rank(), group.size()
     shape = (x.shape[0] // ranks, *x.shape[1:])
     if x.nbytes <= _WHOLE_SUM_BYTES:

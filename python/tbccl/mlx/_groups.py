@@ -22,6 +22,8 @@ try:
 except ImportError as missing:
     raise ImportError("tbccl.mlx needs MLX, which is not installed: pip install mlx") from missing
 
+from tbccl.mlx import _native_groups
+
 __all__ = ["init", "is_available", "library"]
 
 _LIBRARY_VARIABLE = "MLX_MPI_LIBNAME"
@@ -85,6 +87,10 @@ def init(strict: bool = True) -> mx.distributed.Group:
     if launcher is None or loaded.tbccl_mpi_ranks() == 1:
         # MLX makes the group of a single process itself, without the MPI library.
         return _init_of_mlx(strict=False, backend="mpi")
+    if not loaded.tbccl_mpi_is_running():
+        native = _native_groups.world(_libtbccl(library()))
+        if native is not None:
+            return native
     try:
         group = _init_of_mlx(strict=True, backend="mpi")
     except RuntimeError as failure:
@@ -127,6 +133,16 @@ def _load_library() -> ctypes.CDLL:
     if not _is_mpi_available():
         raise _mpi_unavailable_error()
     return loaded
+
+
+def _libtbccl(mpi_library: Path) -> Path:
+    """Returns the libtbccl that an MPI library of tbccl calls: in the folder of the library, or above."""
+    installed = Path(tbccl.lib_path())
+    # Cargo's folder has another name for it.
+    names = (installed.name, f"libtbccl_c{mpi_library.suffix}")
+    folders = (mpi_library.resolve().parent, mpi_library.resolve().parent.parent)
+    beside = [folder / name for folder in folders for name in names]
+    return next((path for path in beside if path.is_file()), installed)
 
 
 def _is_mpi_available() -> bool:

@@ -2,8 +2,9 @@
 
 Programs such as exo call `mx.distributed.init(backend="jaccl")` or `"ring"`, and read no variable that leads
 to tbccl. After `install()`, every name gives the group of `tbccl.mlx.init()` in a process that a launcher
-started. MLX's functions get what its MPI interface lacks: `sum_scatter`, and arrays of more than 2147483647
-elements, of which MLX would tell the library a wrong number.
+started. On Linux it is a group of MLX's own kind where all ranks can compile it (`TBCCL_MLX_NATIVE=off`
+prevents that). Otherwise MLX's functions get what its MPI interface lacks: `sum_scatter`, and arrays of more
+than 2147483647 elements, of which MLX would tell the library a wrong number.
 
 `TBCCL_MLX=off` makes `install()` do nothing.
 """
@@ -16,7 +17,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from tbccl.mlx import _collectives, _groups
+from tbccl.mlx import _collectives, _groups, _native_groups
 
 __all__ = ["install", "uninstall"]
 
@@ -58,6 +59,7 @@ def install() -> bool:
         "recv_like": _in_world("recv_like"),
         **{name: _in_parts(name) for name in ("all_sum", "all_max", "all_min") if _has(name)},
     }
+    _native_groups.enable(True)
     for name, replacement in replacements.items():
         _originals[name] = getattr(mx.distributed, name, None)
         replacement.__name__ = name
@@ -67,6 +69,7 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Restores MLX's functions. Groups made meanwhile stay as they are."""
+    _native_groups.enable(False)
     for name, original in _originals.items():
         if original is None:
             delattr(mx.distributed, name)
@@ -101,9 +104,9 @@ def _world(group: mx.distributed.Group | None) -> mx.distributed.Group:
     return group or _groups.init(strict=False)
 
 
-def _fits(x: Any) -> bool:
-    """Returns whether MLX can tell an MPI library the size; MLX also takes numbers."""
-    return not isinstance(x, mx.array) or x.size <= _MAX_ELEMENTS
+def _fits(x: Any, group: mx.distributed.Group) -> bool:
+    """Returns whether MLX can tell the group the size of an array; MLX also takes numbers."""
+    return not isinstance(x, mx.array) or x.size <= _MAX_ELEMENTS or _native_groups.is_native(group)
 
 
 def _in_world(name: str) -> Callable[..., mx.array]:
@@ -124,7 +127,7 @@ def _in_parts(name: str) -> Callable[..., mx.array]:
         x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
     ) -> mx.array:
         group = _world(group)
-        if _fits(x):
+        if _fits(x, group):
             return original(x, group=group, stream=stream)
         flat = x.reshape(-1)
         parts = [flat[at : at + _MAX_ELEMENTS] for at in range(0, x.size, _MAX_ELEMENTS)]
@@ -140,7 +143,7 @@ def _in_parts_gathered(
     """Gathers arrays of any size."""
     group = _world(group)
     original = _originals["all_gather"]
-    if _fits(x):
+    if _fits(x, group):
         return original(x, group=group, stream=stream)
     ranks = group.size()
     flat = x.reshape(-1)

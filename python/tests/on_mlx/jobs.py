@@ -105,6 +105,8 @@ def environment(changes: dict[str, str]) -> dict[str, str]:
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
     # Otherwise MLX calls a C++ compiler to fuse operations, which takes longer than the rest of the test.
     settings = {"MLX_DISABLE_COMPILE": "1", "PYTHONUNBUFFERED": "1", "TBCCL_CALIBRATE": "0"}
+    # A module for MLX is compiled once, and not into the user's cache folder.
+    settings["XDG_CACHE_HOME"] = str(ROOT / "target" / "cache")
     return {**inherited, **settings, **changes}
 
 

@@ -10,6 +10,8 @@ import mlx.nn as nn
 import pytest
 
 PROGRAM = jobs.RANKS / "installed.py"
+#: Groups through MLX's MPI interface, and not of MLX's own kind.
+MPI = {"TBCCL_MLX_NATIVE": "off"}
 
 
 def installed(role, *args, ranks=2, env=None):
@@ -30,13 +32,14 @@ def test_functions_without_a_group_use_the_job():
 
 
 def test_arrays_of_more_elements_than_mlx_can_tell_are_taken_to_pieces():
-    assert len(installed("large_arrays", ranks=3).lines("@right")) == 3
+    assert len(installed("large_arrays", ranks=3, env=MPI).lines("@right")) == 3
 
 
 @jobs.needs(hasattr(nn, "fully_shard"), "an MLX with fully_shard")
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_training_with_sharded_parameters_is_that_of_one_process(ranks):
-    assert len(installed("trains_fully_sharded", ranks=ranks).lines("@right")) == ranks
+@pytest.mark.parametrize("env", [{}, MPI])
+def test_training_with_sharded_parameters_is_that_of_one_process(ranks, env):
+    assert len(installed("trains_fully_sharded", ranks=ranks, env=env).lines("@right")) == ranks
 
 
 def free_port():

@@ -35,10 +35,10 @@ def model(tmp_path_factory):
     return path
 
 
-def mlx_lm(ranks, *arguments):
+def mlx_lm(ranks, *arguments, env=None):
     """Runs a program of mlx-lm on several ranks."""
     command = [jobs.tbccl(), "run", "-n", str(ranks), "--", sys.executable, "-m", "tbccl.mlx"]
-    return jobs.finish([*command, *arguments], OFFLINE).expect_success()
+    return jobs.finish([*command, *arguments], {**OFFLINE, **(env or {})}).expect_success()
 
 
 def ids(result):
@@ -52,6 +52,13 @@ def test_generated_tokens_are_those_of_one_process(model, name, how, ranks):
     alone = ids(jobs.finish([sys.executable, program, model(name), "whole"], OFFLINE).expect_success())
     assert len(alone) == 1
     assert ids(mlx_lm(ranks, program, model(name), how)) == alone * ranks
+
+
+@pytest.mark.parametrize("how", ["tensor", "pipeline"])
+def test_groups_of_both_kinds_generate_the_same_tokens(model, how):
+    program = str(RECIPES / "generate.py")
+    mpi = ids(mlx_lm(2, program, model("qwen"), how, env={"TBCCL_MLX_NATIVE": "off"}))
+    assert len(mpi) == 2 and mpi == ids(mlx_lm(2, program, model("qwen"), how))
 
 
 @pytest.mark.parametrize("how", ["tensor", "pipeline"])

@@ -5,6 +5,7 @@
 //! | `table` | the declaration of every option |
 //! | `devices` | RDMA devices that a program names |
 //! | `forms` | how values are read and written |
+//! | `mlx` | which groups MLX gets |
 //! | `transport` | names of transports |
 //!
 //! This module reads the environment, and checks options that depend on each other. Nothing below the
@@ -12,10 +13,12 @@
 
 mod devices;
 mod forms;
+mod mlx;
 mod table;
 mod transport;
 
 pub use devices::NamedDevices;
+pub use mlx::MlxNative;
 pub use table::{
     Config, ConfigOption, LogConfig, OPTIONS, PollingConfig, SelectionConfig, ShmConfig, TcpOptions,
     TraceConfig, VerbsOptions,

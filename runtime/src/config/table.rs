@@ -6,7 +6,7 @@
 //! [`OPTIONS`].
 
 use super::{
-    NamedDevices, Transport,
+    MlxNative, NamedDevices, Transport,
     forms::{
         AlgorithmNames, Auto, Bytes, FilePath, Flag, Form, Interface, Microseconds, ModelFile, OrNothing,
         Plain, Protection, RulesFile, Seconds, Service, Text, TuningFile,
@@ -184,6 +184,9 @@ options! {
         /// port, or address and port, at which one rank of each host serves the metrics of all of its ranks
         /// to Prometheus, see docs/metrics.md; a port alone is one of the loopback interface (none)
         metrics: Option<MetricsAddress> = None, "TBCCL_METRICS", rank, Auto<Plain>;
+        /// groups that tbccl.mlx.install() gives on Linux: auto, those that it compiles against MLX where all
+        /// ranks can, or off, those of MLX's MPI interface, see docs/mlx.md (auto)
+        mlx_native: MlxNative = MlxNative::Auto, "TBCCL_MLX_NATIVE", rank, Plain;
     }
 
     /// Options of selection: which plan a call takes.

@@ -14,7 +14,8 @@
 use super::devices::{self, DeviceList, matrix};
 use crate::{
     Failure, Group, JobSpec, Messages, Outcome, Rendezvous, World,
-    boundary::{catch, or_code},
+    boundary::{message_of, or_code},
+    dtypes,
 };
 use mlx_table::jaccl::{Devices, ID_BYTES, Job, World as WorldHandle};
 use std::{
@@ -33,24 +34,6 @@ pub(super) struct JoinedWorld {
     /// The world; `None` once it is left.
     world: RwLock<Option<World>>,
 }
-
-/// Element types by JACCL's numbers.
-const DTYPES: [DType; 14] = [
-    DType::Bool,
-    DType::I8,
-    DType::I16,
-    DType::I32,
-    DType::I64,
-    DType::U8,
-    DType::U16,
-    DType::U32,
-    DType::U64,
-    DType::F16,
-    DType::Bf16,
-    DType::F32,
-    DType::F64,
-    DType::Complex64,
-];
 
 /// Tag of all messages.
 const TAG: i32 = 0;
@@ -85,17 +68,6 @@ impl JoinedWorld {
 unsafe fn joined<'w>(world: WorldHandle) -> &'w JoinedWorld {
     // SAFETY: by this function's contract; worlds are never freed.
     unsafe { &*world.cast::<JoinedWorld>() }
-}
-
-/// Runs a function, and returns null or the message of its failure.
-fn message_of(name: &str, body: impl FnOnce() -> Outcome) -> *mut c_char {
-    match catch(body) {
-        Ok(()) => null_mut(),
-        Err(why) => {
-            let text = format!("[tbccl] {name}: {why}").replace('\0', " ");
-            CString::new(text).unwrap_or_default().into_raw()
-        }
-    }
 }
 
 /// Returns the text at an address.
@@ -256,10 +228,7 @@ pub(super) unsafe extern "C" fn tbccl_jaccl_size(world: WorldHandle) -> c_int {
 
 /// Returns the element type, and the number of elements in some bytes.
 fn elements(bytes: usize, dtype: c_int) -> Outcome<(DType, usize)> {
-    let known = usize::try_from(dtype).ok().and_then(|dtype| DTYPES.get(dtype));
-    let dtype = *known.ok_or_else(|| {
-        Failure::usage(format!("element type {dtype} is not one of 0..{} (jaccl::Dtype)", DTYPES.len()))
-    })?;
+    let dtype = dtypes::from_number(dtype)?;
     if !bytes.is_multiple_of(dtype.size()) {
         let size = dtype.size();
         return Err(Failure::usage(format!(

@@ -20,7 +20,7 @@ mod datatypes;
 mod functions;
 mod objects;
 mod operations;
-mod process;
+pub(crate) mod process;
 mod reduce;
 
 use mlx_table::{

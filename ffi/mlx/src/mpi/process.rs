@@ -1,4 +1,5 @@
-//! The job from `MPI_Init` to `MPI_Finalize`, and its groups by handle.
+//! The job from `MPI_Init` to `MPI_Finalize`, and its groups by handle. Groups that are compiled against MLX
+//! share the job.
 //!
 //! MLX frees a group while calls on it are still queued in a stream, as in
 //! `all_sum(x, group=world.split(c))`: the last reference is that of the operation, which is dropped once it
@@ -27,6 +28,8 @@ enum State {
 #[derive(Debug)]
 struct Job {
     world: World,
+    /// Whether `MPI_Init` has been called; groups that are compiled against MLX join without it.
+    has_mpi: bool,
     groups: HashMap<usize, Arc<Group>>,
     /// Number of groups created by splits.
     created: usize,
@@ -70,38 +73,57 @@ fn finalized() -> Failure {
     Failure::usage("MPI_Finalize has been called; no MPI call is possible after it")
 }
 
-/// Joins the job.
-pub(crate) fn init() -> Outcome {
+/// Returns the world, after joining the job unless this process has joined it already.
+pub(crate) fn world_or_join() -> Outcome<World> {
     let mut state = state_mut();
-    match *state {
-        State::Uninitialized => {}
-        State::Running(_) => return Err(Failure::usage("it has been called before")),
-        State::Finalized => return Err(finalized()),
+    if matches!(*state, State::Uninitialized) {
+        let (world, groups) = (World::join()?, HashMap::new());
+        *state = State::Running(Job { world, has_mpi: false, groups, created: 0, freed: VecDeque::new() });
     }
-    let world = World::join()?;
-    let groups = HashMap::from([(objects::world(), Arc::clone(world.group()))]);
-    *state = State::Running(Job { world, groups, created: 0, freed: VecDeque::new() });
+    Ok(state.job()?.world.clone())
+}
+
+/// Joins the job, for MPI's functions.
+pub(crate) fn init() -> Outcome {
+    let world = world_or_join()?;
+    let mut state = state_mut();
+    let job = state.job_mut()?;
+    if std::mem::replace(&mut job.has_mpi, true) {
+        return Err(Failure::usage("it has been called before"));
+    }
+    job.groups.insert(objects::world(), Arc::clone(world.group()));
     Ok(())
 }
 
-/// Leaves the job. Other threads may make calls until it has left.
-pub(crate) fn finalize() -> Outcome {
+/// Waits until this rank may leave the job, if it is a rank of one. Other threads may make calls meanwhile.
+/// `others` are groups without a handle.
+pub(crate) fn prepare_to_leave(others: &[Arc<Group>]) {
     let leaving = match &*state() {
         State::Running(job) => Some((job.world.clone(), job.groups.values().cloned().collect::<Vec<_>>())),
         State::Uninitialized | State::Finalized => None,
     };
     if let Some((world, groups)) = leaving {
-        world.prepare_to_leave(&groups);
+        world.prepare_to_leave(groups.iter().chain(others));
     }
+}
+
+/// Leaves the job.
+pub(crate) fn leave() {
     // Dropping the groups tells the ranks that wait for this one in any group's call.
     let previous = std::mem::replace(&mut *state_mut(), State::Finalized);
     drop(previous);
+}
+
+/// Leaves the job, for MPI's functions. Other threads may make calls until it has left.
+pub(crate) fn finalize() -> Outcome {
+    prepare_to_leave(&[]);
+    leave();
     Ok(())
 }
 
-/// Whether this process is a rank of a job now.
+/// Whether this process is a rank of a job now, through MPI's functions.
 pub(crate) fn is_running() -> bool {
-    matches!(*state(), State::Running(_))
+    matches!(&*state(), State::Running(job) if job.has_mpi)
 }
 
 /// Returns the group of a handle.

@@ -6,12 +6,14 @@
 //! ```text
 //! MLX -> MPI_Send of libtbccl_mpi           -> mpi::Functions   -> mlx-core, in libtbccl
 //! MLX -> jaccl::Group::send of libjaccl     -> jaccl::Functions -> mlx-core, in libtbccl
+//! MLX -> GroupImpl::send, compiled at need  -> native::Functions -> mlx-core, in libtbccl
 //! ```
 //!
 //! | module | contents |
 //! |---|---|
 //! | `mpi` | functions and objects of Open MPI that MLX uses, and their table |
 //! | `jaccl` | functions that the C++ side of `libjaccl` calls, and their table |
+//! | `native` | functions that groups compiled against MLX call, and their table |
 //! | `find` | the `libtbccl` beside the calling library, opened |
 //! | `release` | the version and size of a table, which both sides compare |
 //!
@@ -27,6 +29,7 @@
 mod find;
 pub mod jaccl;
 pub mod mpi;
+pub mod native;
 mod release;
 
 pub use find::table;

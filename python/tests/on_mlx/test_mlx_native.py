@@ -1,0 +1,121 @@
+"""Groups of MLX's own kind, which `tbccl.mlx.install` compiles on Linux, and what happens without them."""
+
+import shutil
+import sys
+from importlib.util import find_spec
+
+import jobs
+import pytest
+
+COMPILES = (
+    sys.platform == "linux"
+    and jobs.VERSION >= (0, 32, 3)
+    and find_spec("nanobind") is not None
+    and any(shutil.which(name) for name in ("c++", "g++", "clang++"))
+)
+pytestmark = jobs.needs(COMPILES, "a C++ compiler, or nanobind, for groups of MLX's own kind")
+
+PROGRAM = jobs.RANKS / "native.py"
+
+
+def kinds(role, ranks=2, env=None):
+    """Returns the kinds of two groups on each rank, and the lines of the log."""
+    result = jobs.run(ranks, PROGRAM, role, env=env).expect_success()
+    lines = [line.split(" ")[2:] for line in result.lines("@kind")]
+    assert len(lines) == ranks, result.out
+    return lines, [line for line in result.lines("@log") if line.startswith("@log tbccl.mlx ")]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_group_is_of_mlxs_own_kind(ranks):
+    assert kinds("says_its_kind", ranks) == ([["native", "native"]] * ranks, [])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("role", ["drops_groups_early", "scatters_sums"])
+def test_it_has_what_the_mpi_interface_lacks(role, ranks):
+    assert kinds(role, ranks)[0] == [["native", "native"]] * ranks
+
+
+def test_groups_of_both_kinds_work_in_one_job():
+    assert kinds("mixes_both_kinds")[0] == [["native", "mpi"]] * 2
+
+
+def on_the_way_of_mpi(role, reason, ranks=2, env=None):
+    groups, log = kinds(role, ranks, env)
+    assert groups == [["mpi", "mpi"]] * ranks
+    assert len(log) == 1 and reason in log[0], log
+
+
+def test_an_option_turns_them_off():
+    on_the_way_of_mpi("says_its_kind", "TBCCL_MLX_NATIVE=off", env={"TBCCL_MLX_NATIVE": "off"})
+    wrong = jobs.run(2, PROGRAM, "says_its_kind", env={"TBCCL_MLX_NATIVE": "perhaps"})
+    assert wrong.code != 0 and "expected auto or off" in wrong.err, wrong.err
+
+
+def test_one_rank_without_a_compiler_takes_all_to_the_mpi_interface():
+    on_the_way_of_mpi("one_rank_has_no_compiler", "/no/compiler cannot be run", ranks=3)
+
+
+def test_a_compiler_that_fails_is_said_once():
+    on_the_way_of_mpi("says_its_kind", "false cannot compile groups for MLX", env={"CXX": "false"})
+
+
+def test_a_missing_nanobind_is_said_with_the_remedy():
+    on_the_way_of_mpi("has_no_nanobind", "nanobind is not installed: pip install 'tbccl[mlx]'")
+
+
+def test_a_cache_folder_that_others_may_write_to_is_not_used(tmp_path):
+    cache = tmp_path / "tbccl" / "mlx"
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    on_the_way_of_mpi("says_its_kind", "others may write", env={"XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_ranks_that_start_together_compile_once(tmp_path):
+    assert kinds("says_its_kind", 3, {"XDG_CACHE_HOME": str(tmp_path)})[0] == [["native", "native"]] * 3
+    files = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert sorted(files) == ["lock", "tbccl_mlx_native.so"]
+
+
+def installed(ranks, program, *args, env=None, options=()):
+    """Runs a program of another test after `tbccl.mlx.install`."""
+    command = [jobs.tbccl(), "run", "-n", str(ranks), *options, "--", sys.executable, "-m", "tbccl.mlx"]
+    return jobs.finish([*command, str(jobs.RANKS / program), *args], env)
+
+
+@pytest.mark.parametrize(
+    ("module", "ranks", "transport"),
+    [
+        *[(module, ranks, "shm") for module in ("collectives", "groups", "ours") for ranks in (2, 3)],
+        ("messages", 3, "shm"),
+        ("layers", 2, "shm"),
+        ("groups", 8, "shm"),
+        ("layers", 8, "shm"),
+        ("collectives", 2, "tcp"),
+        ("messages", 2, "tcp"),
+    ],
+)
+def test_the_checks_of_the_mpi_interface_hold(module, ranks, transport):
+    result = installed(ranks, f"{module}.py", env={"TBCCL_TRANSPORT": transport}).expect_success()
+    assert len(result.lines("@checked")) == ranks, result.out
+
+
+@jobs.requires_exceptions
+@pytest.mark.parametrize("role", ["killed_in_a_step", "killed_before_a_message", "killed_before_a_split"])
+def test_the_others_are_told_who_was_killed(role):
+    result = installed(3, "failing.py", role, options=("--keep-going",))
+    raised = [line.split(" ", 4) for line in result.lines("@raised")]
+    assert sorted(fields[1] for fields in raised) == ["0", "2"], result.out + result.err
+    for _, _, _, error, message in raised:
+        assert error == "RuntimeError" and "[tbccl] " in message and "rank 1" in message, message
+
+
+@pytest.mark.parametrize("role", ["a_message_in_flight", "a_sum_in_flight"])
+def test_a_rank_leaves_after_what_it_has_queued(role):
+    result = installed(3, "leaving.py", role).expect_success()
+    assert [line.split(" ")[2] for line in result.lines("@sum")] == ["3000.0"], result.out
+
+
+def test_a_pipeline_ends_one_step_ahead():
+    assert len(installed(3, "leaving.py", "a_step_ahead").expect_success().lines("@step")) == 3
