@@ -1,11 +1,17 @@
 //! The events of a rank: a ring of fixed size, and the calls and steps under way.
 //!
-//! The clock is read once per completed step. A step begins when it is first polled, and takes the time of
-//! the latest reading for that: nothing has completed since.
+//! The clock is read once per completed step, and in waits after a few polls. A step begins when it is first
+//! polled, and takes the time of the latest reading for that: nothing has completed since.
 
 use crate::call::{CallKind, CallRecord};
 use bootstrap::monotonic_nanos;
 use topology::Rank;
+
+/// Short polls that find nothing from one reading of the clock to the next. Reading it costs about as much as
+/// such a poll, and would end waits later.
+const IDLE_POLLS: u32 = 4;
+/// Nanoseconds between two readings from which polls are long: the rank yields its core, or sleeps.
+const LONG_POLLS_NANOS: u64 = 2_000;
 
 /// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +150,8 @@ pub(crate) struct Tape {
     steps: Vec<Progress>,
     /// Latest reading of the clock.
     now: u64,
+    /// Polls that have to find nothing before the next reading in a wait.
+    idle_polls_left: u32,
     /// Lanes between two ranks.
     lanes: u8,
 }
@@ -161,6 +169,7 @@ impl Tape {
             calls: Vec::new(),
             steps: Vec::new(),
             now: 0,
+            idle_polls_left: 1,
             lanes,
         }
     }
@@ -224,10 +233,14 @@ impl Tape {
         }
     }
 
-    /// Records that nothing has moved, so that the next event begins no earlier.
+    /// Records that nothing has moved, so that the next event begins no earlier, but for a few polls.
     #[inline]
     pub(crate) fn idle(&mut self) {
-        self.now = monotonic_nanos();
+        self.idle_polls_left -= 1;
+        if self.idle_polls_left == 0 {
+            let before = std::mem::replace(&mut self.now, monotonic_nanos());
+            self.idle_polls_left = if self.now - before < LONG_POLLS_NANOS { IDLE_POLLS } else { 1 };
+        }
     }
 
     /// Records the end of a step.

@@ -39,6 +39,14 @@ fn message(at: u32, kind: StepKind) -> StepFacts {
     StepFacts { at, step: at, call: 0, kind, bytes: 32, message: Some(message) }
 }
 
+/// Records polls of step 1 that find nothing, so many that the clock is read.
+fn wait(tape: &mut Tape) {
+    for _ in 0..4 {
+        tape.waits(1);
+        tape.idle();
+    }
+}
+
 /// Records a call of a send and a receive that waits.
 fn call(trace: &Trace, seq: u64) {
     let mut tape = trace.tape();
@@ -46,8 +54,7 @@ fn call(trace: &Trace, seq: u64) {
     tape.begin_call(&record(seq), 32, "mesh");
     tape.complete(&message(0, StepKind::Send));
     tape.polled(1);
-    tape.waits(1);
-    tape.idle();
+    wait(&mut tape);
     tape.complete(&message(1, StepKind::Recv));
     tape.end_run(CallEnd::Done);
 }
@@ -118,8 +125,7 @@ fn messages_that_a_failed_run_has_begun_are_in_the_file_without_an_end() {
         tape.begin_call(&record(5), 32, "ring");
         tape.complete(&message(0, StepKind::Send));
         tape.polled(1);
-        tape.waits(1);
-        tape.idle();
+        wait(&mut tape);
         (0..3).for_each(|at| tape.cut_off(&message(at, StepKind::RecvReduce)));
         tape.end_run(CallEnd::Failed);
     }
