@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::{fs, path::Path, thread, time::Duration};
 use support::tbccl;
-use tbccl::{Communicator, Config, Rank, ReduceOp};
+use tbccl::{Communicator, Config, P2p, P2pRequest, Rank, ReduceOp};
 
 fn config(folder: Option<&Path>) -> Config {
     let mut config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
@@ -113,4 +113,47 @@ fn without_the_option_nothing_is_written() {
     config.dump = Some(folder.path().to_owned());
     run(2, &config, |mut comm| comm.barrier().expect("both make it"));
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+}
+
+#[test]
+fn tagged_messages_have_both_ends_in_a_trace() {
+    const LENGTHS: [usize; 4] = [8, 3_000, 100_000, 9];
+    let folder = tempfile::tempdir().expect("a folder");
+    run(3, &config(Some(folder.path())), |comm| {
+        let (rank, size) = (comm.rank().0, comm.size());
+        let messages = P2p::new(comm).expect("it has not failed");
+        let next = Rank((rank + 1) % size);
+        let sent = vec![1u8; 100_000];
+        let mut received = LENGTHS.map(|len| vec![0u8; len]);
+        // Receives of any source and any tag, and more than one of a tag.
+        let patterns =
+            [(None, Some(5)), (Some(Rank((rank + 2) % size)), None), (None, Some(6)), (None, None)];
+        let mut requests: Vec<P2pRequest> = Vec::new();
+        for ((from, tag), memory) in patterns.into_iter().zip(&mut received) {
+            // SAFETY: the memory outlives the messages, and nothing else uses it.
+            let request = unsafe { messages.recv(from, 3, tag, memory.as_mut_ptr(), memory.len()) };
+            requests.push(request.expect("posted"));
+        }
+        for (len, tag) in LENGTHS.into_iter().zip([5, 5, 6, 5]) {
+            // SAFETY: the memory outlives the messages, and does not change.
+            let request = unsafe { messages.send(next, 3, tag, sent.as_ptr(), len) };
+            requests.push(request.expect("posted"));
+        }
+        for request in &requests {
+            request.wait(None).expect("no limit").expect("delivered");
+        }
+        assert!(received.iter().flatten().all(|byte| *byte == 1));
+        drop(messages);
+    });
+    let files = files(folder.path());
+    assert_eq!(files.len(), 3);
+    for file in &files {
+        for category in ["send", "receive"] {
+            let mut lengths: Vec<u64> =
+                slices(file, category).iter().filter_map(|slice| slice["args"]["bytes"].as_u64()).collect();
+            lengths.sort_unstable();
+            assert_eq!(lengths, [8, 9, 3_000, 100_000], "{category}");
+        }
+    }
+    assert_checked(folder.path());
 }

@@ -327,6 +327,11 @@ impl Control {
         self.trace.as_deref()
     }
 
+    /// Returns the trace of the communicator, to be recorded in by what owns the communicator.
+    pub(crate) fn shared_trace(&self) -> Option<Arc<Trace>> {
+        self.trace.clone()
+    }
+
     pub(super) fn names(&self) -> &[PeerName] {
         &self.names
     }

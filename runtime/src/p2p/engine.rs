@@ -14,6 +14,7 @@ use super::{
     parker::Parker,
     peer::{CREDIT_UNITS, MAX_ANNOUNCED, Peer, PeerError, units_of},
     queues::{Message, MessageKey, Queues},
+    records::Records,
     state::{RecvRequest, RequestInfo, RequestState, SendRequest},
 };
 use crate::{
@@ -74,7 +75,8 @@ impl Engine {
     pub(super) fn new(links: LinkAccess, parker: Arc<Parker>) -> Engine {
         let comm = links.communicator();
         let rank = comm.rank();
-        let queues = Queues::new(rank, comm.members(), parker);
+        let records = Records::new(comm.control().shared_trace());
+        let queues = Queues::new(rank, comm.members(), parker, records);
         let is_peer = |peer: &Rank| *peer != rank && links.reaches(*peer);
         let peers = (0..comm.size()).map(Rank).map(|peer| is_peer(&peer).then(|| Peer::new(peer))).collect();
         Engine {
@@ -112,15 +114,17 @@ impl Engine {
         bytes: usize,
     ) -> RequestInfo {
         self.requests += 1;
-        let info =
-            RequestInfo { kind, peer, context: address.0, tag: address.1, bytes, number: self.requests };
+        let (context, tag) = address;
+        let began = self.queues.records.now();
+        let info = RequestInfo { kind, peer, context, tag, bytes, number: self.requests, began };
         self.latest = Some(info);
         info
     }
 
     /// Returns a description for errors about no particular request.
     fn placeholder(&self, peer: Option<Rank>) -> RequestInfo {
-        RequestInfo { kind: CallKind::Recv, peer, context: 0, tag: None, bytes: 0, number: self.requests }
+        let (kind, number) = (CallKind::Recv, self.requests);
+        RequestInfo { kind, peer, context: 0, tag: None, bytes: 0, number, began: 0 }
     }
 
     /// Returns the engine's or the job's failure, if any.
@@ -153,6 +157,14 @@ impl Engine {
                 Err(TransportError::Wiring { rank: self.rank.0, what }.into())
             }
             Some(_) => Ok(()),
+        }
+    }
+
+    /// Records a request that has completed as it was posted.
+    #[inline]
+    pub(super) fn record(&mut self, result: &Result<Delivery>) {
+        if let Some(info) = self.latest {
+            self.queues.records.completed(&info, result);
         }
     }
 

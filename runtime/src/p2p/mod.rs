@@ -20,6 +20,7 @@
 //! | `peer` | messages in flight from and to one peer |
 //! | `eager` | an eager message while it arrives |
 //! | `engine` | all of one rank |
+//! | `records` | complete messages in the trace |
 //! | `state`, `request` | one request: its state, and the program's handle |
 //! | `progress` | the thread that progresses messages while no thread waits |
 //! | `parker` | short sleeps of waiting threads |
@@ -43,6 +44,7 @@ mod parker;
 mod peer;
 mod progress;
 mod queues;
+mod records;
 mod request;
 mod state;
 #[cfg(test)]
@@ -223,7 +225,10 @@ impl P2p {
             core.work.notify_all();
         }
         Ok(match posted {
-            Posted::Done(result) => P2pRequest::done(result),
+            Posted::Done(result) => {
+                open.record(&result);
+                P2pRequest::done(result)
+            }
             Posted::Pending(state) => P2pRequest::pending(state, Arc::clone(core)),
         })
     }

@@ -9,6 +9,7 @@ use super::{
     frame::{FRAME_BYTES, SHORT_BYTES},
     matching::{Envelope, Matching, Pattern},
     parker::Parker,
+    records::Records,
     state::{RecvRequest, RequestInfo, RequestState, SendRequest},
 };
 use crate::error::{Error, PeerName, Result};
@@ -53,10 +54,11 @@ pub(super) struct Queues {
     /// Units used by messages of this rank to itself.
     pub(super) own_units: u32,
     parker: Arc<Parker>,
+    pub(super) records: Records,
 }
 
 impl Queues {
-    pub(super) fn new(rank: Rank, names: &[PeerName], parker: Arc<Parker>) -> Queues {
+    pub(super) fn new(rank: Rank, names: &[PeerName], parker: Arc<Parker>, records: Records) -> Queues {
         let matching = Matching::default();
         Queues {
             rank,
@@ -67,6 +69,7 @@ impl Queues {
             sends: 0,
             own_units: 0,
             parker,
+            records,
         }
     }
 
@@ -78,6 +81,7 @@ impl Queues {
 
     fn complete(&mut self, state: &RequestState, result: Result<Delivery>) {
         self.pending -= 1;
+        self.records.completed(&state.info, &result);
         state.complete(result);
         self.parker.wake();
     }

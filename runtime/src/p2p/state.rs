@@ -32,6 +32,8 @@ pub(super) struct RequestInfo {
     pub(super) bytes: usize,
     /// The number of the request on this rank, from 1.
     pub(super) number: u64,
+    /// When it was made, in nanoseconds on the host's monotonic clock; 0 without a trace.
+    pub(super) began: u64,
 }
 
 impl RequestInfo {
@@ -123,8 +125,15 @@ mod tests {
 
     #[test]
     fn a_request_that_moves_is_not_stalled() {
-        let info =
-            RequestInfo { kind: CallKind::Recv, peer: None, context: 3, tag: None, bytes: 8, number: 1 };
+        let info = RequestInfo {
+            kind: CallKind::Recv,
+            peer: None,
+            context: 3,
+            tag: None,
+            bytes: 8,
+            number: 1,
+            began: 0,
+        };
         assert_eq!(info.record().to_string(), "recv of 8 u8 from any rank");
         assert_eq!(info.details(), "message with any tag in context 3");
         let state = RequestState::new(info);

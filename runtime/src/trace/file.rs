@@ -7,7 +7,7 @@ use super::{
     TracedRank,
     layout::{Threads, Track, rail_threads},
     rails::Outage,
-    tape::{CallEnd, CallEvent, Event, StepEvent, StepKind, Tape},
+    tape::{CallEnd, CallEvent, Event, StepEvent, StepKind, TaggedEvent, Tape},
 };
 use crate::call::CallKind;
 use bootstrap::ClockSample;
@@ -138,6 +138,10 @@ impl TraceFile<'_> {
                 Event::Call(call) => (Track::Local, call.begin, call.end),
                 Event::EntryWait(wait) => (Track::Local, wait.begin, wait.end),
                 Event::Step(step) => (track_of(step), step.begin, step.end),
+                Event::Tagged(message) if message.is_send => {
+                    (Track::To(message.peer), message.begin, message.end)
+                }
+                Event::Tagged(message) => (Track::From(message.peer), message.begin, message.end),
             };
             let end = if end == 0 { latest.max(begin) } else { end };
             Timed { track, begin, end, event }
@@ -169,6 +173,13 @@ impl TraceFile<'_> {
                     (thread, *begin, *end),
                     &json!({ "peer": wait.peer.0 }),
                 )
+            }
+            Event::Tagged(message) => {
+                let (name, category) = match message.is_send {
+                    true => (format!("send to rank {}, tag {}", message.peer, message.tag), "send"),
+                    false => (format!("recv from rank {}, tag {}", message.peer, message.tag), "receive"),
+                };
+                self.write_slice(out, (&name, category), (thread, *begin, *end), &tagged_args(message))
             }
             Event::Step(step) => {
                 let (name, category) = name_of(step);
@@ -246,6 +257,17 @@ impl TraceFile<'_> {
         }
         args
     }
+}
+
+fn tagged_args(message: &TaggedEvent) -> Value {
+    json!({
+        "scope": "tagged",
+        "request": message.request,
+        "peer": message.peer.0,
+        "context": message.context,
+        "tag": message.tag,
+        "bytes": message.bytes,
+    })
 }
 
 fn track_of(step: &StepEvent) -> Track {

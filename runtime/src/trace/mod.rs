@@ -15,14 +15,14 @@
 //! host's monotonic clock; samples of the rendezvous' clock in the file relate it to other hosts. A file
 //! that can't be written is a warning and fails no call.
 //!
-//! Tagged messages (`p2p`) are not recorded.
+//! Tagged messages have a communicator of their own, in whose trace `p2p` records them as they complete.
 
 mod file;
 mod layout;
 mod rails;
 mod tape;
 
-pub(crate) use tape::{CallEnd, StepFacts, StepKind, StepMessage, Tape};
+pub(crate) use tape::{CallEnd, StepFacts, StepKind, StepMessage, TaggedEvent, Tape};
 
 use crate::{error::PeerName, sync::locked};
 use bootstrap::{ClockSample, Connection, monotonic_nanos};

@@ -88,12 +88,28 @@ pub(super) struct EntryWait {
     pub(super) peer: Rank,
 }
 
+/// A tagged message, from the request to its completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TaggedEvent {
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    /// Number of the request on this rank.
+    pub(crate) request: u64,
+    pub(crate) is_send: bool,
+    /// The other rank; this one for a message to itself.
+    pub(crate) peer: Rank,
+    pub(crate) context: u32,
+    pub(crate) tag: i32,
+    pub(crate) bytes: u64,
+}
+
 /// An event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     Call(CallEvent),
     Step(StepEvent),
     EntryWait(EntryWait),
+    Tagged(TaggedEvent),
 }
 
 impl Event {
@@ -102,6 +118,7 @@ impl Event {
         match self {
             Event::Call(CallEvent { end, .. })
             | Event::Step(StepEvent { end, .. })
+            | Event::Tagged(TaggedEvent { end, .. })
             | Event::EntryWait(EntryWait { end, .. }) => *end,
         }
     }
@@ -287,6 +304,12 @@ impl Tape {
         self.push(Event::EntryWait(EntryWait { begin, end, peer }));
         self.now = end;
         self.calls.iter_mut().for_each(|call| call.end = end);
+    }
+
+    /// Records a tagged message that is complete.
+    pub(crate) fn tagged(&mut self, message: TaggedEvent) {
+        self.now = self.now.max(message.end);
+        self.push(Event::Tagged(message));
     }
 
     /// Records that the calls of the run have failed after their last step.

@@ -177,6 +177,13 @@ pub(super) struct EventArgs {
     pub(super) lane: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) index: Option<u32>,
+    /// Number, context and tag of a tagged message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) request: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) context: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tag: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,12 +195,14 @@ pub(super) struct EventArgs {
     pub(super) after: Option<String>,
 }
 
-/// How calls are numbered: the collectives of a communicator, or the messages between two ranks.
+/// How calls are numbered: the collectives of a communicator, the messages between two ranks, or the tagged
+/// messages of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Scope {
     Collective,
     Message,
+    Tagged,
 }
 
 impl Event {

@@ -1,4 +1,5 @@
-//! Sends and their receives: by call, peers, lane and order.
+//! Sends and their receives: by call, peers, lane and order; of tagged messages by context, tag, peers and the
+//! order of the requests.
 //!
 //! Collectives are numbered by communicator, and messages by pair of ranks, so both ends of a message have
 //! the same number. A send has no receive in the files if the receiver's ring has lost it, or if its call
@@ -26,6 +27,9 @@ struct MessageKey {
     lane: u8,
     index: u32,
 }
+
+/// Tagged messages that meet their receives in the order of the requests: sender, receiver, context and tag.
+type TaggedKey = (u32, u32, u32, i32);
 
 /// The messages of a merged trace, as indices of events.
 #[derive(Debug, Default)]
@@ -102,7 +106,31 @@ pub(super) fn match_messages(events: &[Event], lost_until: impl Fn(u32) -> u64) 
     for (key, at) in alone {
         if has_whole_call(&key) { matching.alone.push(at) } else { matching.excused += 1 }
     }
+    match_tagged(events, lost_until, &mut matching);
     matching.pairs.sort_unstable();
     matching.alone.sort_unstable();
     matching
+}
+/// Matches tagged messages. The order says nothing about those of a rank that has lost events, and a message
+/// may be left without a receive.
+fn match_tagged(events: &[Event], lost_until: impl Fn(u32) -> u64, matching: &mut Matching) {
+    let mut ends_of = HashMap::<TaggedKey, [Vec<(u64, usize)>; 2]>::new();
+    for (at, event) in events.iter().enumerate() {
+        let (Some((from, to)), Some(args)) = (ends(event), &event.args) else { continue };
+        if let (Some(Scope::Tagged), Some(context), Some(tag), Some(request)) =
+            (args.scope, args.context, args.tag, args.request)
+        {
+            let of_key = ends_of.entry((from, to, context, tag)).or_default();
+            of_key[usize::from(event.cat == Some(Category::Receive))].push((request, at));
+        }
+    }
+    for ((from, to, ..), [mut sends, mut receives]) in ends_of {
+        let is_whole = lost_until(from) == 0 && lost_until(to) == 0;
+        let pairs = if is_whole { sends.len().min(receives.len()) } else { 0 };
+        matching.excused += sends.len() + receives.len() - 2 * pairs;
+        sends.sort_unstable();
+        receives.sort_unstable();
+        let at = |requests: Vec<(u64, usize)>| requests.into_iter().take(pairs).map(|(_, at)| at);
+        matching.pairs.extend(at(sends).zip(at(receives)));
+    }
 }
