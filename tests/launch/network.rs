@@ -214,7 +214,7 @@ impl Network {
         path.to_str().expect("text").to_owned()
     }
 
-    fn namespace(&self, name: &str) -> String {
+    pub(crate) fn namespace(&self, name: &str) -> String {
         format!("{}-{name}", self.prefix)
     }
 

@@ -22,7 +22,7 @@ use std::{path::PathBuf, time::Duration};
 use transport::{
     driver::{
         PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN,
-        tcp::{Bind, CableSelection, Lan, Security, TcpConfig},
+        tcp::{Bind, CableSelection, Lan, Resume, Security, TcpConfig},
         verbs::DeviceSelection,
     },
     ring::{RingLayout, Stores},
@@ -241,6 +241,9 @@ options! {
         /// never, or auto, only if the cables form no ring in the order of ranks; a program's own messages
         /// use it unless never (auto)
         lan: Lan = Lan::Auto, "TBCCL_LAN", job, Plain;
+        /// whether TCP connections that break are replaced: always, never, or auto, between ranks with a
+        /// cable and another path (auto)
+        resume: Resume = Resume::Auto, "TBCCL_TCP_RESUME", job, Plain;
         /// protection of connections over TCP: authenticate, or encrypt as well (authenticate)
         security: Security = Security::Authenticate, "TBCCL_SECURITY", job, Protection;
         /// TCP connections side by side per lane between two ranks, 1 to 16 (1 within a host, 2 between

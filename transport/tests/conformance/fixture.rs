@@ -44,6 +44,8 @@ pub(crate) struct Side {
     pub(crate) endpoint: Option<transport::driver::verbs::VerbsEndpoint>,
     #[allow(dead_code, reason = "kept alive")]
     pub(crate) tcp: Option<transport::driver::tcp::TcpEndpoint>,
+    /// Whether connections that break are replaced.
+    pub(crate) is_resumable: bool,
     /// Endpoints of a mixed job that must outlive the links.
     #[allow(dead_code, reason = "kept alive")]
     pub(crate) kept: Vec<transport::driver::mixed::Mixed>,
@@ -62,6 +64,7 @@ impl Pair {
             #[cfg(target_os = "linux")]
             endpoint: None,
             tcp: None,
+            is_resumable: false,
             kept: Vec::new(),
         }))
     }
@@ -84,6 +87,7 @@ impl Pair {
                 #[cfg(target_os = "linux")]
                 endpoint: None,
                 tcp: None,
+                is_resumable: false,
                 kept: Vec::new(),
             }
         }))

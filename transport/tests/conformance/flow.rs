@@ -212,7 +212,11 @@ pub(crate) fn unregistered_memory_is_copied_when_asked_to_be_read_in_place(mut p
     let copied = pair.ends(0).0.counters().copied_bytes;
     transfer(pair.ends(0), Protocol::Direct, Span::from(&*bytes), &mut CopySink(&mut payload));
     assert_eq!(payload, bytes);
-    assert_eq!(pair.ends(0).0.counters().copied_bytes - copied, pair.copied(10_000, false).0);
+    let copied = pair.ends(0).0.counters().copied_bytes - copied;
+    match pair.0[0].is_resumable {
+        true => assert!(copied >= 10_000, "{copied}"),
+        false => assert_eq!(copied, pair.copied(10_000, false).0),
+    }
 }
 
 pub(crate) fn many_messages_between_two_threads_keep_their_order(mut pair: Pair) {

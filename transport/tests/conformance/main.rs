@@ -66,18 +66,25 @@ on_every_driver! {
 /// Runs the cases that need no rings, over connections of every kind.
 macro_rules! on_every_connection {
     ($($topic:ident::$case:ident),* $(,)?) => {
-        on_every_connection! { @ over_tcp "127.0.0.1" 1 Authenticate $($topic::$case),* }
-        on_every_connection! { @ over_tcp_v6 "::1" 1 Authenticate $($topic::$case),* }
-        on_every_connection! { @ over_tcp_striped "127.0.0.1" 4 Authenticate $($topic::$case),* }
-        on_every_connection! { @ over_tcp_encrypted "127.0.0.1" 1 Encrypt $($topic::$case),* }
-        on_every_connection! { @ over_tcp_encrypted_v6_striped "::1" 3 Encrypt $($topic::$case),* }
+        on_every_connection! { @ over_tcp "127.0.0.1" 1 Authenticate Never $($topic::$case),* }
+        on_every_connection! { @ over_tcp_v6 "::1" 1 Authenticate Never $($topic::$case),* }
+        on_every_connection! { @ over_tcp_striped "127.0.0.1" 4 Authenticate Never $($topic::$case),* }
+        on_every_connection! { @ over_tcp_encrypted "127.0.0.1" 1 Encrypt Never $($topic::$case),* }
+        on_every_connection! { @ over_tcp_encrypted_v6_striped "::1" 3 Encrypt Never $($topic::$case),* }
+        on_every_connection! { @ over_tcp_resumable "127.0.0.1" 1 Authenticate Always $($topic::$case),* }
+        on_every_connection! { @ over_tcp_resumable_striped "::1" 3 Authenticate Always $($topic::$case),* }
+        on_every_connection! { @ over_tcp_resumable_sealed "127.0.0.1" 2 Encrypt Always $($topic::$case),* }
     };
-    (@ $module:ident $address:literal $sockets:literal $security:ident $($topic:ident::$case:ident),*) => {
+    (@ $module:ident $address:literal $sockets:literal $security:ident $resume:ident
+        $($topic:ident::$case:ident),*) => {
         mod $module {
             $(#[test]
             fn $case() {
-                let security = transport::driver::tcp::Security::$security;
-                crate::$topic::$case(crate::fixture::Pair::tcp($address, $sockets, security));
+                let config = crate::tcp::Config {
+                    resume: transport::driver::tcp::Resume::$resume,
+                    ..crate::tcp::config($address, $sockets, transport::driver::tcp::Security::$security)
+                };
+                crate::$topic::$case(crate::fixture::Pair::tcp(&config));
             })*
         }
     };

@@ -32,6 +32,7 @@ pub(crate) fn side(mut end: Mixed, peer: u32) -> Side {
         #[cfg(target_os = "linux")]
         endpoint: None,
         tcp: None,
+        is_resumable: false,
         kept: vec![end],
     }
 }

@@ -146,6 +146,7 @@ impl Pair {
                 object: None,
                 endpoint: Some(end),
                 tcp: None,
+                is_resumable: false,
                 kept: Vec::new(),
             }
         }))

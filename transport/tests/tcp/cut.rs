@@ -1,10 +1,7 @@
 //! Hosts that vanish: the cable between two network namespaces is cut during transfers.
 
-use crate::net::*;
-use rustix::{fd::AsFd, thread::LinkNameSpaceType};
+use crate::{hosts::Hosts, net::*};
 use std::{
-    fs::File,
-    process::{Child, Command, Stdio},
     sync::{Barrier, Mutex},
     thread,
     time::{Duration, Instant},
@@ -17,61 +14,6 @@ use transport::{
     },
     memory::Span,
 };
-
-/// Two network namespaces with a cable; dropped with this value.
-struct Hosts([Child; 2]);
-
-fn runs(program: &str, args: &[&str]) -> bool {
-    Command::new(program).args(args).stdin(Stdio::null()).output().is_ok_and(|done| done.status.success())
-}
-
-impl Hosts {
-    /// Creates the namespaces; returns `None` if this process may not.
-    fn new() -> Option<Hosts> {
-        if !runs("unshare", &["--net", "true"]) || !runs("ip", &["-V"]) {
-            return None;
-        }
-        let hosts = Hosts([0, 1].map(|_| {
-            let mut command = Command::new("unshare");
-            command.args(["--net", "sleep", "300"]).stdin(Stdio::null()).spawn().expect("a process")
-        }));
-        let space = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
-        for child in &hosts.0 {
-            let process = child.id().to_string();
-            until("no namespace", || space(&process).is_some_and(|theirs| Some(theirs) != space("self")));
-        }
-        let second = hosts.0[1].id().to_string();
-        hosts.ip(0, &["link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", &second]);
-        for at in 0..2 {
-            hosts.ip(at, &["address", "add", &format!("10.77.0.{}/24", at + 1), "dev", "cable"]);
-            hosts.ip(at, &["link", "set", "cable", "up"]);
-        }
-        Some(hosts)
-    }
-
-    fn ip(&self, at: usize, args: &[&str]) {
-        let process = self.0[at].id().to_string();
-        let enter = ["--net", "--target", &process, "ip"];
-        assert!(runs("nsenter", &[&enter, args].concat()), "ip {args:?}");
-    }
-
-    /// Moves this thread, and the threads that it starts, to a host.
-    fn enter(&self, at: usize) {
-        let space = File::open(format!("/proc/{}/ns/net", self.0[at].id())).expect("a namespace");
-        let entered =
-            rustix::thread::move_into_link_name_space(space.as_fd(), Some(LinkNameSpaceType::Network));
-        entered.expect("we may enter");
-    }
-}
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
 
 /// Action of a rank after the cut, until it gets an error.
 type Act = fn(&mut dyn Link) -> TransportError;
@@ -193,7 +135,7 @@ impl PollUnlessDone for dyn Link + '_ {
 
 #[test]
 fn ranks_whose_cable_is_cut_find_out_while_something_is_under_way() {
-    let Some(hosts) = Hosts::new() else {
+    let Some(hosts) = Hosts::with_cable() else {
         support::missing("network namespaces, and `ip`");
         return;
     };

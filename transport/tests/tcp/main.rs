@@ -2,6 +2,10 @@
 
 #[cfg(target_os = "linux")]
 mod cut;
+#[cfg(target_os = "linux")]
+mod failover;
+#[cfg(target_os = "linux")]
+mod hosts;
 mod intruders;
 mod net;
 mod paths;

@@ -41,6 +41,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
     let options = TcpConfig {
         cables: cables(config, &bind),
         lan: config.tcp.lan,
+        resume: config.tcp.resume,
         bind,
         // Without a secret, all ranks of the rendezvous belong to this host and user.
         secret: rendezvous.secret().cloned(),

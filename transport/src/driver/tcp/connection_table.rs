@@ -24,7 +24,7 @@ use std::{
 };
 
 /// Identity of one connection: the peer, the lane, and the connection's number within the lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) peer: u32,
     /// Lane of messages; the number after the last one stands for the connection of match acknowledgements.

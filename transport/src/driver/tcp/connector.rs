@@ -8,14 +8,16 @@
 
 use super::{
     Security,
-    connection_table::{Connection, ConnectionTable, Key},
+    connection_table::{ConnectionTable, Key},
+    dialer::Dialer,
     match_acks::MatchAcks,
     pending::{Inbound, InitiatorHello, Outbound, responder_hello},
-    routes::{Route, Routes},
-    socket::configure,
+    reconnect::Reconnects,
+    resume::ChannelTable,
+    routes::Route,
     warning::WarningHandler,
 };
-use crate::secure::{Handshake, Purpose, Secret, SecureError, Session};
+use crate::secure::{Handshake, Purpose, SecureError, Session};
 use events::{Occurrence, audit, target, tracing::debug};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -23,7 +25,7 @@ use rustix::{
 };
 use std::{
     collections::{HashSet, VecDeque},
-    io::{self, ErrorKind},
+    io::ErrorKind,
     net::{IpAddr, SocketAddr, TcpListener},
     sync::{
         Arc,
@@ -49,16 +51,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of addresses that a warning is given for.
 const MAX_WARNED_ADDRESSES: usize = 64;
 
-/// Settings of an endpoint's connections.
-#[derive(Debug)]
-pub(super) struct ConnectorConfig {
-    pub(super) secret: Secret,
-    pub(super) security: Security,
-    pub(super) buffer_bytes: Option<usize>,
-    pub(super) connect_timeout: Duration,
-    pub(super) peer_timeout: Duration,
-}
-
 /// The connections that this end makes: one task per connection.
 #[derive(Debug)]
 struct OutboundTask {
@@ -78,12 +70,12 @@ struct OutboundTask {
 
 /// State of the connector's thread.
 pub(super) struct Connector {
-    pub(super) table: Arc<ConnectionTable>,
-    pub(super) config: ConnectorConfig,
-    pub(super) listeners: Vec<TcpListener>,
-    pub(super) routes: Arc<Routes>,
+    table: Arc<ConnectionTable>,
+    dialer: Dialer,
+    listeners: Vec<TcpListener>,
     match_acks: Vec<Arc<MatchAcks>>,
-    pub(super) on_warning: WarningHandler,
+    on_warning: WarningHandler,
+    reconnects: Reconnects,
     outbound: Vec<OutboundTask>,
     /// Handshakes of callers with their deadlines, the oldest first.
     inbound: VecDeque<(Inbound, Instant)>,
@@ -94,18 +86,17 @@ pub(super) struct Connector {
 
 impl Connector {
     pub(super) fn new(
-        table: Arc<ConnectionTable>,
+        channels: Arc<ChannelTable>,
         match_acks: Vec<Arc<MatchAcks>>,
-        config: ConnectorConfig,
+        dialer: Dialer,
         listeners: Vec<TcpListener>,
-        routes: Arc<Routes>,
         on_warning: WarningHandler,
     ) -> Connector {
         Connector {
-            table,
-            config,
+            table: Arc::clone(&channels.connections),
+            reconnects: Reconnects::new(channels, match_acks.clone(), on_warning.clone()),
+            dialer,
             listeners,
-            routes,
             match_acks,
             on_warning,
             outbound: Vec::new(),
@@ -126,6 +117,7 @@ impl Connector {
             self.accept();
             self.progress_inbound();
             self.progress_outbound();
+            self.reconnects.progress(&self.dialer);
         }
     }
 
@@ -139,8 +131,10 @@ impl Connector {
         fds.extend(self.inbound.iter().map(|(v, _)| PollFd::from_borrowed_fd(v.fd(), v.interest())));
         let outbound = self.outbound.iter().filter_map(|task| task.attempt.as_ref());
         fds.extend(outbound.map(|attempt| PollFd::from_borrowed_fd(attempt.fd(), attempt.interest())));
+        self.reconnects.add_descriptors(&mut fds);
         let inbound = self.inbound.iter().map(|(_, until)| *until);
-        let next = inbound.chain(self.outbound.iter().map(|task| task.until)).chain(paused_until).min();
+        let outbound = self.outbound.iter().map(|task| task.until);
+        let next = inbound.chain(outbound).chain(paused_until).chain(self.reconnects.next_deadline()).min();
         let time = next.map(|next| {
             // Rounds up: a sleep that ends before the deadline would be repeated at once.
             let left = next.saturating_duration_since(now) + Duration::from_millis(1);
@@ -158,15 +152,11 @@ impl Connector {
             for _ in 0..MAX_ACCEPTS {
                 match self.listeners[at].accept() {
                     Ok((stream, from)) => {
-                        let hello = responder_hello(self.table.rank, self.instance_of(self.table.rank));
-                        let begun = configure(
-                            &stream,
-                            self.config.buffer_bytes,
-                            self.config.peer_timeout,
-                            is_within_host(&stream),
-                        )
-                        .map_err(SecureError::from)
-                        .and_then(|()| Handshake::responder(&self.config.secret, Purpose::Data, &hello));
+                        let dialer = &self.dialer;
+                        let hello = responder_hello(self.table.rank, dialer.instance_of(self.table.rank));
+                        let begun = dialer.configure(&stream).map_err(SecureError::from).and_then(|()| {
+                            Handshake::responder(&dialer.config.secret, Purpose::Data, &hello)
+                        });
                         match begun {
                             Ok(handshake) => {
                                 let caller = Inbound::begin(stream, from, handshake);
@@ -193,10 +183,6 @@ impl Connector {
         }
     }
 
-    fn instance_of(&self, rank: u32) -> u64 {
-        self.routes.peers[rank as usize].instance
-    }
-
     fn progress_inbound(&mut self) {
         let now = Instant::now();
         for (mut caller, until) in std::mem::take(&mut self.inbound) {
@@ -213,15 +199,19 @@ impl Connector {
     fn admit(&mut self, caller: Inbound, session: Session) {
         let hello = InitiatorHello::decode(session.hello()).filter(|hello| {
             let is_known = self.table.is_valid(Inbound::key_of(hello)) && hello.to == self.table.rank;
-            is_known && hello.instances == [self.instance_of(hello.from), self.instance_of(hello.to)]
+            let instance_of = |rank| self.dialer.instance_of(rank);
+            is_known && hello.instances == [instance_of(hello.from), instance_of(hello.to)]
         });
         let Some(hello) = hello else {
             let error = SecureError::Malformed("it belongs to another communicator");
             return self.refuse(caller.from, &error);
         };
-        let encrypted = self.config.security == Security::Encrypt;
+        let encrypted = self.dialer.config.security == Security::Encrypt;
         // An error here means that the caller is gone. It connects again, or its link reports the loss.
         let key = Inbound::key_of(&hello);
+        if self.reconnects.is_resumable(key.peer) {
+            return self.reconnects.admit(caller, session, &hello);
+        }
         let _ = self.table.accept(key, |verdict| caller.answer(session, verdict, encrypted));
         self.flush_match_acks(key);
     }
@@ -243,15 +233,19 @@ impl Connector {
         };
         let facts = [("rank", self.table.rank.into()), ("why", error.to_string().into())];
         audit(what, &from.to_string(), &facts);
-        if self.warned_addresses.len() < MAX_WARNED_ADDRESSES && self.warned_addresses.insert(from.ip()) {
+        // A rank whose path fails while it connects is no stranger.
+        let is_cut_off = matches!(error, SecureError::Closed | SecureError::Late | SecureError::Io(_))
+            && self.dialer.routes.is_of_a_rank(from.ip());
+        let is_new = || self.warned_addresses.len() < MAX_WARNED_ADDRESSES;
+        if !is_cut_off && is_new() && self.warned_addresses.insert(from.ip()) {
             self.on_warning.warn(&format!("a connection from {from} was refused: {error}"));
         }
     }
 
     /// Starts to make a connection.
     fn start_outbound(&mut self, key: Key) {
-        let routes = self.routes.to(key.peer, key.stripe);
-        let deadline = Instant::now() + self.config.connect_timeout;
+        let routes = self.dialer.routes.to(key.peer, key.stripe);
+        let deadline = Instant::now() + self.dialer.config.connect_timeout;
         let mut task = OutboundTask {
             key,
             attempt: None,
@@ -273,7 +267,7 @@ impl Connector {
     fn try_next_route(&self, task: &mut OutboundTask) -> Result<(), String> {
         let mut last = String::from("it has no address to connect to");
         while let Some(route) = task.routes.pop_front() {
-            match self.connect_over(task.key, &route) {
+            match self.dialer.dial(task.key, &route, None) {
                 Ok(attempt) => {
                     task.attempt = Some(attempt);
                     task.route = Some(route);
@@ -285,20 +279,6 @@ impl Connector {
             }
         }
         Err(last)
-    }
-
-    fn connect_over(&self, key: Key, route: &Route) -> Result<Outbound, SecureError> {
-        let instances = [self.instance_of(self.table.rank), self.instance_of(key.peer)];
-        let hello = InitiatorHello {
-            from: self.table.rank,
-            to: key.peer,
-            instances,
-            lane: key.lane,
-            stripe: key.stripe,
-        };
-        let handshake = Handshake::initiator(&self.config.secret, Purpose::Data, &hello.encode())?;
-        let expected_hello = responder_hello(key.peer, instances[1]);
-        Ok(Outbound::begin(route, self.config.buffer_bytes, handshake, expected_hello)?)
     }
 
     fn progress_outbound(&mut self) {
@@ -332,9 +312,10 @@ impl Connector {
             return Ok(Some(task));
         };
         match attempt.progress() {
-            Ok(Some(verdict)) => {
-                let connection = attempt.into_connection(self.config.security == Security::Encrypt);
-                if let Err(error) = self.prepare(&connection) {
+            Ok(Some((verdict, _))) => {
+                let encrypted = self.dialer.config.security == Security::Encrypt;
+                let connection = attempt.into_connection(encrypted);
+                if let Err(error) = self.dialer.configure(&connection.stream) {
                     return Err(format!("preparing the connection: {error}"));
                 }
                 if let Some(route) = &task.route {
@@ -365,26 +346,13 @@ impl Connector {
         }
     }
 
-    fn prepare(&self, connection: &Connection) -> io::Result<()> {
-        let stream = &connection.stream;
-        configure(stream, self.config.buffer_bytes, self.config.peer_timeout, is_within_host(stream))
-    }
-
     fn no_answer(&self, task: &OutboundTask) -> String {
         let route = task.route.as_ref();
         let address = route.map_or_else(|| "its address".to_owned(), |route| route.to.to_string());
         format!(
             "no answer from {address} within {:.1} s; is a firewall in between, or another interface needed \
              (TBCCL_INTERFACE)?",
-            self.config.connect_timeout.as_secs_f64()
+            self.dialer.config.connect_timeout.as_secs_f64()
         )
-    }
-}
-
-/// Whether both ends are on this host.
-fn is_within_host(stream: &std::net::TcpStream) -> bool {
-    match (stream.local_addr(), stream.peer_addr()) {
-        (Ok(ours), Ok(theirs)) => ours.ip() == theirs.ip() || theirs.ip().is_loopback(),
-        _ => false,
     }
 }

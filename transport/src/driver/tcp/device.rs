@@ -2,6 +2,7 @@
 //!
 //! Two ports with link-local addresses are in the same network, and a route leads to one of them only.
 
+use super::socket::interface_is_running;
 use rustix::fd::AsFd;
 use socket2::SockRef;
 use std::io;
@@ -14,6 +15,12 @@ pub(super) struct Device {
 }
 
 impl Device {
+    /// Whether the interface is up and its cable is plugged in, as far as the system tells.
+    pub(super) fn is_running(&self) -> bool {
+        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0));
+        socket.is_ok_and(|socket| interface_is_running(socket.as_fd(), &self.name) != Some(false))
+    }
+
     /// Binds a socket to this interface.
     ///
     /// # Errors

@@ -11,12 +11,15 @@ use super::{
     Security, TcpConfig,
     addresses::{interfaces, listen},
     connection_table::ConnectionTable,
-    connector::{Connector, ConnectorConfig},
+    connector::Connector,
+    dialer::{ConnectionConfig, Dialer},
     link::TcpLink,
     match_acks::MatchAcks,
-    paths::{Lan, PathTable, has_candidates},
+    paths::{Lan, PathTable, Resume, has_candidates},
     peer_info::{HeardPath, PeerInfo, decode_all, decode_reports, encode_report},
     probe::{CableSockets, probe},
+    resumable_link::ResumableLink,
+    resume::ChannelTable,
     routes::Routes,
     sleeper::SocketSleeper,
     warning::WarningHandler,
@@ -86,6 +89,8 @@ pub struct TcpEndpoint {
     routes: Option<Arc<Routes>>,
     /// Table of connections; present once all ranks have sent their information.
     table: Option<Arc<ConnectionTable>>,
+    /// Channels to the ranks with more than one path; present like the table of connections.
+    channels: Option<Arc<ChannelTable>>,
     /// Match acknowledgements by peer.
     match_acks: Vec<Arc<MatchAcks>>,
     connector: Option<JoinHandle<()>>,
@@ -136,6 +141,7 @@ impl TcpEndpoint {
             listen_addresses,
             routes: None,
             table: None,
+            channels: None,
             match_acks: Vec::new(),
             connector: None,
             slab,
@@ -229,8 +235,19 @@ impl TcpEndpoint {
         let table = ConnectionTable::new(self.rank, self.config.lanes, parts, self.config.peer_timeout)
             .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
-        self.match_acks = (0..table.size).map(|peer| Arc::new(MatchAcks::new(peer, table.lanes))).collect();
-        let config = ConnectorConfig {
+        let is_resumable = |peer| match self.config.resume {
+            Resume::Auto => routes.has_several_paths(self.rank, peer),
+            Resume::Always => true,
+            Resume::Never => false,
+        };
+        let is_encrypted = self.config.security == Security::Encrypt;
+        let channels = Arc::new(ChannelTable::new(Arc::clone(&table), is_encrypted, is_resumable));
+        let match_acks = |peer| match channels.is_resumable(peer) {
+            true => MatchAcks::resumable(peer, &channels),
+            false => MatchAcks::new(peer, table.lanes),
+        };
+        self.match_acks = (0..table.size).map(|peer| Arc::new(match_acks(peer))).collect();
+        let config = ConnectionConfig {
             secret,
             security: self.config.security,
             buffer_bytes: self.config.buffer_bytes,
@@ -238,20 +255,20 @@ impl TcpEndpoint {
             peer_timeout: self.config.peer_timeout,
         };
         let connector = Connector::new(
-            Arc::clone(&table),
+            Arc::clone(&channels),
             self.match_acks.clone(),
-            config,
+            Dialer { config, routes: Arc::clone(&routes) },
             sockets.listeners.into_iter().chain(sockets.cables.listeners).collect(),
-            Arc::clone(&routes),
             self.on_warning.clone(),
         );
         let thread = thread::Builder::new().name("tbccl-tcp".into()).spawn(move || connector.run());
         self.connector = Some(thread.map_err(|error| self.system("starting a thread", error))?);
-        self.table = Some(Arc::clone(&table));
+        self.table = Some(table);
+        self.channels = Some(Arc::clone(&channels));
         let ranks = routes.peers.len() as u32;
         let later = (1..ranks).map(|ahead| (self.rank + ahead) % ranks);
         let next = later.into_iter().find(|peer| routes.connects(self.rank, *peer));
-        next.map_or(Ok(()), |next| connect_first_lane(&table, next))
+        next.map_or(Ok(()), |next| connect_first_lane(&channels, next))
     }
 
     /// Warns of ranks that no cable leads to, once per process.
@@ -277,9 +294,16 @@ impl TcpEndpoint {
 }
 
 /// Connects the first lane to a peer, and waits until it is connected.
-fn connect_first_lane(table: &ConnectionTable, peer: u32) -> Result<(), TransportError> {
-    table.request(peer, 0);
-    while !table.is_ready(peer, 0)? {
+fn connect_first_lane(channels: &ChannelTable, peer: u32) -> Result<(), TransportError> {
+    let (table, lane) = (&channels.connections, channels.lane(peer, 0));
+    if lane.is_empty() {
+        table.request(peer, 0);
+    }
+    let is_ready = || match &lane[..] {
+        [] => table.is_ready(peer, 0),
+        lane => lane.iter().try_fold(true, |is_ready, channel| Ok(is_ready & channel.connect(channels)?)),
+    };
+    while !is_ready()? {
         let mut news = [PollFd::from_borrowed_fd(table.state_waker.fd(), PollFlags::IN)];
         let time = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         let _ = poll(&mut news, Some(&time));
@@ -338,6 +362,10 @@ impl Endpoint for TcpEndpoint {
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
         assert!(lane < self.config.lanes, "lane {lane} of {}", self.config.lanes);
         let table = self.table.as_ref().expect("links are opened after set-up");
+        if let Some(channels) = self.channels.as_ref().filter(|channels| channels.is_resumable(peer)) {
+            let match_acks = Arc::clone(&self.match_acks[peer as usize]);
+            return Box::new(ResumableLink::new(Arc::clone(channels), match_acks, peer, lane));
+        }
         Box::new(TcpLink::new(Arc::clone(table), Arc::clone(&self.match_acks[peer as usize]), peer, lane))
     }
 
@@ -352,17 +380,21 @@ impl Endpoint for TcpEndpoint {
 
     fn rails(&self, peer: u32) -> Vec<RailInfo> {
         let known = self.routes.as_ref().filter(|routes| (peer as usize) < routes.peers.len());
-        known.map_or_else(Vec::new, |routes| routes.rails(peer))
+        let mut rails = known.map_or_else(Vec::new, |routes| routes.rails(peer));
+        if let Some(channels) = &self.channels {
+            rails.iter_mut().for_each(|rail| rail.is_up = !channels.is_down(peer, &rail.ours));
+        }
+        rails
     }
 
     fn flush(&mut self, within: Duration, is_gone: &dyn Fn(u32) -> bool) -> bool {
         let Some(table) = &self.table else { return true };
         let until = Instant::now() + within;
-        let sockets = table.sockets();
         let is_flushed = || {
             let mut match_acks = (0..).zip(&self.match_acks);
             let is_flushed = match_acks.all(|(peer, acks)| is_gone(peer) || acks.is_flushed(table));
-            is_flushed && sockets.iter().all(|socket| socket.is_drained())
+            let is_received = self.channels.as_ref().is_none_or(|channels| channels.is_received(is_gone));
+            is_flushed && is_received && table.sockets().iter().all(|socket| socket.is_drained())
         };
         loop {
             match is_flushed() {

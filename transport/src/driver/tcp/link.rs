@@ -5,7 +5,7 @@ use super::{
     connection_table::ConnectionTable,
     liveness::LivenessCheck,
     match_acks::MatchAcks,
-    outgoing::SEND_GRANULARITY,
+    outgoing::sendable,
     receive::{ExpectedPart, Polled, RecvTarget, ReduceBuffer},
     wire::{Header, MAX_MESSAGE_BYTES, Striping},
 };
@@ -183,15 +183,6 @@ impl TcpLink {
             self.match_acks.record_match(&self.table, self.lane);
         }
     }
-}
-
-/// Returns how many bytes of a part may be sent when `ready` bytes of the message are available.
-///
-/// The part has `len` bytes and begins at `base`.
-#[inline]
-fn sendable(base: usize, len: usize, ready: usize) -> usize {
-    let available = ready.saturating_sub(base).min(len);
-    if available < len { available / SEND_GRANULARITY * SEND_GRANULARITY } else { len }
 }
 
 #[derive(Clone, Copy)]

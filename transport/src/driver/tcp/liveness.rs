@@ -54,13 +54,19 @@ impl LivenessCheck {
     /// Returns why the peer counts as dead, if its kernel has not answered retransmitted bytes for `timeout`.
     #[cold]
     pub(super) fn check(&mut self, socket: BorrowedFd<'_>, timeout: Duration) -> Option<String> {
-        let overdue = unanswered_for(socket);
-        let seen = self.overdue.look(overdue, Instant::now())?;
-        (seen >= timeout).then(|| {
-            format!(
-                "no answer from its host for {:.1} s; check the cable and the host",
-                overdue.unwrap_or(seen).as_secs_f64()
-            )
-        })
+        let time = overdue_for(socket, &mut self.overdue, timeout)?;
+        let time = time.as_secs_f64();
+        Some(format!("no answer from its host for {time:.1} s; check the cable and the host"))
     }
+}
+
+/// Returns for how long the peer's kernel has not answered retransmitted bytes, if that is `timeout` or more.
+pub(super) fn overdue_for(
+    socket: BorrowedFd<'_>,
+    overdue: &mut Overdue,
+    timeout: Duration,
+) -> Option<Duration> {
+    let unanswered = unanswered_for(socket);
+    let seen = overdue.look(unanswered, Instant::now())?;
+    (seen >= timeout).then(|| unanswered.unwrap_or(seen))
 }

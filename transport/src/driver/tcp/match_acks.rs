@@ -11,13 +11,14 @@ use super::{
     channel::{Channel, connection_error, open_channel},
     connection_table::{ConnectionTable, lock},
     receive::{ExpectedPart, Polled, RecvTarget, ReduceBuffer},
+    resume::{ChannelTable, Phase, SharedChannel},
     wire::Header,
 };
 use crate::{
     Sink, TransportError,
     memory::{Span, SpanMut},
 };
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// Digest of acknowledgements, in place of an operation's digest.
 const DIGEST: u64 = u64::from_le_bytes(*b"matched!");
@@ -33,7 +34,7 @@ pub(super) struct MatchAcks {
 
 #[derive(Debug, Default)]
 struct Inner {
-    channel: Option<Channel>,
+    connection: Option<AckConnection>,
     requested: bool,
     /// By lane: the peer's messages that this rank has matched, and the count that was last sent to the peer.
     matched: Vec<u64>,
@@ -44,6 +45,59 @@ struct Inner {
     outbox: Option<[u8; ACK_BYTES]>,
     inbox: [u8; ACK_BYTES],
     failure: Option<Failure>,
+}
+
+/// The connection that carries acknowledgements.
+#[derive(Debug)]
+enum AckConnection {
+    /// A connection whose end is an error.
+    Single(Channel),
+    /// One that is replaced when it breaks.
+    Resumable(Arc<SharedChannel>, Arc<ChannelTable>),
+}
+
+impl AckConnection {
+    fn begin(&mut self, header: &Header) {
+        match self {
+            AckConnection::Single(channel) => channel.outgoing.begin(header, ACK_BYTES),
+            AckConnection::Resumable(channel, _) => channel.lock().channel.begin(header, ACK_BYTES),
+        }
+    }
+
+    /// Writes the acknowledgement, as far as there is room. Returns whether all of it is written.
+    fn write(&mut self, peer: u32, ack: Span<'_>) -> Result<bool, TransportError> {
+        match self {
+            AckConnection::Single(channel) => {
+                let written = channel.outgoing.write(&channel.socket, ack, ack.len());
+                written.map_err(|error| connection_error(peer, &error))?;
+                Ok(channel.outgoing.is_complete())
+            }
+            AckConnection::Resumable(channel, table) => Ok(channel.write(table, ack, ack.len())?.1),
+        }
+    }
+
+    fn receive(&mut self, peer: u32, inbox: &mut [u8; ACK_BYTES]) -> Result<Polled, TransportError> {
+        let expected = ExpectedPart { digest: DIGEST, total: ACK_BYTES, part: 0, base: 0, len: ACK_BYTES };
+        let mut target = RecvTarget {
+            sink: &mut AckSink(inbox),
+            reduce_buffer: &mut ReduceBuffer::default(),
+            copied: &mut 0,
+        };
+        let polled = match self {
+            AckConnection::Single(channel) => {
+                let polled = channel.incoming.poll(&*channel.socket, &expected, &mut target);
+                polled.map_err(|failed| failed.into_transport_error(peer))
+            }
+            AckConnection::Resumable(channel, table) => channel.receive(table, &expected, &mut target),
+        };
+        if matches!(polled, Ok(Polled::Complete)) {
+            match self {
+                AckConnection::Single(channel) => channel.incoming.next(),
+                AckConnection::Resumable(channel, _) => channel.lock().channel.next(),
+            }
+        }
+        polled
+    }
 }
 
 /// Why the connection is of no further use.
@@ -60,6 +114,25 @@ impl MatchAcks {
         let inner =
             Inner { matched: none.clone(), acked: none.clone(), peer_acked: none, ..Inner::default() };
         MatchAcks { peer, inner: Mutex::new(inner) }
+    }
+
+    /// Returns the acknowledgements of a peer whose connections are replaced when they break.
+    pub(super) fn resumable(peer: u32, table: &Arc<ChannelTable>) -> MatchAcks {
+        let lanes = table.connections.lanes;
+        let acks = MatchAcks::new(peer, lanes);
+        let channel = table.lane(peer, lanes).pop();
+        lock(&acks.inner).connection =
+            channel.map(|channel| AckConnection::Resumable(channel, Arc::clone(table)));
+        acks
+    }
+
+    /// Checks the path of the connection, if it is one that is replaced when it breaks.
+    pub(super) fn check_path(&self) {
+        let inner = lock(&self.inner);
+        if let Some(AckConnection::Resumable(channel, table)) = &inner.connection {
+            // A send that waits for an acknowledgement detects the failure by itself.
+            let _ = channel.check_path(table);
+        }
     }
 
     /// Records that this rank matched a message of the peer that asked for an acknowledgement.
@@ -119,16 +192,19 @@ impl Inner {
                 return Err(TransportError::Lost { peer, what });
             }
         }
-        if self.channel.is_none() {
+        if let Some(AckConnection::Resumable(channel, _)) = &self.connection {
+            return Ok(request || channel.lock().phase() != Phase::Unconnected);
+        }
+        if self.connection.is_none() {
             let taken = table.take(peer, table.lanes)?;
-            self.channel =
-                taken.and_then(|mut one| one.pop()).map(|connection| open_channel(table, connection));
-            if self.channel.is_none() && request && !self.requested {
+            let taken = taken.and_then(|mut one| one.pop());
+            self.connection = taken.map(|one| AckConnection::Single(open_channel(table, one)));
+            if self.connection.is_none() && request && !self.requested {
                 self.requested = true;
                 table.request(peer, table.lanes);
             }
         }
-        Ok(self.channel.is_some())
+        Ok(self.connection.is_some())
     }
 
     fn send(&mut self, table: &ConnectionTable, peer: u32) -> Result<(), TransportError> {
@@ -138,7 +214,9 @@ impl Inner {
         if !self.connect(table, peer, true)? {
             return Ok(());
         }
-        let Inner { channel: Some(channel), matched, acked, outbox, .. } = self else { return Ok(()) };
+        let Inner { connection: Some(connection), matched, acked, outbox, .. } = self else {
+            return Ok(());
+        };
         loop {
             if outbox.is_none() {
                 let Some(lane) = (0..acked.len()).find(|lane| acked[*lane] < matched[*lane]) else {
@@ -150,15 +228,10 @@ impl Inner {
                 ack[8..].copy_from_slice(&acked[lane].to_le_bytes());
                 *outbox = Some(ack);
                 let header = Header { digest: DIGEST, len: ACK_BYTES as u64, part: 0, match_ack: false };
-                channel.outgoing.begin(&header, ACK_BYTES);
+                connection.begin(&header);
             }
             let Some(ack) = outbox else { return Ok(()) };
-            let part = Span::from(&ack[..]);
-            channel
-                .outgoing
-                .write(&channel.socket, part, part.len())
-                .map_err(|e| connection_error(peer, &e))?;
-            if !channel.outgoing.is_complete() {
+            if !connection.write(peer, Span::from(&ack[..]))? {
                 return Ok(());
             }
             *outbox = None;
@@ -167,22 +240,14 @@ impl Inner {
 
     fn receive(&mut self, table: &ConnectionTable, peer: u32) -> Result<(), TransportError> {
         while self.connect(table, peer, false)? {
-            let Inner { channel: Some(channel), inbox, peer_acked, failure, .. } = self else {
+            let Inner { connection: Some(connection), inbox, peer_acked, failure, .. } = self else {
                 return Ok(());
             };
-            let expected =
-                ExpectedPart { digest: DIGEST, total: ACK_BYTES, part: 0, base: 0, len: ACK_BYTES };
-            let mut target = RecvTarget {
-                sink: &mut AckSink(inbox),
-                reduce_buffer: &mut ReduceBuffer::default(),
-                copied: &mut 0,
-            };
-            match channel.incoming.poll(&*channel.socket, &expected, &mut target) {
-                Ok(Polled::Complete) => channel.incoming.next(),
+            match connection.receive(peer, inbox) {
+                Ok(Polled::Complete) => {}
                 Ok(Polled::Idle) => return Ok(()),
                 Ok(Polled::Advanced) => continue,
-                Err(failed) => {
-                    let error = failed.into_transport_error(peer);
+                Err(error) => {
                     let is_closed = matches!(error, TransportError::Closed { .. });
                     *failure = Some(if is_closed { Failure::Closed } else { Failure::Lost });
                     return Err(error);

@@ -2,10 +2,11 @@
 //!
 //! Each lane between two ranks is a FIFO of its own: one connection, or several in parallel for the parts of
 //! long messages ([`TcpConfig::sockets`]). No lane ever waits for another one; schedules are free of deadlock
-//! only under this condition. The thread that polls a link moves its bytes; no other thread handles messages.
-//! A small message costs one system call at each end. A large payload goes from the caller's memory into the
-//! socket, and from the socket to its destination, without a copy in user space. Bytes to be reduced are read
-//! into a buffer that stays in cache.
+//! only under this condition. The thread that polls a link moves its bytes; no other thread handles messages,
+//! except bytes that must be sent again. A small message costs one system call at each end. A large payload
+//! goes from the caller's memory into the socket, and from the socket to its destination, without a copy in
+//! user space, but for its end where connections are replaced. Bytes to be reduced are read into a buffer
+//! that stays in cache.
 //!
 //! A connection is made when a link of either end first needs it, so pairs that never communicate cost
 //! nothing. One thread per endpoint (`connector`) accepts, connects and authenticates, and hands connections
@@ -23,6 +24,8 @@
 //! | `socket`, `liveness` | system calls on a connected socket; detection of dead connections |
 //! | `wire`, `outgoing`, `incoming`, `receive`, `encrypted` | wire format, sending, receiving, encryption |
 //! | `channel`, `link`, `match_acks` | connection; link over connections; match acknowledgements |
+//! | `resume`, `resumable_link`, `shares` | streams that outlive connections; link over them; parts by rate |
+//! | `dialer`, `reconnect` | attempts to connect; replacement of connections |
 //! | `sleeper`, `warning` | sleeping until a socket is ready; the callback for warnings |
 //! | `harness` | receiving without a socket, for tests and fuzzing |
 //!
@@ -39,6 +42,7 @@ mod channel;
 mod connection_table;
 mod connector;
 mod device;
+mod dialer;
 mod encrypted;
 mod endpoint;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -53,7 +57,11 @@ mod peer_info;
 mod pending;
 mod probe;
 mod receive;
+mod reconnect;
+mod resumable_link;
+mod resume;
 mod routes;
+mod shares;
 mod sleeper;
 mod socket;
 #[cfg(test)]
@@ -67,7 +75,7 @@ pub(super) use peer_info::feed_descriptions;
 pub use addresses::{Bind, addresses_of_interface, local_address_towards};
 pub use cables::CableSelection;
 pub use endpoint::TcpEndpoint;
-pub use paths::Lan;
+pub use paths::{Lan, Resume};
 pub use warning::WarningHandler;
 
 use crate::secure::Secret;
@@ -92,6 +100,8 @@ pub struct TcpConfig {
     pub cables: CableSelection,
     /// Use of `bind` between hosts that have cables; equal on all ranks.
     pub lan: Lan,
+    /// Replacement of connections that break; equal on all ranks.
+    pub resume: Resume,
     /// The job's secret.
     ///
     /// If `None`, rank 0 generates one and sends it to the others during set-up. It is then only as safe as
@@ -130,6 +140,7 @@ impl Default for TcpConfig {
             bind: Bind::default(),
             cables: CableSelection::Off,
             lan: Lan::Auto,
+            resume: Resume::Auto,
             secret: None,
             security: Security::Authenticate,
             sockets: None,

@@ -13,7 +13,16 @@ pub(super) const MAX_WRITE_BYTES: usize = 1 << 20;
 
 /// Granularity at which an incomplete part is sent: the payload of an encrypted record, and enough to be
 /// worth a system call.
-pub(super) const SEND_GRANULARITY: usize = super::encrypted::RECORD_BYTES;
+const SEND_GRANULARITY: usize = super::encrypted::RECORD_BYTES;
+
+/// Returns how many bytes of a part may be sent when `ready` bytes of the message are available.
+///
+/// The part has `len` bytes and begins at `base`.
+#[inline]
+pub(super) fn sendable(base: usize, len: usize, ready: usize) -> usize {
+    let available = ready.saturating_sub(base).min(len);
+    if available < len { available / SEND_GRANULARITY * SEND_GRANULARITY } else { len }
+}
 
 /// The sending side of a connection.
 #[derive(Debug)]

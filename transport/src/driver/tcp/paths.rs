@@ -49,6 +49,41 @@ impl fmt::Display for Lan {
     }
 }
 
+/// Replacement of connections that break.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// Only between ranks with more than one path.
+    #[default]
+    Auto,
+    /// Between all ranks.
+    Always,
+    /// Never; a connection that breaks is an error.
+    Never,
+}
+
+impl FromStr for Resume {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Resume, String> {
+        match text {
+            "auto" => Ok(Resume::Auto),
+            "always" => Ok(Resume::Always),
+            "never" => Ok(Resume::Never),
+            _ => Err("expected auto, always or never".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Resume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resume::Auto => "auto",
+            Resume::Always => "always",
+            Resume::Never => "never",
+        })
+    }
+}
+
 /// A pair of addresses between which a cable may lead, or leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CablePath {

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Version of these messages, and of the protocol of connections.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Maximum bytes of a message.
 const MAX_BYTES: usize = 64 << 10;
 /// Maximum bytes of the report of a probe.
@@ -187,10 +187,10 @@ mod tests {
             (b"GET / HTTP/1.1".to_vec(), "rank 0"),
             (br#"{"tbccl_tcp":99}"#.to_vec(), "version is 99"),
             (br#"{"tbccl_verbs":1}"#.to_vec(), "version is none"),
-            (br#"{"tbccl_tcp":2,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
-            (br#"{"tbccl_tcp":2,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
+            (br#"{"tbccl_tcp":3,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
+            (br#"{"tbccl_tcp":3,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
             (
-                br#"{"tbccl_tcp":2,"instance":1,"host":"h","places":["[::1]:5"],
+                br#"{"tbccl_tcp":3,"instance":1,"host":"h","places":["[::1]:5"],
                     "cables":[{"name":"c","addresses":[]}]}"#
                     .to_vec(),
                 "1 cables",

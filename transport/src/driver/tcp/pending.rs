@@ -12,6 +12,7 @@
 use super::{
     connection_table::{Connection, Key, Verdict},
     probe::scoped,
+    resume::Accepted,
     routes::Route,
 };
 use crate::secure::{Handshake, Opener, Sealer, SecureError, Session, TAG_BYTES};
@@ -26,8 +27,9 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
-/// Bytes of a verdict on the wire.
-const VERDICT_BYTES: usize = 1 + TAG_BYTES;
+/// Bytes of a verdict, and of one with the positions of a channel.
+const VERDICT_BYTES: usize = 1;
+const CHANNEL_VERDICT_BYTES: usize = 13;
 
 /// Handshake payload of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +40,12 @@ pub(super) struct InitiatorHello {
     pub(super) instances: [u64; 2],
     pub(super) lane: u8,
     pub(super) stripe: u8,
+    /// Number of the attempt to replace a connection; 0 for connections that are not replaced.
+    pub(super) attempt: u32,
 }
 
 impl InitiatorHello {
-    const BYTES: usize = 26;
+    const BYTES: usize = 30;
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::BYTES);
@@ -49,6 +53,7 @@ impl InitiatorHello {
         bytes.extend(self.to.to_le_bytes());
         self.instances.iter().for_each(|instance| bytes.extend(instance.to_le_bytes()));
         bytes.extend([self.lane, self.stripe]);
+        bytes.extend(self.attempt.to_le_bytes());
         bytes
     }
 
@@ -62,6 +67,7 @@ impl InitiatorHello {
             instances: [long(8), long(16)],
             lane: bytes[24],
             stripe: bytes[25],
+            attempt: word(26),
         })
     }
 }
@@ -128,17 +134,20 @@ pub(super) struct Outbound {
     /// Handshake payload that the responder must send.
     expected_hello: Vec<u8>,
     ciphers: Option<Box<(Sealer, Opener)>>,
-    verdict: [u8; VERDICT_BYTES],
+    /// The verdict and its tag.
+    verdict: [u8; CHANNEL_VERDICT_BYTES + TAG_BYTES],
+    verdict_bytes: usize,
     received: usize,
 }
 
 impl Outbound {
-    /// Starts to connect.
+    /// Starts to connect. `is_channel`: the verdict comes with the positions of a channel.
     pub(super) fn begin(
         route: &Route,
         buffer_bytes: Option<usize>,
         handshake: Handshake,
         expected_hello: Vec<u8>,
+        is_channel: bool,
     ) -> io::Result<Outbound> {
         let Route { to, from, device } = route;
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -165,21 +174,28 @@ impl Outbound {
             is_connected: false,
             expected_hello,
             ciphers: None,
-            verdict: [0; VERDICT_BYTES],
+            verdict: [0; CHANNEL_VERDICT_BYTES + TAG_BYTES],
+            verdict_bytes: if is_channel { CHANNEL_VERDICT_BYTES } else { VERDICT_BYTES },
             received: 0,
         })
     }
 
-    /// Advances the connection as far as possible. Returns the verdict once it has arrived.
-    pub(super) fn progress(&mut self) -> Result<Option<Verdict>, SecureError> {
+    /// Whether the other end's system has answered, so that the handshake can begin.
+    pub(super) fn is_connected(&mut self) -> Result<bool, SecureError> {
         if !self.is_connected {
             if let Err(errno) = net::sockopt::socket_error(&self.handshake.stream).map_err(io::Error::from)? {
                 return Err(io::Error::from(errno).into());
             }
-            if self.handshake.stream.peer_addr().is_err() {
-                return Ok(None);
-            }
-            self.is_connected = true;
+            self.is_connected = self.handshake.stream.peer_addr().is_ok();
+        }
+        Ok(self.is_connected)
+    }
+
+    /// Advances the connection as far as possible. Returns the verdict once it has arrived, and the positions
+    /// that came with it.
+    pub(super) fn progress(&mut self) -> Result<Option<(Verdict, Accepted)>, SecureError> {
+        if !self.is_connected()? {
+            return Ok(None);
         }
         if self.ciphers.is_none() {
             let Some(session) = self.handshake.progress()? else { return Ok(None) };
@@ -188,17 +204,22 @@ impl Outbound {
             }
             self.ciphers = Some(Box::new(session.into_ciphers()));
         }
-        while self.received < VERDICT_BYTES {
-            match nonblocking(self.handshake.stream.read(&mut self.verdict[self.received..]))? {
+        let all = self.verdict_bytes + TAG_BYTES;
+        while self.received < all {
+            match nonblocking(self.handshake.stream.read(&mut self.verdict[self.received..all]))? {
                 None => return Ok(None),
                 Some(0) => return Err(SecureError::Closed),
                 Some(received) => self.received += received,
             }
         }
-        let (byte, tag) = self.verdict.split_at_mut(1);
+        let (plain, tag) = self.verdict[..all].split_at_mut(self.verdict_bytes);
         let ciphers = self.ciphers.as_mut().expect("after the handshake");
-        ciphers.1.open(&[], byte, (&*tag).try_into().expect("the rest of it"))?;
-        Verdict::from_byte(byte[0]).map(Some).ok_or(SecureError::Malformed("an unknown verdict"))
+        ciphers.1.open(&[], plain, (&*tag).try_into().expect("the rest of it"))?;
+        let received = plain[1..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let attempt = plain.last_chunk().filter(|_| plain.len() > 1);
+        let accepted = Accepted { received, attempt: attempt.map_or(0, |bytes| u32::from_le_bytes(*bytes)) };
+        let verdict = Verdict::from_byte(plain[0]).ok_or(SecureError::Malformed("an unknown verdict"))?;
+        Ok(Some((verdict, accepted)))
     }
 
     pub(super) fn interest(&self) -> PollFlags {
@@ -212,6 +233,11 @@ impl Outbound {
     /// Returns the connection; call this after the verdict.
     pub(super) fn into_connection(self, encrypted: bool) -> Connection {
         Connection { stream: self.handshake.stream, ciphers: self.ciphers.filter(|_| encrypted) }
+    }
+
+    /// Returns the connection and its ciphers; call this after the verdict.
+    pub(super) fn into_parts(self) -> (TcpStream, Box<(Sealer, Opener)>) {
+        (self.handshake.stream, self.ciphers.expect("after the handshake"))
     }
 }
 
@@ -243,22 +269,39 @@ impl Inbound {
 
     /// Sends the verdict to the initiator, and returns the connection.
     pub(super) fn answer(
-        mut self,
+        self,
         session: Session,
         verdict: Verdict,
         encrypted: bool,
     ) -> io::Result<Connection> {
-        let (mut sealer, opener) = session.into_ciphers();
-        let mut bytes = [0; VERDICT_BYTES];
-        let (byte, rest) = bytes.split_at_mut(1);
-        byte[0] = verdict as u8;
-        rest.copy_from_slice(&sealer.seal(&[], byte));
+        let (stream, ciphers) = self.send_verdict(session, &[verdict as u8])?;
+        Ok(Connection { stream, ciphers: encrypted.then_some(ciphers) })
+    }
+
+    /// Sends the verdict and the positions of a channel to the initiator, and returns the connection and its
+    /// ciphers.
+    pub(super) fn answer_for_channel(
+        self,
+        session: Session,
+        verdict: Verdict,
+        Accepted { received, attempt }: Accepted,
+    ) -> io::Result<(TcpStream, Box<(Sealer, Opener)>)> {
+        let positions = [&received.to_le_bytes()[..], &attempt.to_le_bytes()].concat();
+        self.send_verdict(session, &[&[verdict as u8][..], &positions].concat())
+    }
+
+    fn send_verdict(
+        mut self,
+        session: Session,
+        verdict: &[u8],
+    ) -> io::Result<(TcpStream, Box<(Sealer, Opener)>)> {
+        let mut ciphers = Box::new(session.into_ciphers());
+        let mut bytes = verdict.to_vec();
+        let tag = ciphers.0.seal(&[], &mut bytes);
+        bytes.extend(tag);
         // Only the handshake was sent before, so the socket has room.
         self.handshake.stream.write_all(&bytes)?;
-        Ok(Connection {
-            stream: self.handshake.stream,
-            ciphers: encrypted.then(|| Box::new((sealer, opener))),
-        })
+        Ok((self.handshake.stream, ciphers))
     }
 
     /// Returns the key of the connection that the initiator asks for.
@@ -273,7 +316,8 @@ mod tests {
 
     #[test]
     fn hellos_survive_and_others_are_none() {
-        let hello = InitiatorHello { from: 1, to: 1023, instances: [7, u64::MAX], lane: 2, stripe: 15 };
+        let hello =
+            InitiatorHello { from: 1, to: 1023, instances: [7, u64::MAX], lane: 2, stripe: 15, attempt: 9 };
         assert_eq!(InitiatorHello::decode(&hello.encode()), Some(hello));
         assert_eq!(InitiatorHello::decode(&hello.encode()[1..]), None);
         assert_eq!(InitiatorHello::decode(&[]), None);

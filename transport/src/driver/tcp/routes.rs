@@ -25,6 +25,21 @@ pub(super) struct Route {
     pub(super) device: Option<Device>,
 }
 
+impl Route {
+    /// Describes the route for messages.
+    pub(super) fn name(&self) -> String {
+        match &self.device {
+            Some(device) => format!("cable {}", device.name),
+            None => format!("the network that the ranks met on ({})", self.to.ip()),
+        }
+    }
+
+    /// Whether a connection between these addresses, of this rank and of the peer, takes this route.
+    pub(super) fn is_between(&self, (ours, theirs): (IpAddr, IpAddr)) -> bool {
+        self.to.ip() == theirs && self.from.is_none_or(|from| from == ours)
+    }
+}
+
 /// The ways of one rank to all others.
 #[derive(Debug)]
 pub(super) struct Routes {
@@ -68,6 +83,20 @@ impl Routes {
     /// Whether two ranks are on one host, or on two with a cable between them.
     fn has_own_path(&self, a: u32, b: u32) -> bool {
         self.is_one_host(a, b) || self.paths.count(a, b) > 0
+    }
+
+    /// Whether two ranks have more than one path, at least one of them a cable; equal on all ranks.
+    pub(super) fn has_several_paths(&self, a: u32, b: u32) -> bool {
+        let cables = self.paths.count(a, b);
+        cables + usize::from(cables > 0 && self.lan != Lan::Never) > 1
+    }
+
+    /// Whether an address is one of a rank of the job.
+    pub(super) fn is_of_a_rank(&self, address: IpAddr) -> bool {
+        self.peers.iter().any(|peer| {
+            let cables = peer.cables.iter().flat_map(|cable| &cable.addresses).map(|at| at.ip);
+            cables.chain(peer.listen_addresses.iter().map(SocketAddr::ip)).any(|ip| ip == address)
+        })
     }
 
     /// Returns the ranks that this one reaches over other networks although its host has cables.

@@ -13,7 +13,7 @@ use rustix::{
 };
 use std::{
     io::{self, ErrorKind},
-    net::{Shutdown, TcpStream},
+    net::{IpAddr, Shutdown, TcpStream},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -131,12 +131,22 @@ impl Socket {
 
     /// Whether the peer's kernel has acknowledged all sent bytes, or never will.
     pub(super) fn is_drained(&self) -> bool {
-        unacknowledged(self.stream.as_fd()).is_none_or(|bytes| bytes == 0) || self.is_closed()
+        self.unacknowledged().is_none_or(|bytes| bytes == 0) || self.is_closed()
+    }
+
+    /// Returns the number of sent bytes that are not acknowledged, if the system reports it.
+    pub(super) fn unacknowledged(&self) -> Option<u64> {
+        unacknowledged(self.stream.as_fd())
+    }
+
+    /// Returns the addresses of this end and of the peer.
+    pub(super) fn addresses(&self) -> io::Result<(IpAddr, IpAddr)> {
+        Ok((self.stream.local_addr()?.ip(), self.stream.peer_addr()?.ip()))
     }
 
     /// Whether the connection is closed in both directions or broken. Kernels keep counting bytes that they
     /// will never send.
-    fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         let mut news = [PollFd::from_borrowed_fd(self.fd(), PollFlags::empty())];
         let asked = poll(&mut news, Some(&Timespec::default()));
         asked.is_ok() && news[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
@@ -215,6 +225,29 @@ fn unacknowledged(fd: BorrowedFd<'_>) -> Option<u64> {
         }
     };
     (asked == 0).then_some(bytes.max(0) as u64)
+}
+
+/// Whether an interface is up and its cable is plugged in; `None` if the system does not tell.
+pub(super) fn interface_is_running(socket: BorrowedFd<'_>, name: &str) -> Option<bool> {
+    /// Bytes of the name in a request, and of a request, with some room.
+    const NAME_BYTES: usize = 16;
+    const REQUEST_BYTES: usize = 64;
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const REQUEST: libc::c_ulong = 0x8913;
+    // _IOWR('i', 17, struct ifreq).
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const REQUEST: libc::c_ulong = 0xc020_6911;
+    if name.is_empty() || name.len() >= NAME_BYTES {
+        return None;
+    }
+    let mut request = [0u8; REQUEST_BYTES];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: the request is a `struct ifreq`, of at most 40 bytes: the name, closed by a zero, and a union
+    // that the system writes the flags to. It is a local variable with room for more.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), REQUEST as _, request.as_mut_ptr()) };
+    let flags = i16::from_ne_bytes([request[NAME_BYTES], request[NAME_BYTES + 1]]);
+    let needed = libc::IFF_UP | libc::IFF_RUNNING;
+    (asked == 0).then_some(libc::c_int::from(flags) & needed == needed)
 }
 
 /// Sets the options of a connection: nonblocking, no delay, keep-alive probes.
