@@ -142,6 +142,13 @@ impl Network {
             let no_check: &[&str] = if addresses == CableAddresses::LinkLocal { &["nodad"] } else { &[] };
             run("ip", &[&add, no_check].concat());
         }
+        // Linux may tell of a plugged cable up to a second later.
+        let is_up = |(ns, (_, port)): (&String, &(usize, String))| {
+            let output =
+                Command::new("ip").args(["-n", ns, "-o", "link", "show", port]).output().expect("ip");
+            String::from_utf8_lossy(&output.stdout).contains("state UP")
+        };
+        support::eventually("the cable is up", || ns.iter().zip(ends).all(is_up));
     }
 
     /// Returns the bytes that the switch has received from all hosts.

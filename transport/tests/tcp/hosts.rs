@@ -62,6 +62,15 @@ impl Hosts {
             self.ip(at, &["address", "add", address, "dev", name]);
             self.ip(at, &["link", "set", name, "up"]);
         }
+        // Linux may tell of a plugged cable up to a second later.
+        until("the cable is not up", || (0..2).all(|at| self.is_up(at, name)));
+    }
+
+    fn is_up(&self, at: usize, name: &str) -> bool {
+        let process = self.0[at].id().to_string();
+        let show = ["--net", "--target", &process, "ip", "-o", "link", "show", name];
+        let output = Command::new("nsenter").args(show).stdin(Stdio::null()).output().expect("nsenter");
+        String::from_utf8_lossy(&output.stdout).contains("state UP")
     }
 
     /// Returns the bytes that an interface of a host has received.

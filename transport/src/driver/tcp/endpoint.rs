@@ -286,10 +286,13 @@ impl TcpEndpoint {
     /// Returns the distribution of messages to a peer over connections; the same at both ends.
     fn striping_with(&self, peer: u32, routes: &Routes) -> Striping {
         let within_host = routes.peers[peer as usize].host == routes.peers[self.rank as usize].host;
-        let between_hosts = SOCKETS_BETWEEN_HOSTS.max(routes.paths.count(self.rank, peer) as u32);
+        let cables = routes.paths.count(self.rank, peer) as u32;
+        let between_hosts = SOCKETS_BETWEEN_HOSTS.max(cables);
         let auto = if within_host { 1 } else { between_hosts };
         let sockets = self.config.sockets.unwrap_or(auto).clamp(1, TcpConfig::MAX_SOCKETS);
-        Striping { sockets: sockets as usize, min_part_bytes: self.config.stripe_bytes.max(64) }
+        // Schedules cut long arrays into messages of about 512 KiB, which must not all take the first cable.
+        let part_bytes = self.config.stripe_bytes / if cables > 1 { 2 } else { 1 };
+        Striping { sockets: sockets as usize, min_part_bytes: part_bytes.max(64) }
     }
 }
 

@@ -4,12 +4,13 @@
 //! [`Shares`].
 
 use super::{
+    TcpConfig,
     liveness::LivenessCheck,
     match_acks::MatchAcks,
     outgoing::sendable,
     receive::{ExpectedPart, Polled, RecvTarget, ReduceBuffer},
     resume::{ChannelTable, SharedChannel},
-    shares::{MEASURED_BYTES, SHARES_BYTES, SHARES_DIGEST, ShareMeter, Shares},
+    shares::{SHARES_BYTES, SHARES_DIGEST, Sample, ShareMeter, Shares},
     wire::{Header, MAX_MESSAGE_BYTES, Striping},
 };
 use crate::{
@@ -135,23 +136,16 @@ impl ResumableLink {
         Ok(is_announced)
     }
 
-    /// Compares the parts of a message when the first one is through.
-    #[cold]
-    fn measure(&mut self, len: usize, count: usize, first: usize) {
-        let mut arrived = Vec::with_capacity(count);
-        for (part, channel) in self.channels[..count].iter().enumerate() {
-            let channel = &channel.lock().channel;
-            let bytes = match part == first {
-                true => {
-                    let (_, len) = self.out_shares.announced().range(&self.striping, len, part);
-                    channel.unreceived().map(|bytes| (len as u64).saturating_sub(bytes))
-                }
-                false => channel.acknowledged_of_part(),
+    /// Takes in the state of all connections when a message that uses all of them is written.
+    fn measure(&mut self) {
+        let mut samples = [Sample::default(); TcpConfig::MAX_SOCKETS as usize];
+        for (sample, channel) in samples.iter_mut().zip(&self.channels) {
+            let Some((acknowledged, unreceived)) = channel.lock().channel.acknowledged() else {
+                return self.out_shares.restart();
             };
-            let Some(bytes) = bytes else { return };
-            arrived.push(bytes);
+            *sample = Sample { acknowledged, is_busy: unreceived > 0 };
         }
-        self.out_shares.measure(&arrived);
+        self.out_shares.sample(&samples[..self.channels.len()]);
     }
 
     /// Checks whether a sent message was matched.
@@ -305,9 +299,6 @@ impl Link for ResumableLink {
             let (advanced, done) = self.channels[part].write(&self.table, src.sub(base, len), ready)?;
             moved |= advanced | done;
             if done {
-                if self.sent == 0 && count > 1 && src.len() >= MEASURED_BYTES {
-                    self.measure(src.len(), count, part);
-                }
                 self.sent |= 1 << part;
                 self.counters.copied_bytes += self.channels[part].lock().channel.take_copied();
             }
@@ -315,6 +306,9 @@ impl Link for ResumableLink {
         if self.sent == all {
             self.sending = false;
             self.send_liveness.reset();
+            if count > 1 && count == self.striping.sockets {
+                self.measure();
+            }
             self.counters.sent_messages += 1;
             self.count_encryption(src.len());
             if !state.match_ack {

@@ -149,10 +149,10 @@ impl<P: PendingCarrier> Channel<P> {
         })
     }
 
-    /// Receives bytes of the expected part. A carrier that fails stops the channel.
+    /// Receives bytes of the expected part. A carrier that fails or ends stops the channel.
     ///
     /// # Errors
-    /// All of [`RecvError`] but the failure of a carrier.
+    /// All of [`RecvError`] but the failure and the end of a carrier.
     pub(in super::super) fn receive(
         &mut self,
         expected: &ExpectedPart,
@@ -164,7 +164,9 @@ impl<P: PendingCarrier> Channel<P> {
             Err(RecvError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
                 Err(RecvError::Authentication)
             }
-            Err(RecvError::Io(_)) => {
+            // The peer also closes a connection that it has accepted and given up. If its process has ended, it
+            // refuses the attempt to replace the connection.
+            Err(RecvError::Io(_) | RecvError::Ended) => {
                 self.stop();
                 Ok(Polled::Idle)
             }
@@ -184,14 +186,11 @@ impl<P: PendingCarrier> Channel<P> {
         self.into.next();
     }
 
-    /// Bytes of the long part in progress that the peer's system has.
-    pub(in super::super) fn acknowledged_of_part(&self) -> Option<u64> {
-        self.running().and_then(|carrier| self.out.acknowledged_of_part(carrier))
-    }
-
-    /// Sent bytes that the peer's system may not have.
-    pub(in super::super) fn unreceived(&self) -> Option<u64> {
-        self.running().map(Carrier::unreceived)
+    /// Returns the position up to which the peer's system has the stream, and the number of sent bytes behind
+    /// it; `None` without a carrier in use.
+    pub(in super::super) fn acknowledged(&self) -> Option<(u64, u64)> {
+        let carrier = self.running()?;
+        Some((self.out.acknowledged(carrier), carrier.unreceived()))
     }
 
     /// Whether the peer's system has everything, or the channel was never used or has failed.

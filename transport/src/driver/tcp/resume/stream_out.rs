@@ -214,7 +214,7 @@ impl StreamOut {
     }
 
     /// Returns the position up to which the peer's system has the stream, as far as this end knows.
-    fn acknowledged(&self, carrier: &impl Carrier) -> u64 {
+    pub(super) fn acknowledged(&self, carrier: &impl Carrier) -> u64 {
         self.cursor - carrier.unreceived().min(self.cursor - self.base)
     }
 
@@ -236,12 +236,6 @@ impl StreamOut {
     pub(in super::super) fn is_received(&self, carrier: &impl Carrier) -> bool {
         let is_written = !matches!(self.part, Part::InPlace(..)) && self.cursor == self.log.end();
         is_written && carrier.unreceived() == 0
-    }
-
-    /// Bytes that the peer's system has of the part in progress.
-    pub(in super::super) fn acknowledged_of_part(&self, carrier: &impl Carrier) -> Option<u64> {
-        let Part::InPlace(start, _) = self.part else { return None };
-        Some(self.acknowledged(carrier).saturating_sub(start))
     }
 
     /// Continues on a new carrier, at the position up to which the peer has received the stream.

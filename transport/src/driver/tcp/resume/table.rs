@@ -5,7 +5,7 @@ use super::{
         connection_table::{ConnectionTable, Key, lock},
         device::Device,
         liveness::overdue_for,
-        receive::{ExpectedPart, Polled, RecvError, RecvTarget},
+        receive::{ExpectedPart, Polled, RecvTarget},
         routes::Route,
         socket::interface_is_running,
     },
@@ -101,13 +101,7 @@ impl SharedChannel {
         target: &mut RecvTarget<'_>,
     ) -> Result<Polled, TransportError> {
         let mut inner = self.lock();
-        let polled = match inner.channel.receive(expected, target) {
-            Err(RecvError::Ended) => {
-                inner.channel.fail(Failure::Closed);
-                Err(RecvError::Ended)
-            }
-            polled => polled,
-        };
+        let polled = inner.channel.receive(expected, target);
         let polled = polled.map_err(|failed| failed.into_transport_error(self.key.peer))?;
         if polled == Polled::Idle {
             self.check(table, &mut inner)?;

@@ -28,6 +28,8 @@ struct Pipe {
     /// Bytes that have arrived and have not been read.
     arrived: VecDeque<u8>,
     is_cut: bool,
+    /// Whether the writer has closed the connection.
+    is_closed: bool,
     /// Bytes that the writer's system takes at a time.
     room: usize,
 }
@@ -68,9 +70,10 @@ impl Source for Wire {
     fn recv<const N: usize>(&self, parts: [SpanMut<'_>; N]) -> io::Result<ReadResult> {
         let mut pipe = self.into.borrow_mut();
         if pipe.arrived.is_empty() {
-            return match pipe.is_cut {
-                true => Err(io::ErrorKind::ConnectionReset.into()),
-                false => Ok(ReadResult::WouldBlock),
+            return match (pipe.is_cut, pipe.is_closed) {
+                (true, _) => Err(io::ErrorKind::ConnectionReset.into()),
+                (false, true) => Ok(ReadResult::Eof),
+                (false, false) => Ok(ReadResult::WouldBlock),
             };
         }
         let mut read = 0;
@@ -485,6 +488,24 @@ fn counts_that_can_not_be_are_failures_and_no_wrong_bytes() {
         .run_initiated(Accepted { received: 5, attempt: 0 }, wires(100)[0].clone(), |_, _| Ok(()))
         .expect("sent");
     assert!(matches!(channel.failure(), Some(Failure::Lost(_))), "{:?}", channel.failure());
+}
+
+/// The peer closes a connection that it has accepted and given up, for example while its thread was not
+/// scheduled for a second.
+#[test]
+fn the_end_of_a_connection_is_not_the_end_of_the_peer() {
+    let mut world = World::new([&[3, 40], &[5, MAX_LOGGED_BYTES + 1]], 1 << 20);
+    world.step_in_order();
+    let ours = world.wires[0].clone();
+    ours.into.borrow_mut().is_closed = true;
+    ours.into.borrow_mut().deliver(usize::MAX);
+    for _ in 0..4 {
+        world.poll(0);
+    }
+    let channel = &world.ends[0].channel;
+    assert_eq!((channel.phase(), channel.failure()), (Phase::Stopped, None));
+    world.cut();
+    world.finish();
 }
 
 #[test]
