@@ -208,10 +208,7 @@ fn a_cable_that_is_silent_is_left_and_taken_again() {
     let reports = exchange_while(&hosts, &with(Security::Authenticate, Lan::Never), |hosts| {
         carries(hosts, 0);
         for at in [0, 1] {
-            // A queue that lets next to nothing through.
-            let queue = ["qdisc", "replace", "dev", "cable0", "root", "tbf"];
-            let silence = ["rate", "8bit", "burst", "1", "limit", "1"];
-            hosts.run(at, "tc", &[queue, silence].concat());
+            hosts.run(at, "tc", &silence("cable0"));
         }
         thread::sleep(Duration::from_secs(2));
         carries(hosts, 1);
@@ -239,8 +236,42 @@ fn a_peer_that_no_path_leads_to_is_an_error_that_names_it() {
     for (rank, report) in (0u32..).zip(&reports) {
         let error = report.error.as_ref().expect("no path is left");
         assert!(matches!(error, TransportError::Lost { peer, .. } if *peer == 1 - rank), "{error}");
-        assert!(error.to_string().contains("no path to its host has worked for 2.0 s"), "{error}");
+        let says = [
+            format!("the connection to rank {} is lost: no path to its host has worked for 2.0 s", 1 - rank),
+            format!("cable cable{rank} to 10.88.{rank}.{}", 2 - rank),
+            "the interface is down".to_owned(),
+            "check the cables and the host".to_owned(),
+        ];
+        assert!(says.iter().all(|says| error.to_string().contains(says)), "{error}");
     }
+}
+
+/// Both ends name the cable that is silent, and the remedy.
+#[test]
+fn a_peer_that_all_paths_to_are_silent_is_an_error_that_names_them() {
+    let hosts = hosts_or_return!(2);
+    let config =
+        TcpConfig { peer_timeout: Duration::from_secs(3), ..with(Security::Authenticate, Lan::Never) };
+    let began = Instant::now();
+    let reports = exchange_while(&hosts, &config, |hosts| {
+        for (at, cable) in [(0, "cable0"), (0, "cable1"), (1, "cable0"), (1, "cable1")] {
+            hosts.run(at, "tc", &silence(cable));
+        }
+    });
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    for (rank, report) in (0u32..).zip(&reports) {
+        let error = report.error.as_ref().expect("no path is left").to_string();
+        for cable in [0, 1] {
+            let says = format!("cable cable{cable} to 10.88.{cable}.{}", 2 - rank);
+            assert!(error.contains(&says) && error.contains("no answer"), "{error}");
+        }
+        assert!(error.contains("check the cables and the host"), "{error}");
+    }
+}
+
+/// Returns the arguments for a queue that lets next to nothing through.
+fn silence(cable: &str) -> [&str; 12] {
+    ["qdisc", "replace", "dev", cable, "root", "tbf", "rate", "8bit", "burst", "1", "limit", "1"]
 }
 
 #[test]
@@ -272,9 +303,9 @@ fn a_slower_cable_gets_a_smaller_share() {
     let reports = exchange_while(&hosts, &with(Security::Authenticate, Lan::Never), |hosts| {
         let bytes = || [0, 1].map(|cable| hosts.received_bytes(0, &format!("cable{cable}")) as f64);
         let sum = |bytes: [f64; 2]| bytes[0] + bytes[1];
-        // The first messages are split evenly.
+        // The first messages are split evenly, and shares are adjusted step by step.
         let first = bytes();
-        until("no data", || sum(bytes()) > sum(first) + 60e6);
+        until("no data", || sum(bytes()) > sum(first) + 100e6);
         let before = bytes();
         until("no data", || sum(bytes()) > sum(before) + 60e6);
         let after = bytes();

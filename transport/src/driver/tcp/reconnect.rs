@@ -9,7 +9,7 @@ use super::{
     dialer::Dialer,
     match_acks::MatchAcks,
     pending::{Inbound, InitiatorHello, Outbound},
-    resume::{Accepted, Answer, ChannelTable, Failure, PendingSocket, Phase},
+    resume::{Accepted, Answer, ChannelTable, Failure, Loss, PendingSocket, Phase},
     routes::Route,
     socket::Socket,
     warning::WarningHandler,
@@ -57,7 +57,15 @@ struct Task {
     /// Attempts since the ways were listed, and those that the peer's system has refused.
     attempts: u32,
     refusals: u32,
-    error: String,
+    /// Latest error over each way.
+    errors: Vec<(Route, String)>,
+}
+
+impl Task {
+    fn note_error(&mut self, route: Route, error: String) {
+        self.errors.retain(|(other, _)| *other != route);
+        self.errors.push((route, error));
+    }
 }
 
 /// A connection that the peer has made, and whose position has not arrived yet.
@@ -175,7 +183,7 @@ impl Reconnects {
             deadline: now + within,
             attempts: 0,
             refusals: 0,
-            error: String::from("none of its addresses can be reached"),
+            errors: Vec::new(),
         });
     }
 
@@ -213,9 +221,9 @@ impl Reconnects {
             }
             return self.try_next(task, dialer, now);
         }
-        match self.advance_attempt(&mut task, dialer) {
+        let error = match self.advance_attempt(&mut task, dialer) {
             Ok(Progress::Waits) if now < task.until => return Some(task),
-            Ok(Progress::Waits) => task.error = self.describe(&task, "no answer"),
+            Ok(Progress::Waits) => "no answer".to_owned(),
             Ok(Progress::Runs) => return None,
             Ok(Progress::Declined) => {
                 self.end_attempt(&mut task);
@@ -226,8 +234,11 @@ impl Reconnects {
                 let is_refused =
                     matches!(&error, SecureError::Io(e) if e.kind() == ErrorKind::ConnectionRefused);
                 task.refusals += u32::from(is_refused);
-                task.error = self.describe(&task, &error.to_string());
+                error.to_string()
             }
+        };
+        if let Some(route) = task.route.clone() {
+            task.note_error(route, error);
         }
         let was_started = task.is_started;
         self.end_attempt(&mut task);
@@ -241,8 +252,20 @@ impl Reconnects {
         self.try_next(task, dialer, now)
     }
 
-    fn describe(&self, task: &Task, what: &str) -> String {
-        task.route.as_ref().map_or_else(|| what.to_owned(), |route| format!("{}: {what}", route.to))
+    /// Describes why no way to the peer works.
+    fn describe_errors(&self, task: &Task, dialer: &Dialer) -> String {
+        let describe = |route: &Route| {
+            let error = task.errors.iter().find(|(other, _)| other == route).map(|(_, error)| error.as_str());
+            let is_down = route.device.as_ref().is_some_and(|device| !device.is_running());
+            let what = if is_down { "the interface is down" } else { error.unwrap_or("not tried") };
+            match &route.device {
+                Some(device) => format!("cable {} to {}: {what}", device.name, route.to),
+                None => format!("{}: {what}", route.to),
+            }
+        };
+        let all: Vec<String> =
+            dialer.routes.to(task.key.peer, task.key.stripe).iter().map(describe).collect();
+        if all.is_empty() { "it has no address to connect to".to_owned() } else { all.join("; ") }
     }
 
     /// Whether the connection is still needed, and not being made by the peer.
@@ -277,7 +300,7 @@ impl Reconnects {
                     task.until = now + ATTEMPT_TIMEOUT;
                     return Some(task);
                 }
-                Err(error) => task.error = format!("{}: {error}", route.to),
+                Err(error) => task.note_error(route, error.to_string()),
             }
         }
         if task.is_return {
@@ -299,18 +322,17 @@ impl Reconnects {
     fn give_up(&mut self, task: &Task, is_gone: bool, dialer: &Dialer) {
         let Some(channel) = self.channels.channel(task.key) else { return };
         let within = dialer.config.connect_timeout.as_secs_f64();
+        let errors = self.describe_errors(task, dialer);
         let failure = match (task.is_replacement, is_gone) {
             (true, true) => Failure::Closed,
             (true, false) => Failure::Lost(format!(
-                "no path to its host has worked for {:.1} s ({}); check the cables and the host",
-                dialer.config.peer_timeout.as_secs_f64(),
-                task.error
+                "no path to its host has worked for {:.1} s ({errors}); check the cables and the host",
+                dialer.config.peer_timeout.as_secs_f64()
             )),
-            (false, true) => Failure::Unreachable(format!("connecting to {}", task.error)),
+            (false, true) => Failure::Unreachable(format!("connecting to {errors}")),
             (false, false) => Failure::Unreachable(format!(
-                "no connection within {within:.1} s ({}); is a firewall in between, or another interface \
-                 needed (TBCCL_INTERFACE)?",
-                task.error
+                "no connection within {within:.1} s ({errors}); is a firewall in between, or another interface \
+                 needed (TBCCL_INTERFACE)?"
             )),
         };
         channel.lock().channel.fail(failure);
@@ -354,7 +376,7 @@ impl Reconnects {
         let mut inner = channel.lock();
         let is_ours_first = self.channels.connections.rank < key.peer;
         let nothing = Accepted { received: 0, attempt: 0 };
-        let (verdict, positions) = match inner.channel.accept(hello.attempt, is_ours_first) {
+        let (verdict, positions) = match inner.accept(hello.attempt, is_ours_first) {
             Answer::Accepted(positions) => (Verdict::Accepted, positions),
             Answer::Crossed => (Verdict::Crossed, nothing),
             Answer::Stale => (Verdict::Duplicate, nothing),
@@ -424,7 +446,7 @@ impl Reconnects {
         };
         debug!(target: target::TCP, rank = dialer.routes.rank, "lane {} to rank {} has connected by {}",
             key.lane, key.peer, route.as_ref().map_or_else(String::new, Route::name));
-        self.note_path(key, at, &routes, loss.as_deref());
+        self.note_path(key, at, &routes, loss);
         self.returns.retain(|(other, _)| *other != key);
         let is_to_return = routes.front().is_some_and(|preferred| preferred.device.is_some());
         if at.is_some_and(|at| at > 0) && is_to_return && dialer.routes.rank < key.peer {
@@ -437,7 +459,7 @@ impl Reconnects {
     }
 
     /// Records whether the preferred cable works, and warns if that has changed.
-    fn note_path(&self, key: Key, at: Option<usize>, routes: &VecDeque<Route>, loss: Option<&str>) {
+    fn note_path(&self, key: Key, at: Option<usize>, routes: &VecDeque<Route>, loss: Option<Loss>) {
         let preferred = routes.front().filter(|preferred| preferred.device.is_some());
         let (Some(preferred), Some(at)) = (preferred, at) else { return };
         let path = (key.peer, preferred.clone());
@@ -450,7 +472,7 @@ impl Reconnects {
             self.on_warning.warn(&format!(
                 "{name} to rank {} does not work ({}); its data takes {}",
                 key.peer,
-                loss.unwrap_or("the connection broke"),
+                loss.map_or_else(|| "the connection broke".to_owned(), |loss| loss.to_string()),
                 routes[at].name()
             ));
         }
@@ -497,7 +519,7 @@ impl Reconnects {
                 deadline: now + dialer.config.peer_timeout,
                 attempts: 0,
                 refusals: 0,
-                error: String::new(),
+                errors: Vec::new(),
             });
         }
     }

@@ -15,9 +15,9 @@ pub(super) const SHARES_BYTES: usize = MAX_SOCKETS;
 /// Digest of an announcement, in place of an operation's digest.
 pub(super) const SHARES_DIGEST: u64 = u64::from_le_bytes(*b"shares!!");
 /// Acknowledged bytes of all connections after which shares are compared.
-const WINDOW_BYTES: u64 = 8 << 20;
+const WINDOW_BYTES: u64 = 4 << 20;
 /// Growth of the share of a connection that idles beside a busy one.
-const GROWTH: f32 = 1.25;
+const GROWTH: f32 = 1.5;
 /// Weight of a new measurement.
 const NEWEST: f32 = 0.25;
 /// Smallest share, relative to the largest one, so that a slow cable stays measured.

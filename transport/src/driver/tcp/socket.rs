@@ -144,6 +144,11 @@ impl Socket {
         Ok((self.stream.local_addr()?.ip(), self.stream.peer_addr()?.ip()))
     }
 
+    /// Returns the error that the connection has failed with, if the system has not reported it yet.
+    pub(super) fn take_error(&self) -> Option<io::Error> {
+        self.stream.take_error().ok().flatten()
+    }
+
     /// Whether the connection is closed in both directions or broken. Kernels keep counting bytes that they
     /// will never send.
     pub(super) fn is_closed(&self) -> bool {

@@ -6,6 +6,7 @@ use super::{
         wire::Header,
     },
     carrier::{Carrier, PendingCarrier},
+    loss::Loss,
     stream_in::StreamIn,
     stream_out::{OffsetError, StreamOut},
 };
@@ -71,6 +72,8 @@ pub(in super::super) struct Channel<P: PendingCarrier> {
     /// Numbers of the latest attempts of this end and of the peer.
     our_attempt: u32,
     their_attempt: u32,
+    /// Why the latest connection was given up.
+    loss: Option<Loss>,
     failure: Option<Failure>,
 }
 
@@ -85,6 +88,7 @@ impl<P: PendingCarrier> Channel<P> {
             is_attempting: false,
             our_attempt: 0,
             their_attempt: 0,
+            loss: None,
             failure: None,
         }
     }
@@ -143,8 +147,8 @@ impl<P: PendingCarrier> Channel<P> {
         let carrier = carrier.as_ref().filter(|_| *phase == Phase::Running);
         let written = carrier.map_or(Ok(false), |carrier| out.write(carrier, part, ready));
         let done = written.and_then(|moved| Ok((moved, out.is_complete(carrier, part)?)));
-        done.unwrap_or_else(|_| {
-            self.stop();
+        done.unwrap_or_else(|error| {
+            self.stop_for(Loss::Failed(error));
             (false, false)
         })
     }
@@ -166,8 +170,12 @@ impl<P: PendingCarrier> Channel<P> {
             }
             // The peer also closes a connection that it has accepted and given up. If its process has ended, it
             // refuses the attempt to replace the connection.
-            Err(RecvError::Io(_) | RecvError::Ended) => {
-                self.stop();
+            Err(RecvError::Ended) => {
+                self.stop_for(Loss::Ended);
+                Ok(Polled::Idle)
+            }
+            Err(RecvError::Io(error)) => {
+                self.stop_for(Loss::Failed(error));
                 Ok(Polled::Idle)
             }
             polled => polled,
@@ -207,8 +215,8 @@ impl<P: PendingCarrier> Channel<P> {
     pub(in super::super) fn resend(&mut self) -> bool {
         let Channel { out, carrier, phase, .. } = self;
         let Some(carrier) = carrier.as_ref().filter(|_| *phase == Phase::Running) else { return true };
-        out.resend(carrier).unwrap_or_else(|_| {
-            self.stop();
+        out.resend(carrier).unwrap_or_else(|error| {
+            self.stop_for(Loss::Failed(error));
             true
         })
     }
@@ -220,6 +228,28 @@ impl<P: PendingCarrier> Channel<P> {
         if self.phase == Phase::Running {
             self.phase = Phase::Stopped;
         }
+    }
+
+    /// Stops using the carrier; the first reason counts.
+    pub(in super::super) fn stop_for(&mut self, loss: Loss) {
+        if self.phase == Phase::Running {
+            self.stop();
+            self.note_loss(loss);
+        }
+    }
+
+    /// Records why the carrier is no longer used.
+    pub(super) fn note_loss(&mut self, loss: Loss) {
+        self.loss.get_or_insert(loss);
+    }
+
+    /// Returns why the latest connection was given up, if that is known.
+    pub(in super::super) fn loss(&self) -> Option<&Loss> {
+        self.loss.as_ref()
+    }
+
+    pub(in super::super) fn take_loss(&mut self) -> Option<Loss> {
+        self.loss.take()
     }
 
     /// Returns the number of a new attempt to connect.

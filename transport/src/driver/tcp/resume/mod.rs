@@ -27,13 +27,15 @@
 //! |---|---|
 //! | `send_log`, `stream_out`, `stream_in` | retained bytes; sending and receiving side of a stream |
 //! | `carrier`, `encrypted_carrier` | connections that carry streams, plain and encrypted |
-//! | `channel`, `table` | the states of a channel; all channels of an endpoint |
+//! | `channel`, `loss` | the states of a channel; reasons why a connection was given up |
+//! | `table` | all channels of an endpoint |
 //!
 //! Not done here: making connections, which is up to the connector, and the choice of paths.
 
 mod carrier;
 mod channel;
 mod encrypted_carrier;
+mod loss;
 mod send_log;
 mod stream_in;
 mod stream_out;
@@ -43,4 +45,5 @@ mod tests;
 
 pub(super) use carrier::PendingSocket;
 pub(super) use channel::{Accepted, Answer, Failure, Phase};
+pub(super) use loss::Loss;
 pub(super) use table::{ChannelTable, SharedChannel};

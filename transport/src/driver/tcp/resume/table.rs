@@ -10,7 +10,8 @@ use super::{
         socket::interface_is_running,
     },
     carrier::PendingSocket,
-    channel::{Channel, Failure, Phase},
+    channel::{Answer, Channel, Failure, Phase},
+    loss::Loss,
 };
 use crate::{TransportError, driver::Overdue, memory::Span};
 use std::{
@@ -39,19 +40,12 @@ pub(in super::super) struct Inner {
     /// Route of the latest connection.
     route: Option<Route>,
     overdue: Overdue,
-    /// Why the latest connection was given up, if its path was silent.
-    loss: Option<String>,
 }
 
 impl SharedChannel {
     fn new(key: Key) -> SharedChannel {
-        let inner = Inner {
-            channel: Channel::new(),
-            is_requested: false,
-            route: None,
-            overdue: Overdue::default(),
-            loss: None,
-        };
+        let inner =
+            Inner { channel: Channel::new(), is_requested: false, route: None, overdue: Overdue::default() };
         SharedChannel { key, inner: Mutex::new(inner) }
     }
 
@@ -159,25 +153,8 @@ impl SharedChannel {
         if inner.phase() == Phase::Unconnected {
             return Ok(());
         }
-        if let Some(carrier) = inner.channel.running() {
-            let socket = carrier.socket();
-            if socket.is_closed() {
-                // Nothing else tells a sender that only waits for acknowledgements.
-                inner.channel.stop();
-                return self.check(table, inner);
-            }
-            let device = inner.route.as_ref().and_then(|route| route.device.as_ref());
-            let is_running = |device: &Device| interface_is_running(socket.fd(), &device.name) != Some(false);
-            let loss = if !device.is_none_or(is_running) {
-                Some("its interface is down".to_owned())
-            } else {
-                let overdue = overdue_for(socket.fd(), &mut inner.overdue, PATH_TIMEOUT);
-                overdue.map(|time| format!("no answer for {:.1} s", time.as_secs_f64()))
-            };
-            if let Some(loss) = loss {
-                inner.loss = Some(loss);
-                inner.channel.stop();
-            }
+        if let Some(loss) = inner.find_loss(PATH_TIMEOUT) {
+            inner.channel.stop_for(loss);
         }
         self.check(table, inner)
     }
@@ -193,17 +170,42 @@ impl Inner {
         self.route.as_ref()
     }
 
+    /// Returns why the present connection is of no further use. `timeout`: time without an answer.
+    fn find_loss(&mut self, timeout: Duration) -> Option<Loss> {
+        let socket = self.channel.running()?.socket();
+        let device = self.route.as_ref().and_then(|route| route.device.as_ref());
+        let is_running = |device: &Device| interface_is_running(socket.fd(), &device.name) != Some(false);
+        if !device.is_none_or(is_running) {
+            return Some(Loss::InterfaceDown);
+        }
+        let silent = overdue_for(socket.fd(), &mut self.overdue, timeout).map(Loss::Silent);
+        // Nothing else tells a sender that only waits for acknowledgements.
+        let ended = || socket.take_error().map_or(Loss::Ended, Loss::Failed);
+        silent.or_else(|| socket.is_closed().then(ended))
+    }
+
+    /// Decides on an attempt of the peer; see [`Channel::accept`].
+    pub(in super::super) fn accept(&mut self, attempt: u32, is_ours_first: bool) -> Answer {
+        let loss = self.find_loss(Duration::ZERO).unwrap_or(Loss::Replaced);
+        let was_running = self.phase() == Phase::Running;
+        let answer = self.channel.accept(attempt, is_ours_first);
+        if was_running && matches!(answer, Answer::Accepted(_)) {
+            self.channel.note_loss(loss);
+        }
+        answer
+    }
+
     /// Returns the route of a connection that was given up because nothing came over it.
     pub(in super::super) fn silent_route(&self) -> Option<Route> {
-        self.route.clone().filter(|_| self.loss.is_some())
+        self.route.clone().filter(|_| self.channel.loss().is_some_and(Loss::is_of_path))
     }
 
     /// Records the route of a new connection. Returns why the earlier one was given up.
-    pub(in super::super) fn has_connected(&mut self, route: Option<Route>) -> Option<String> {
+    pub(in super::super) fn has_connected(&mut self, route: Option<Route>) -> Option<Loss> {
         self.route = route;
         self.overdue = Overdue::default();
         self.is_requested = false;
-        self.loss.take()
+        self.channel.take_loss()
     }
 }
 
