@@ -41,7 +41,7 @@ impl Hosts {
     /// Creates hosts with an interface `cable` in a network with room for many hosts.
     pub(crate) fn with_cable() -> Option<Hosts> {
         let hosts = Hosts::new()?;
-        hosts.connect("cable", [0, 1].map(|at| format!("10.77.0.{}/24", at + 1)));
+        hosts.connect("cable", &[0, 1].map(|at| format!("10.77.0.{}/24", at + 1)));
         Some(hosts)
     }
 
@@ -50,12 +50,12 @@ impl Hosts {
         let hosts = Hosts::new()?;
         for number in 0..count {
             let address = |at| format!("10.88.{number}.{}/30", at + 1);
-            hosts.connect(&format!("cable{number}"), [0, 1].map(address));
+            hosts.connect(&format!("cable{number}"), &[0, 1].map(address));
         }
         Some(hosts)
     }
 
-    fn connect(&self, name: &str, addresses: [String; 2]) {
+    fn connect(&self, name: &str, addresses: &[String; 2]) {
         let second = self.0[1].id().to_string();
         self.ip(0, &["link", "add", name, "type", "veth", "peer", "name", name, "netns", &second]);
         for (at, address) in addresses.iter().enumerate() {

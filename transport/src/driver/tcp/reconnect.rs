@@ -331,8 +331,8 @@ impl Reconnects {
             )),
             (false, true) => Failure::Unreachable(format!("connecting to {errors}")),
             (false, false) => Failure::Unreachable(format!(
-                "no connection within {within:.1} s ({errors}); is a firewall in between, or another interface \
-                 needed (TBCCL_INTERFACE)?"
+                "no connection within {within:.1} s ({errors}); is a firewall in between, or another \
+                 interface needed (TBCCL_INTERFACE)?"
             )),
         };
         channel.lock().channel.fail(failure);

@@ -168,8 +168,8 @@ impl<P: PendingCarrier> Channel<P> {
             Err(RecvError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
                 Err(RecvError::Authentication)
             }
-            // The peer also closes a connection that it has accepted and given up. If its process has ended, it
-            // refuses the attempt to replace the connection.
+            // The peer also closes a connection that it has accepted and given up. If its process has ended,
+            // the attempt to replace the connection is refused.
             Err(RecvError::Ended) => {
                 self.stop_for(Loss::Ended);
                 Ok(Polled::Idle)

@@ -26,7 +26,8 @@
 //! | module | content |
 //! |---|---|
 //! | `send_log`, `stream_out`, `stream_in` | retained bytes; sending and receiving side of a stream |
-//! | `carrier`, `encrypted_carrier` | connections that carry streams, plain and encrypted |
+//! | `carrier` | interface of connections that carry streams |
+//! | `socket_carrier`, `encrypted_carrier` | such connections over sockets, plain and encrypted |
 //! | `channel`, `loss` | the states of a channel; reasons why a connection was given up |
 //! | `table` | all channels of an endpoint |
 //!
@@ -37,13 +38,14 @@ mod channel;
 mod encrypted_carrier;
 mod loss;
 mod send_log;
+mod socket_carrier;
 mod stream_in;
 mod stream_out;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub(super) use carrier::PendingSocket;
 pub(super) use channel::{Accepted, Answer, Failure, Phase};
 pub(super) use loss::Loss;
+pub(super) use socket_carrier::PendingSocket;
 pub(super) use table::{ChannelTable, SharedChannel};

@@ -48,7 +48,7 @@ enum Part {
 pub(in super::super) enum OffsetError {
     /// The bytes behind the offset are no longer there, although the peer's system has acknowledged them.
     Released,
-    /// So many bytes were never sent.
+    /// The count exceeds the number of sent bytes.
     NotSent,
 }
 

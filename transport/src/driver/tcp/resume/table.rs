@@ -9,9 +9,9 @@ use super::{
         routes::Route,
         socket::interface_is_running,
     },
-    carrier::PendingSocket,
     channel::{Answer, Channel, Failure, Phase},
     loss::Loss,
+    socket_carrier::PendingSocket,
 };
 use crate::{TransportError, driver::Overdue, memory::Span};
 use std::{
