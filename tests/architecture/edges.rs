@@ -104,6 +104,7 @@ const UNSAFE: &[&str] = &[
     "tests/support/src/process.rs",
     "tests/calls/raw/mod.rs",
     "tests/calls/shared/issued.rs",
+    "tests/calls/traces.rs",
     "transport/softrdma/src/abi/",
     "transport/softrdma/src/nic/",
     "transport/softrdma/src/remap.rs",

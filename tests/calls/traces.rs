@@ -1,4 +1,7 @@
 //! Traces of calls between threads: groups, messages, failed calls.
+//!
+//! # Safety
+//! Tagged messages use memory of the test, which outlives them and has no other user.
 
 use serde_json::Value;
 use std::{fs, path::Path, thread, time::Duration};

@@ -39,7 +39,7 @@ fn message(at: u32, kind: StepKind) -> StepFacts {
     StepFacts { at, step: at, call: 0, kind, bytes: 32, message: Some(message) }
 }
 
-/// Records polls of step 1 that find nothing, so many that the clock is read.
+/// Records polls of step 1 that find nothing, until the clock is read.
 fn wait(tape: &mut Tape) {
     for _ in 0..4 {
         tape.waits(1);

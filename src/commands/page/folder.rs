@@ -40,8 +40,8 @@ impl Folder {
         path.join("rows.jsonl.part")
     }
 
-    /// Opens that file, emptied, for this process alone until the file is closed; `None` while another process
-    /// has it.
+    /// Opens that file, emptied, for this process alone until the file is closed; `None` while another
+    /// process has it.
     pub(in crate::commands) fn claim_running_rows(path: &Path) -> io::Result<Option<File>> {
         let path = Folder::running_rows(path);
         loop {

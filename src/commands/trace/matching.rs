@@ -1,5 +1,5 @@
-//! Sends and their receives: by call, peers, lane and order; of tagged messages by context, tag, peers and the
-//! order of the requests.
+//! Sends and their receives: by call, peers, lane and order; of tagged messages by context, tag, peers and
+//! the order of the requests.
 //!
 //! Collectives are numbered by communicator, and messages by pair of ranks, so both ends of a message have
 //! the same number. A send has no receive in the files if the receiver's ring has lost it, or if its call
