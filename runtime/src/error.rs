@@ -176,7 +176,7 @@ pub enum Error {
     #[error("{0}")]
     Defect(String),
     /// The launcher has ended, so that deaths of other ranks are not reported any more.
-    #[error("the launcher that started this job is gone")]
+    #[error("the launcher that started this job is gone, or the connection to it has broken")]
     LauncherGone,
     /// A failed system call.
     #[error("{what}: {source}{}", remedy.as_ref().map(|r| format!("; {r}")).unwrap_or_default())]

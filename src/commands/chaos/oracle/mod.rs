@@ -235,9 +235,12 @@ impl Observation<'_> {
         if self.is_at_fault(number) || is_without_port(failed) {
             return true;
         }
-        // Ranks that a launcher takes along may tell of its end before theirs.
-        let has_lost_launcher =
-            self.has_effect(Effect::EndsAll) || group == 0 && self.has_effect(Effect::Orphans);
+        // Ranks that a launcher takes along may tell of its end before theirs. A reset may be that of the
+        // connection to it.
+        let has_lost_launcher = self.has_effect(Effect::EndsAll)
+            || group == 0
+                && (self.has_effect(Effect::Orphans)
+                    || self.happened().any(|(fault, _)| fault.kind == Kind::Reset));
         // Another rank may have told first, and a communicator that can't grow tells a rank that joins.
         // The rank that serves the ranks which join has ended, and told them nothing.
         if number >= self.round.ranks

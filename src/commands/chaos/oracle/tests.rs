@@ -195,7 +195,8 @@ fn the_next_communicator_may_fail_by_a_fault_that_took_until_after_the_last_step
 
 #[test]
 fn ranks_that_end_with_their_launcher_may_tell_of_its_end() {
-    for (kind, is_excused) in [(Kind::Launcher, true), (Kind::Rendezvous, true), (Kind::Stop, false)] {
+    let kinds = [(Kind::Launcher, true), (Kind::Rendezvous, true), (Kind::Reset, true), (Kind::Stop, false)];
+    for (kind, is_excused) in kinds {
         let mut round = round_with(Kind::Stop, 1);
         round.faults[0].kind = kind;
         let mut accounts = accounts(&round);
