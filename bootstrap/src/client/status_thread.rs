@@ -69,7 +69,13 @@ pub(super) fn register(channel: &Arc<Mutex<Channel>>) -> Option<Registration> {
     watched.latest += 1;
     let token = watched.latest;
     let thread = watched.thread.as_ref()?;
-    thread.registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).ok()?;
+    if thread.registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).is_err() {
+        if watched.channels.is_empty() {
+            // It ends, since it has nothing to watch.
+            let _ = thread.waker.wake();
+        }
+        return None;
+    }
     watched.channels.insert(token, Arc::downgrade(channel));
     Some(Registration { token, fd, origin: Origin::here() })
 }

@@ -9,6 +9,10 @@ use std::{
 /// Time that threads and descriptors have to go after everything was closed.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
+/// Looks in that time. On a machine that is busy with programs of a higher priority it takes longer: other
+/// threads of this process are to run between two looks.
+const SETTLING_LOOKS: u32 = 100;
+
 /// Threads that the library keeps for the life of the process, with the sockets that belong to each.
 const SERVICES: [(&str, usize); 1] = [("tbccl-signals", 4)];
 
@@ -32,11 +36,13 @@ impl Baseline {
     /// Describes what this process has in addition now. Waits for it to go.
     pub(super) fn residue(&self) -> Vec<String> {
         let until = Instant::now() + SETTLING_TIME;
+        let mut looks = 0;
         loop {
             let found = self.difference();
-            if found.is_empty() || Instant::now() > until {
+            if found.is_empty() || looks >= SETTLING_LOOKS && Instant::now() > until {
                 return found;
             }
+            looks += 1;
             std::thread::sleep(Duration::from_millis(5));
         }
     }
