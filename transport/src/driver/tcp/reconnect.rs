@@ -3,13 +3,19 @@
 //! Part of the connector's thread. Either end may replace a connection; a crossing of two attempts is decided
 //! as for first connections. A path that was given up is tried again every second or less often, by the end
 //! of the lower rank, until it works.
+//!
+//! | module | content |
+//! |---|---|
+//! | `returns` | return of data to the preferred cable, and warnings about cables |
+
+mod returns;
 
 use super::{
     connection_table::{Key, Verdict},
     dialer::Dialer,
     match_acks::MatchAcks,
     pending::{Inbound, InitiatorHello, Outbound},
-    resume::{Accepted, Answer, ChannelTable, Failure, Loss, PendingSocket, Phase},
+    resume::{Accepted, Answer, ChannelTable, Failure, PendingSocket, Phase},
     routes::Route,
     socket::Socket,
     warning::WarningHandler,
@@ -455,72 +461,6 @@ impl Reconnects {
         self.channels.wake_links();
         if key.lane == self.channels.connections.lanes {
             self.match_acks[key.peer as usize].flush(&self.channels.connections);
-        }
-    }
-
-    /// Records whether the preferred cable works, and warns if that has changed.
-    fn note_path(&self, key: Key, at: Option<usize>, routes: &VecDeque<Route>, loss: Option<Loss>) {
-        let preferred = routes.front().filter(|preferred| preferred.device.is_some());
-        let (Some(preferred), Some(at)) = (preferred, at) else { return };
-        let path = (key.peer, preferred.clone());
-        let name = preferred.name();
-        if at == 0 {
-            if self.channels.note_up(&path) {
-                self.on_warning.warn(&format!("{name} to rank {} works again", key.peer));
-            }
-        } else if self.channels.note_down(path) {
-            self.on_warning.warn(&format!(
-                "{name} to rank {} does not work ({}); its data takes {}",
-                key.peer,
-                loss.map_or_else(|| "the connection broke".to_owned(), |loss| loss.to_string()),
-                routes[at].name()
-            ));
-        }
-    }
-
-    fn plan_return(&mut self, key: Key, now: Instant) {
-        let losses = self.losses.get(&key).map_or(0, |losses| losses.count);
-        self.returns.push((key, now + RETURN_DELAY * (1 << losses.min(MAX_RETURN_DOUBLINGS))));
-    }
-
-    /// Tries the paths that are preferred to the present ones.
-    fn start_returns(&mut self, dialer: &Dialer) {
-        let now = Instant::now();
-        let (due, later) = std::mem::take(&mut self.returns).into_iter().partition(|(_, at)| *at <= now);
-        self.returns = later;
-        let due: Vec<(Key, Instant)> = due;
-        for (key, _) in due {
-            let Some(channel) = self.channels.channel(key) else { continue };
-            let (phase, present) = {
-                let inner = channel.lock();
-                (inner.phase(), inner.route().cloned())
-            };
-            if phase != Phase::Running || self.tasks.iter().any(|task| task.key == key) {
-                // The connection that is being made plans anew.
-                continue;
-            }
-            let mut routes = dialer.routes.to(key.peer, key.stripe);
-            let at = routes.iter().position(|route| Some(route) == present.as_ref()).unwrap_or(routes.len());
-            routes.truncate(at);
-            routes.retain(|route| route.device.as_ref().is_some_and(|device| device.is_running()));
-            if routes.is_empty() {
-                self.plan_return(key, now);
-                continue;
-            }
-            self.tasks.push(Task {
-                key,
-                is_return: true,
-                is_replacement: true,
-                attempt: None,
-                is_started: false,
-                routes,
-                route: None,
-                until: now,
-                deadline: now + dialer.config.peer_timeout,
-                attempts: 0,
-                refusals: 0,
-                errors: Vec::new(),
-            });
         }
     }
 }
