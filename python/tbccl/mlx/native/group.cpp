@@ -179,7 +179,8 @@ void load(const std::string &library, const std::string &version) {
     const std::string found_version(found->release.version,
                                     strnlen(found->release.version, sizeof found->release.version));
     if (found_version != version || found->release.bytes != sizeof *found) {
-        throw std::runtime_error(library + " is of tbccl " + found_version + ", and this package of " + version);
+        throw std::runtime_error(
+            library + " is of tbccl " + found_version + ", and this package of " + version);
     }
     core = found;
 }
