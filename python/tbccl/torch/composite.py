@@ -173,7 +173,9 @@ class CompositeProcessGroup(ProcessGroup):
         super().__init__(*arguments, **more)
 
     def _init_base(self) -> Any:
-        dist.ProcessGroup.__init__(self, self._store, self._rank, self._size)
+        # Before torch 2.15 the base that takes a store has no subclasses in Python.
+        store = (self._store,) if HAS_PYTHON_BACKENDS else ()
+        dist.ProcessGroup.__init__(self, *store, self._rank, self._size)
         kinds = dist.ProcessGroup.BackendType
         unused = [kinds.CUSTOM, kinds.UCC, kinds.MPI]
         for device, backend in self._carried.items():

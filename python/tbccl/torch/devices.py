@@ -234,6 +234,16 @@ class HostAlias(BlockingCopies):
         self._synchronize()
 
 
+#: Function of a device's module whose result the host addresses.
+_ALIAS = "_host_alias_storage"
+
+
+def has_copying_accelerator() -> bool:
+    """Returns whether this process has an accelerator whose tensors are copied; does not initialize it."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and not hasattr(torch.get_device_module(accelerator), _ALIAS)
+
+
 #: Accesses by device.
 _accesses: dict[torch.device, Access] = {}
 _lock = threading.Lock()
@@ -266,7 +276,7 @@ def _new_access(device: torch.device) -> Access | None:
         module = torch.get_device_module(device)
     except (RuntimeError, AttributeError):
         return None
-    alias_storage = getattr(module, "_host_alias_storage", None)
+    alias_storage = getattr(module, _ALIAS, None)
     if alias_storage is not None:
         return HostAlias(device, alias_storage)
     try:

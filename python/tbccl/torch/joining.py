@@ -20,7 +20,11 @@ import torch.distributed as dist
 
 from tbccl import Communicator, Error, _native
 
+from .devices import has_copying_accelerator
+
 _CONTEXT_BYTES = 4
+#: Key that a member sets if the tensors of its accelerator are copied.
+_COPIES_KEY = "tbccl/copies"
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ def join(
     """
     store, rank = request.store, request.rank
     arrival_keys = [f"{prefix}/here/{member}" for member in range(request.size)]
+    if has_copying_accelerator():
+        store.set(_COPIES_KEY, b"1")
     store.set(arrival_keys[rank], f"process {os.getpid()} on {socket.gethostname()}")
     try:
         if rank == 0:
@@ -79,6 +85,11 @@ def join(
         raise _with_missing_ranks(error, request, arrival_keys) from error
     _delete_keys(store, [arrival_keys[rank]] + ([f"{prefix}/id"] if rank == 0 else []))
     return comm, context
+
+
+def has_copying_members(store: dist.Store) -> bool:
+    """Returns whether a member of the group that met through a store copies the tensors of its accelerator."""
+    return store.check([_COPIES_KEY])
 
 
 def _with_missing_ranks(error: Exception, request: JoinRequest, arrival_keys: list[str]) -> Exception:

@@ -1,7 +1,7 @@
 """Calls on tensors, their split into pieces, and the host memory of pieces.
 
-All ranks split a call alike, from its lengths and from whether its tensors are copied. Nothing here
-communicates.
+All ranks split a call alike, from its lengths and from whether the tensors of any rank are copied. Nothing
+here communicates.
 """
 
 from __future__ import annotations
@@ -85,22 +85,31 @@ class Call(NamedTuple):
         return None if device is None or device.type == "cpu" else device
 
 
-def split(call: Call, ranks: int) -> Iterator[Call]:
+def split(call: Call, ranks: int, splits_all: bool) -> Iterator[Call]:
     """Yields the parts of a call in a group of ``ranks``: on blocks of bytes that are short enough, or the
     whole call.
+
+    Memory that is used in place is split if ``splits_all``.
     """
     layout, count, device = _MANY_BLOCKS.get(call.collective), call.count, call.device
-    if layout is None or device is None or not count or access_to(device).is_in_place:
+    if layout is None or device is None or not count:
+        yield call
+        return
+    if access_to(device).is_in_place and not splits_all:
         yield call
         return
     blocks = [ranks if many else 1 for many in layout]
+    tensor, blocks_of_it = (call.recv, blocks[1]) if call.send is None else (call.send, blocks[0])
+    item = tensor.nbytes // (blocks_of_it * count)
+    room = max(1, PIECE_BYTES // (item * max(blocks)))
+    step = max(1, room // _ALIGNMENT) * _ALIGNMENT
+    if count <= step:
+        yield call
+        return
     send, recv = (
         None if tensor is None else as_bytes(tensor).view(each, -1)
         for tensor, each in zip((call.send, call.recv), blocks)
     )
-    item = (send if send is not None else recv).size(1) // count
-    room = max(1, PIECE_BYTES // (item * max(blocks)))
-    step = max(1, room // _ALIGNMENT) * _ALIGNMENT
     for begin in range(0, count, step):
         end = min(begin + step, count)
         columns = slice(begin * item, end * item)

@@ -1,10 +1,11 @@
 """Calls on tensors of devices: copied out to host memory in pieces, communicated, and copied in.
 
-A group has three threads, which start with its first such call. The first one copies pieces out and submits
-them to the communicator in the order of issue. The second one waits for the pieces in the same order and
-starts their copies in. So the copy out, the network and the copy in of different pieces overlap. The third
-one posts messages, which must not wait behind collectives. The thread that issues a call is never blocked;
-the streams of the program are ordered with the copies by `devices`.
+A group has three threads, which start when they are needed. The first one copies pieces out and submits them
+to the communicator in the order of issue. The second one waits for the pieces in the same order and starts
+their copies in. So the copy out, the network and the copy in of different pieces overlap. The third one posts
+messages, which must not wait behind collectives. The thread that issues a call is not blocked; the streams of
+the program are ordered with the copies by `devices`. A blocking call of one piece, which has nothing to
+overlap with, runs on the thread that issues it.
 
 Invariants: while a call waits to be submitted, later calls on host memory queue behind it (`is_busy`), so
 that every rank submits the calls of a group in the order of issue. Tensors and host buffers are kept until
@@ -27,7 +28,9 @@ from tbccl import Error, _native
 
 from . import pieces
 from .devices import Access, Copy, access_to, wait_for_copies
+from .joining import has_copying_members
 from .pieces import IN_PLACE, Call, HostBuffers, as_bytes, host_bytes, split
+from .staged import MessageRequest, StagedRequest
 
 #: Pieces of a group in host memory at a time: one copied out, one on the network, one copied in, one spare.
 _PIECES = 4
@@ -35,98 +38,16 @@ _PIECES = 4
 _POLL_SECONDS = 0.05
 
 
-class StagedRequest:
-    """Request of a staged call, with the methods of `_native.Request`."""
-
-    source: int | None = None
-    nbytes: int | None = None
-
-    def __init__(self, group: Any) -> None:
-        self._group = group
-        self._finished = threading.Event()
-        self._error: BaseException | None = None
-        self._accesses: list[tuple[Access, Any]] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the call is done on the host: its copies to the device have begun.
-
-        Returns False if it is not within ``timeout`` seconds.
-        """
-        if not self._finished.is_set():
-            try:
-                with self._group._waiting_for_stage():
-                    if not self._finished.wait(timeout):
-                        return False
-            except KeyboardInterrupt:
-                self._group._comm.abort()
-                raise
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def test(self) -> bool:
-        """Returns whether the call is done on the host."""
-        return self._finished.is_set() and self.wait()
-
-    def follow(self) -> None:
-        """Orders later work of the calling thread's streams after the call."""
-        for access, event in self._accesses:
-            access.follow(event)
-
-    @property
-    def future_devices(self) -> list[torch.device]:
-        """Devices of the call's future."""
-        return sorted(
-            {device for access, _ in self._accesses for device in access.future_devices}, key=str
-        )
-
-    def finish(self, events: Sequence[tuple[Access, Any]], error: BaseException | None = None) -> None:
-        """Ends the call."""
-        if not self._finished.is_set():
-            self._accesses, self._error = list(events), error
-            self._finished.set()
-
-
-class MessageRequest:
-    """Request of a message that is posted once its bytes are in host memory."""
-
-    source = nbytes = None
-
-    def __init__(self, group: Any) -> None:
-        self._posted = StagedRequest(group)
-        self._request: Any = None
-
-    def post(self, request: Any) -> None:
-        """Sets the request of the posted message."""
-        self._request = request
-        self._posted.finish(())
-
-    def fail(self, error: BaseException) -> None:
-        """Ends the message with an error."""
-        self._posted.finish((), error)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until the message is done, for ``timeout`` seconds at most."""
-        began = time.monotonic()
-        if not self._posted.wait(timeout):
-            return False
-        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-        return self._request.wait(left)
-
-    def test(self) -> bool:
-        """Returns whether the message is done."""
-        return self._posted.test() and self._request.test()
-
-
 class _Operation:
     """A staged call, or several as one group."""
 
-    def __init__(self, request: StagedRequest, calls: Sequence[Call], limit: float | None) -> None:
-        self.request = request
+    def __init__(self, calls: Sequence[Call], limit: float | None, marks: dict[torch.device, Any]) -> None:
+        #: Request of a call that other threads run.
+        self.request: StagedRequest | None = None
         self.calls = calls
         self.limit = limit
         #: Mark of the stream of each device at issue.
-        self.marks: dict[torch.device, Any] = {}
+        self.marks = marks
         #: Functions that copy results to tensors that are not plain, with their devices.
         self.copy_backs: list[tuple[torch.device | None, Callable[[], None]]] = []
         self.events: dict[torch.device, Any] = {}
@@ -199,6 +120,8 @@ class Stager:
         self._abandoned: list[Any] = []
         #: Objects in use until an event.
         self._kept: deque[tuple[Access, Any, Any]] = deque()
+        #: Whether ranks split calls whose memory they use in place, since others copy theirs in pieces.
+        self._splits_all = has_copying_members(group._store)
         _STAGERS.add(self)
 
     @property
@@ -214,10 +137,7 @@ class Stager:
     # Collectives.
 
     def issue(
-        self,
-        calls: Sequence[Call],
-        limit: float | None,
-        copy_backs: Sequence[Callable[[], None]] = (),
+        self, calls: Sequence[Call], limit: float | None, copy_backs: Sequence[Callable[[], None]] = ()
     ) -> StagedRequest:
         """Issues calls, several as one group.
 
@@ -226,18 +146,60 @@ class Stager:
             limit: Time limit in seconds.
             copy_backs: Functions that copy results to tensors that are not plain.
         """
-        request = StagedRequest(self._group)
-        operation = _Operation(request, calls, limit)
-        devices = [call.device for call in calls]
-        for device in devices:
-            if device is not None and device not in operation.marks:
-                operation.marks[device] = access_to(device).mark()
-        operation.copy_backs = [(next(iter(operation.marks), None), each) for each in copy_backs]
-        request._accesses = [(access_to(device), None) for device in operation.marks]
+        operation = self._operation(calls, limit, copy_backs)
+        operation.request = StagedRequest(self._group, operation.marks)
         with self._lock:
             self._unsubmitted += 1
         self._out.put(lambda: self._submit(operation))
-        return request
+        return operation.request
+
+    def run(
+        self, calls: Sequence[Call], limit: float | None, copy_backs: Sequence[Callable[[], None]] = ()
+    ) -> bool:
+        """Runs calls of one piece on the calling thread, and orders later work of its streams after them.
+
+        Takes the arguments of `issue`. Returns False, without running them, if they are longer or have to
+        queue.
+        """
+        if self._unsubmitted or not self._is_one_piece(calls):
+            return False
+        operation = self._operation(calls, limit, copy_backs)
+        try:
+            piece = next(self._pieces(operation))
+            try:
+                for wait in self._start_reads(operation, piece):
+                    wait()
+                self._to_network(piece, limit, True)
+                self._start_writes(operation, piece)
+            finally:
+                self._release(operation, piece)
+            events = self._end(operation)
+        except BaseException as error:
+            self._fail(operation, error)
+            raise
+        for access, event in events:
+            access.follow(event)
+        return True
+
+    def _is_one_piece(self, calls: Sequence[Call]) -> bool:
+        if sum(map(host_bytes, calls)) <= pieces.PIECE_BYTES:
+            return True
+        device = calls[0].device
+        is_in_place = device is not None and access_to(device).is_in_place and not self._splits_all
+        return len(calls) == 1 and is_in_place
+
+    def _operation(
+        self, calls: Sequence[Call], limit: float | None, copy_backs: Sequence[Callable[[], None]]
+    ) -> _Operation:
+        """Returns the operation of calls, with marks of the streams as they are now."""
+        marks: dict[torch.device, Any] = {}
+        for call in calls:
+            device = call.device
+            if device is not None and device not in marks:
+                marks[device] = access_to(device).mark()
+        operation = _Operation(calls, limit, marks)
+        operation.copy_backs = [(next(iter(marks), None), each) for each in copy_backs]
+        return operation
 
     def _submit(self, operation: _Operation) -> None:
         """Copies the pieces of an operation out and submits them; runs on the first thread."""
@@ -281,12 +243,15 @@ class Stager:
     def _submit_piece(self, operation: _Operation, piece: _Piece, reads: list[Callable[[], None]]) -> None:
         for wait in reads:
             wait()
+        request = self._to_network(piece, operation.limit, False)
+        self._in.put(lambda: self._complete_piece(operation, piece, request))
+
+    def _to_network(self, piece: _Piece, limit: float | None, waits: bool) -> Any:
+        """Submits the calls of a piece, and waits for them if ``waits``; returns their request if not."""
         comm, calls = self._group._comm, piece.calls
         if len(calls) == 1:
-            request = comm.submit(*calls[0], operation.limit, None, False)
-        else:
-            request = comm.submit_group(calls, operation.limit, False)
-        self._in.put(lambda: self._complete_piece(operation, piece, request))
+            return comm.submit(*calls[0], limit, None, waits)
+        return comm.submit_group(calls, limit, waits)
 
     def _complete_piece(self, operation: _Operation, piece: _Piece, request: Any) -> None:
         """Waits for a piece and starts its copies to the device; runs on the second thread."""
@@ -296,13 +261,18 @@ class Stager:
                     # The call goes on, and uses the memory.
                     self._abandoned.append((operation, piece, request))
                     return
-            for device, mark in operation.marks.items():
-                copies = [copy for each, copy in piece.writes if each == device]
-                if copies:
-                    operation.events[device] = access_to(device).write(copies, mark)
+            self._start_writes(operation, piece)
         except BaseException as error:
             self._fail(operation, error)
         self._release(operation, piece)
+
+    @staticmethod
+    def _start_writes(operation: _Operation, piece: _Piece) -> None:
+        """Starts the copies of a piece to devices."""
+        for device, mark in operation.marks.items():
+            copies = [copy for each, copy in piece.writes if each == device]
+            if copies:
+                operation.events[device] = access_to(device).write(copies, mark)
 
     def _release(self, operation: _Operation, piece: _Piece) -> None:
         for buffer in piece.buffers:
@@ -313,20 +283,27 @@ class Stager:
 
     def _finish(self, operation: _Operation) -> None:
         """Ends an operation whose pieces are done; runs on the second thread."""
+        events: list[tuple[Access, Any]] = []
         if operation.error is None:
             try:
-                for device, mark in operation.marks.items():
-                    thens = [copy_back for each, copy_back in operation.copy_backs if each == device]
-                    event = access_to(device).write((), mark, _all_of(thens) if thens else None)
-                    operation.events[device] = event
-                for device, copy_back in operation.copy_backs:
-                    if device is None:
-                        copy_back()
+                events = self._end(operation)
             except BaseException as error:
                 self._fail(operation, error)
+        operation.request.finish(events, operation.error)
+
+    def _end(self, operation: _Operation) -> list[tuple[Access, Any]]:
+        """Starts the last copies of an operation; returns the events after which its results are there."""
+        for device, mark in operation.marks.items():
+            thens = [copy_back for each, copy_back in operation.copy_backs if each == device]
+            if thens or device not in operation.events:
+                event = access_to(device).write((), mark, _all_of(thens) if thens else None)
+                operation.events[device] = event
+        for device, copy_back in operation.copy_backs:
+            if device is None:
+                copy_back()
         events = [(access_to(device), event) for device, event in operation.events.items()]
         self.keep(events, operation.calls, operation.copy_backs)
-        operation.request.finish(events, operation.error)
+        return events
 
     def _fail(self, operation: _Operation, error: BaseException) -> None:
         """Ends an operation with an error; ends the group if the other ranks would not learn of it."""
@@ -334,7 +311,8 @@ class Stager:
             operation.error = error
         if not isinstance(error, Error):
             self._group._comm.abort()
-        operation.request.finish((), error)
+        if operation.request is not None:
+            operation.request.finish((), error)
 
     def keep(self, events: Sequence[tuple[Access, Any]], *objects: Any) -> None:
         """Keeps objects until events have occurred, and forgets those of events that have."""
@@ -351,7 +329,7 @@ class Stager:
 
     def _pieces(self, operation: _Operation) -> Iterator[_Piece]:
         """Yields the pieces of an operation; waits until there is room for each."""
-        parts = [part for call in operation.calls for part in split(call, self._size)]
+        parts = [part for call in operation.calls for part in split(call, self._size, self._splits_all)]
         while parts:
             count, length = 1, host_bytes(parts[0])
             while count < len(parts) and length + host_bytes(parts[count]) <= pieces.PIECE_BYTES:

@@ -25,7 +25,7 @@ from .devices import access_to
 if TYPE_CHECKING:
     from .devices import Access
     from .group import ProcessGroup
-    from .staging import StagedRequest
+    from .staged import StagedRequest
 
 _FOREVER = timedelta(0)
 
