@@ -88,7 +88,7 @@ def join(
 
 
 def has_copying_members(store: dist.Store) -> bool:
-    """Returns whether a member of the group that met through a store copies the tensors of its accelerator."""
+    """Returns whether the tensors of a member's accelerator are copied, in the group of a store."""
     return store.check([_COPIES_KEY])
 
 

@@ -1,10 +1,10 @@
 """Every operation of torch.distributed over tbccl, against plain arithmetic.
 
-    tbccl run -n 4 -- python python/tests/torch/operations.py [--device standin|shared] [CHECK...]
+    tbccl run -n 4 -- python python/tests/torch/operations.py [--device DEVICE] [CHECK...]
 
 Every rank can compute every other rank's contribution, and thus each expected result. The checks are in the
-folder `checks`; every rank runs all of them in one process. With `--device` the tensors are on the stand-in
-device, whose memory the host reaches through copies, or shares.
+folder `checks`; every rank runs all of them in one process. `--device` places the tensors on a device:
+`standin`, whose memory the host reaches through copies, `shared`, whose memory it shares, `mixed`, or `cuda`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import torch
 import torch.distributed as dist
 
-import standin
+import accelerators
 import tbccl.torch  # noqa: F401
 from checks import coalescing, common, data_movement, groups, invalid_input, messages
 from checks import reductions, reinitialization, runner, works
@@ -24,28 +24,30 @@ from tbccl.torch import pieces
 MODULES = (reductions, data_movement, coalescing, works, messages, groups, invalid_input, reinitialization)
 
 
-#: Checks that look at host memory itself, or use sparse tensors, which the stand-in device lacks.
-OF_HOST_MEMORY = {"check_lists_of_tensors_whose_storages_are_neighbors", "check_sparse_all_reduce"}
+#: Checks that look at host memory itself.
+OF_HOST_MEMORY = {"check_lists_of_tensors_whose_storages_are_neighbors"}
 
 
-def use_standin(memory: str) -> None:
-    """Runs the checks on tensors of the stand-in device, whose memory is its own or `shared`."""
-    standin.load(is_shared=memory == "shared")
+def use(name: str) -> None:
+    """Runs the checks on tensors of a device, in short pieces."""
+    device = accelerators.load(name)
     pieces.PIECE_BYTES = 64 << 10
-    common.use_device("standin")
-    for name in OF_HOST_MEMORY:
+    common.use_device(device)
+    # The stand-in device has no sparse tensors.
+    left_out = OF_HOST_MEMORY | ({"check_sparse_all_reduce"} if device == "standin" else set())
+    for check in left_out:
         for module in MODULES:
-            vars(module).pop(name, None)
+            vars(module).pop(check, None)
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    if sys.argv[1:2] == ["--device"]:
-        use_standin(sys.argv[2])
-        del sys.argv[1:3]
+    selected = sys.argv[1:]
+    if name := accelerators.take_option(selected):
+        use(name)
     dist.init_process_group("tbccl")
     functions = {name: value for module in MODULES for name, value in vars(module).items()}
-    passed = runner.run(functions, sys.argv[1:])
+    passed = runner.run(functions, selected)
     dist.destroy_process_group()
     print(f"@passed {rank} {passed} checks of operations passed", flush=True)
 

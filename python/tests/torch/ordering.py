@@ -1,9 +1,9 @@
 """The order of calls on tensors of a device with the work of the device's streams, which is late.
 
-    tbccl run -n 2 -- python python/tests/torch/ordering.py [--without PART] [CHECK...]
+    tbccl run -n 2 -- python python/tests/torch/ordering.py [--device cuda] [--without PART] [CHECK...]
 
-Each stream of the stand-in device sleeps before each task, so that work which nothing orders is done in the
-wrong order. With `--without` a part of what orders calls is missing: the checks must fail then.
+Streams sleep before their tasks, so that work which nothing orders is done in the wrong order. With
+`--without` a part of what orders calls is missing: the checks must fail then.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-import standin
+import accelerators
 import tbccl.torch  # noqa: F401
 from checks import runner
 from checks.common import rank, size
 from tbccl.torch import devices, pieces, staging
 
-#: Seconds that a stream sleeps before each task.
-DELAY = 0.002
+#: Type of the device of all tensors, and what delays its streams.
+device = "standin"
+delays: accelerators.Delays
+
 #: Tasks of the program's stream before a call: more than those of the streams of the call.
 TASKS_BEFORE = 30
 COUNT = 4096
@@ -29,9 +31,8 @@ COUNT = 4096
 
 def late(value: float, count: int = COUNT) -> torch.Tensor:
     """Returns a tensor that gets its elements late, on the current stream."""
-    tensor = torch.empty(count, device="standin")
-    for _ in range(TASKS_BEFORE):
-        tensor.fill_(-1)
+    tensor = torch.empty(count, device=device).fill_(-1)
+    delays.occupy(TASKS_BEFORE)
     return tensor.fill_(value)
 
 
@@ -54,9 +55,9 @@ def blocks(values: range) -> torch.Tensor:
 def check_an_input_is_read_after_the_work_that_makes_it() -> None:
     ones, table, total = late(1), blocks(range(size)), size
     expected = sum(range(size))
-    gathered, part = torch.empty(size * COUNT, device="standin"), torch.empty(COUNT, device="standin")
+    gathered, part = torch.empty(size * COUNT, device=device), torch.empty(COUNT, device=device)
     exchanged, message = torch.empty_like(gathered), torch.empty_like(part)
-    root = late(7) if rank == 0 else torch.zeros(COUNT, device="standin")
+    root = late(7) if rank == 0 else torch.zeros(COUNT, device=device)
     own = late(rank)
     peer, other = (rank + 1) % size, (rank - 1) % size
     works = [
@@ -78,22 +79,30 @@ def check_an_input_is_read_after_the_work_that_makes_it() -> None:
     assert is_all(message, other), "message"
 
 
+def check_a_blocking_call_reads_after_the_work_that_makes_its_input() -> None:
+    own, root = late(1), late(7) if rank == 0 else torch.zeros(COUNT, device=device)
+    dist.all_reduce(own)
+    assert is_all(own, size), "all_reduce"
+    dist.broadcast(root, 0)
+    assert is_all(root, 7), "broadcast"
+
+
 def check_later_work_of_the_stream_sees_the_result() -> None:
-    tensor = torch.ones(COUNT, device="standin")
+    tensor = torch.ones(COUNT, device=device)
     torch.accelerator.synchronize()
     dist.all_reduce(tensor, async_op=True).wait()
     assert is_all(tensor, size), "all_reduce"
-    tensor = torch.full((COUNT,), float(rank == 0), device="standin")
+    tensor = torch.full((COUNT,), float(rank == 0), device=device)
     torch.accelerator.synchronize()
     dist.broadcast(tensor, 0, async_op=True).wait()
     assert is_all(tensor, 1), "broadcast"
-    tensor = torch.ones(COUNT, device="standin")
+    tensor = torch.ones(COUNT, device=device)
     dist.all_reduce(tensor)
     assert is_all(tensor, size), "a blocking call"
-    received = torch.zeros(COUNT, device="standin")
+    received = torch.zeros(COUNT, device=device)
     torch.accelerator.synchronize()
     receiving = dist.irecv(received, (rank - 1) % size)
-    dist.send(torch.ones(COUNT, device="standin"), (rank + 1) % size)
+    dist.send(torch.ones(COUNT, device=device), (rank + 1) % size)
     receiving.wait()
     assert is_all(received, 1), "a message"
     future = dist.all_reduce(received, async_op=True).get_future()
@@ -102,12 +111,12 @@ def check_later_work_of_the_stream_sees_the_result() -> None:
 
 def check_an_output_is_written_after_the_work_that_reads_it() -> None:
     """Calls that only write on this rank have no copy out that would come after the earlier work, too."""
-    output, message = (torch.full((COUNT,), 5.0, device="standin") for _ in range(2))
-    own = torch.ones(COUNT, device="standin")
+    output, message = (torch.full((COUNT,), 5.0, device=device) for _ in range(2))
+    own = torch.ones(COUNT, device=device)
     torch.accelerator.synchronize()
     # Rank 0 has no earlier work, so that the others have its data early.
-    for _ in range(TASKS_BEFORE if rank else 1):
-        before = output.clone(), message.clone()
+    delays.occupy(TASKS_BEFORE if rank else 0)
+    before = output.clone(), message.clone()
     right, left = (rank + 1) % size, (rank - 1) % size
     works = [
         dist.broadcast(output if rank else own, 0, async_op=True),
@@ -135,7 +144,7 @@ def check_memory_stays_until_the_copies_are_done() -> None:
     """Memory that the program frees is overwritten as soon as its stream is done with it."""
     outputs = []
     for number in range(10):
-        input, output = late(rank + number), torch.empty(size * COUNT, device="standin")
+        input, output = late(rank + number), torch.empty(size * COUNT, device=device)
         outputs.append((output, dist.all_gather_into_tensor(output, input, async_op=True)))
         dist.all_reduce(input, async_op=True)
         del input, output
@@ -143,7 +152,7 @@ def check_memory_stays_until_the_copies_are_done() -> None:
         work.wait()
         for each, block in enumerate(output.view(size, COUNT)):
             assert is_all(block, each + number), number
-    message = torch.empty(COUNT, device="standin")
+    message = torch.empty(COUNT, device=device)
     receiving = dist.irecv(message, (rank - 1) % size)
     dist.isend(late(rank), (rank + 1) % size)
     receiving.wait()
@@ -159,7 +168,7 @@ def check_host_and_device_calls_keep_their_order() -> None:
         second = dist.all_reduce(on_host, async_op=True) if number % 2 else dist.all_reduce(on_host)
         sending = dist.isend(on_device * 0 + rank, (rank + 1) % size)
         dist.isend(torch.full((3,), 50.0 + rank), (rank + 1) % size)
-        on_both = torch.zeros(COUNT, device="standin"), torch.zeros(3)
+        on_both = torch.zeros(COUNT, device=device), torch.zeros(3)
         receiving = [dist.irecv(each, (rank - 1) % size) for each in on_both]
         for work in (first, *([second] if number % 2 else []), sending, *receiving):
             work.wait()
@@ -181,7 +190,7 @@ def check_the_copies_and_the_network_overlap() -> None:
 
         return noted
 
-    tensor = torch.ones(12 * pieces.PIECE_BYTES // 4, device="standin")
+    tensor = torch.ones(12 * pieces.PIECE_BYTES // 4, device=device)
     devices.StreamCopies.read, devices.StreamCopies.write = note("out", read), note("in", write)
     try:
         dist.all_reduce(tensor)
@@ -237,17 +246,19 @@ def without_the_tensors() -> None:
 
 
 def main() -> None:
+    global device, delays
     torch.set_num_threads(1)
     arguments = sys.argv[1:]
+    device = accelerators.take_option(arguments, device)
     if arguments[:1] == ["--without"]:
         globals()[f"without_{arguments[1]}"]()
         del arguments[:2]
-    standin.load()
+    accelerators.load(device)
     pieces.PIECE_BYTES = 8 << 10
     dist.init_process_group("tbccl")
-    standin.set_delay(DELAY)
+    delays = accelerators.Delays(device)
     passed = runner.run(globals(), arguments)
-    standin.set_delay(0)
+    delays.end()
     dist.destroy_process_group()
     print(f"@passed {rank} {passed} checks of orders passed", flush=True)
 

@@ -24,7 +24,8 @@ def check_all_ranks_print(result: JobResult, word: str, ranks: int) -> None:
     assert output.count(word) == ranks, output[-4000:]
 
 
-@pytest.mark.parametrize(("memory", "ranks"), [("standin", 2), ("shared", 2)])
+# `mixed`: a rank whose tensors are copied in pieces, beside one whose tensors are used in place.
+@pytest.mark.parametrize(("memory", "ranks"), [("standin", 2), ("shared", 2), ("mixed", 2)])
 def test_every_operation_is_right_on_a_device(memory: str, ranks: int) -> None:
     result = job("operations.py", "--device", memory, ranks=ranks)
     check_all_ranks_print(result, "checks of operations passed", ranks)
@@ -118,6 +119,32 @@ standin.set_delay(0)
 print("copied", flush=True)
 """)
     assert output.count("copied") == 2, output
+
+
+def test_a_short_blocking_call_runs_on_the_thread_that_issues_it() -> None:
+    output = run_program("""
+import threading
+standin.load()
+standin.set_delay(0.001)
+dist.init_process_group("tbccl")
+copiers = lambda: sorted(thread.name for thread in threading.enumerate() if "tbccl-copy" in thread.name)
+ones = [torch.ones(1000, device="standin") for _ in range(20)]
+for tensor in ones:
+    tensor.mul_(2)
+    dist.all_reduce(tensor)
+    tensor.add_(1)
+assert copiers() == [], copiers()
+# While a call waits to be submitted, later ones queue behind it.
+long = torch.ones(3 << 20, device="standin")
+work = dist.all_reduce(long, async_op=True)
+dist.all_reduce(ones[0])
+work.wait()
+assert copiers() == ["tbccl-copy-in", "tbccl-copy-out"], copiers()
+assert ones[0].tolist() == 1000 * [10] and ones[1].tolist() == 1000 * [5] and bool((long == 2).all())
+standin.set_delay(0)
+print("reduced", flush=True)
+""")
+    assert output.count("reduced") == 2, output
 
 
 def test_a_call_with_tensors_of_two_devices_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Training over tbccl results in the same parameters as training in one process.
 
-    tbccl run -n 4 -- python python/tests/torch/training.py [--device standin] [METHOD...]
+    tbccl run -n 4 -- python python/tests/torch/training.py [--device DEVICE] [METHOD...]
 
 Each method is a function whose name begins with `train_`. It returns the parameters after 20 steps, and those
 of the same model trained by one process on the whole batches. They may differ by 1e-5.
@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-import standin
+import accelerators
 import tbccl.torch
 
 STEPS = 20
@@ -168,7 +168,7 @@ def train_ddp_with_quantized_messages_of_short_buckets() -> tuple[Parameters, Pa
 
 
 def train_fsdp1() -> tuple[Parameters, Parameters]:
-    place = torch.device(device) if device == "cpu" else torch.device(device, 0)
+    place = torch.ones(0, device=device).device
     model = FullyShardedDataParallel(new_model(), device_id=place, use_orig_params=True)
     train(model, sgd(model.parameters()))
     with FullyShardedDataParallel.summon_full_params(model):
@@ -285,14 +285,13 @@ def max_difference(first: Parameters, second: Parameters) -> float:
 def main() -> None:
     global device
     torch.set_num_threads(1)
-    if sys.argv[1:2] == ["--device"]:
-        device = sys.argv[2]
-        standin.load()
-        del sys.argv[1:3]
+    selected = sys.argv[1:]
+    if name := accelerators.take_option(selected):
+        device = accelerators.load(name)
     dist.init_process_group("tbccl")
     rank = dist.get_rank()
     methods = {name: method for name, method in globals().items() if name.startswith("train_")}
-    selected = sys.argv[1:] or [*methods, "check_compressing_hooks"]
+    selected = selected or [*methods, "check_compressing_hooks"]
     for name in selected:
         started = time.monotonic()
         if name in methods:

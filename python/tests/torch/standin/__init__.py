@@ -101,7 +101,7 @@ def _device_module() -> SimpleNamespace:
         current_device=lambda: 0,
         set_device=lambda device: None,
         device=lambda device: contextlib.nullcontext(),
-        synchronize=lambda device=None: torch.accelerator.synchronize(),
+        synchronize=lambda device=None: torch.ops.standin.synchronize(),
         current_stream=lambda device=None: torch.accelerator.current_stream(),
         stream=lambda stream: stream,
         Stream=on_device(torch.Stream),

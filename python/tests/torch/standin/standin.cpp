@@ -455,6 +455,9 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction:
 
 void set_delay(int64_t microseconds) { common_delay = microseconds; }
 void set_unified(bool unified) { is_unified = unified; }
+// Waits for all streams. `torch.accelerator.synchronize` does nothing in torch 2.11, which takes the device for
+// one that is not initialized.
+void synchronize() { Guard().synchronizeDevice(0); }
 
 // A host tensor of the same memory, as `torch.mps._host_alias_storage` gives for unified memory.
 at::Tensor host_alias(const at::Tensor& bytes) {
@@ -465,6 +468,7 @@ at::Tensor host_alias(const at::Tensor& bytes) {
 TORCH_LIBRARY(standin, m) {
   m.def("set_delay(int microseconds) -> ()", set_delay);
   m.def("set_unified(bool unified) -> ()", set_unified);
+  m.def("synchronize() -> ()", synchronize);
   m.def("host_alias(Tensor bytes) -> Tensor", host_alias);
 }
 
