@@ -44,6 +44,7 @@ mod scale;
 mod scaling;
 mod staging;
 mod status;
+mod surroundings;
 mod traces;
 mod typed;
 mod wait_cell;
@@ -66,29 +67,29 @@ use crate::{
     agreement::{Agreement, Published},
     calibration::Thresholds,
     error::{Error, PeerName, Result},
-    executor::{Executor, Program, Protocols},
+    executor::{Executor, Program},
     kernels::Threads,
-    processors::Processors,
+    trace::Trace,
 };
 use bootstrap::{Connection, Identity, Server};
 use call_options::check_segments;
 use collectives::{
-    Collective, DType, Hosts, Numerics,
+    Collective, DType, Numerics,
     schedule::InPlace,
     select::{Fingerprint, Names, Overrides},
 };
 use control::{ControlParts, stats_of};
-use events::{target, warning};
 use join::Rejoin;
-use machine::{fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
+use machine::fingerprint;
 use plans::{PlanKey, Plans};
 use std::{
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
+use surroundings::{Surroundings, warn_of_unused};
 use topology::{Rank, Reach};
 use transport::{
-    Counters, Link, PollCounters, WaitPolicy,
+    Counters, Link, PollCounters,
     driver::{Endpoint, RailInfo},
     forks::Origin,
     memory::{Registered, Slab},
@@ -163,18 +164,27 @@ struct Parts {
     thresholds: Thresholds,
 }
 
-/// Returns the thresholds by which protocols are chosen: those of options, and of the machine for the others.
-///
-/// The machine was measured with a core for each rank.
-fn protocols_of(config: &Config, machine: Thresholds) -> Protocols {
-    let (pull, direct) = (config.shm.pull_min_bytes, config.direct_min_bytes);
-    let options =
-        Protocols::with_minima(pull.unwrap_or(usize::MAX), direct.unwrap_or(Config::DIRECT_MIN_BYTES));
-    Protocols {
-        gather_pull_min_bytes: pull.unwrap_or(machine.gather_pull_min_bytes),
-        combined_direct_min_bytes: direct.map_or(machine.combined_direct_min_bytes, |_| 0),
-        ..options
-    }
+/// Makes the control of a communicator, and registers it for reports.
+fn control_of(
+    parts: &Parts,
+    config: &Config,
+    names: &Arc<[PeerName]>,
+    lent_bytes: &Arc<AtomicU64>,
+    trace: Option<&Arc<Trace>>,
+) -> Arc<Control> {
+    live::register(Control::new(ControlParts {
+        rank: parts.rank,
+        names: Arc::clone(names),
+        transport: parts.transport,
+        agreement: parts.agreement.clone(),
+        identifier: parts.identifier.clone(),
+        requester: parts.connection.as_ref().map(Connection::snapshot_requester),
+        folder: config.dump.clone(),
+        hang_report: config.hang_report.clone(),
+        counts_calls: config.metrics.is_some(),
+        lent_bytes: Arc::clone(lent_bytes),
+        trace: trace.cloned(),
+    }))
 }
 
 /// Values by which a communicator, and this rank of it, are found in reports of a hang.
@@ -195,87 +205,35 @@ impl Identifier {
     }
 }
 
-/// Longest sleep of a rank that its device wakes, before it checks whether its peers live.
-const WOKEN_SLEEP: Duration = Duration::from_millis(25);
-
 impl Communicator {
     /// Lanes between each pair of ranks.
     pub(crate) const LANES: u8 = 2;
 
-    fn assemble(parts: Parts, config: &Config) -> Communicator {
-        let Parts { rank, names, agreement, slab, links, reach, endpoint, transport, .. } = parts;
-        let mut connection = parts.connection;
-        let schedule_reach = parts.schedule_reach;
-        let thresholds = parts.thresholds;
-        let size = names.len() as u32;
-        let cores = usable_cores();
-        let on_this_host = ranks_on_host_of(rank, &names);
-        let mut wait = WaitPolicy::for_host(on_this_host, cores);
-        if let Some(polls) = config.polling.spin_polls {
-            wait.spin_polls = polls;
+    /// Makes a communicator of its parts.
+    fn assemble(mut parts: Parts, config: &Config) -> Communicator {
+        let (rank, size, transport) = (parts.rank, parts.names.len() as u32, parts.transport);
+        let endpoint = parts.endpoint.as_deref();
+        let around = Surroundings::of((rank, &parts.names, transport), endpoint, config);
+        let sleeper = endpoint.and_then(|endpoint| endpoint.sleeper());
+        let wait = around.wait_policy(config, endpoint.is_some(), sleeper.is_some());
+        let threads = around.reduce_threads(config);
+        if rank.0 == 0 {
+            warn_of_unused(config, &around.here, size, parts.is_first);
         }
-        let sleeper = endpoint.as_ref().and_then(|endpoint| endpoint.sleeper());
-        if sleeper.is_some() {
-            wait.max_sleep = WOKEN_SLEEP;
-        }
-        if endpoint.is_some() {
-            wait.poll_interval = config.polling.interval;
-        }
-        let threads = config.reduce_threads.unwrap_or(cores / on_this_host);
-        let placement = placement_of(endpoint.as_deref(), &names);
-        let hosts = placement.as_ref().map_or(Hosts::One, Hosts::of);
-        let names: Arc<[PeerName]> = names.into();
-        let trace = traces::begin(config, (rank, &names, transport), &parts.identifier, connection.as_mut());
-        let requester = connection.as_ref().map(Connection::snapshot_requester);
+        let names: Arc<[PeerName]> = std::mem::take(&mut parts.names).into();
+        let connection = parts.connection.as_mut();
+        let trace = traces::begin(config, (rank, &names, transport), &parts.identifier, connection);
         let lending = Arc::<AtomicU64>::default();
-        let control = Control::new(ControlParts {
-            rank,
-            names: Arc::clone(&names),
-            transport,
-            agreement: agreement.clone(),
-            identifier: parts.identifier,
-            requester,
-            folder: config.dump.clone(),
-            hang_report: config.hang_report.clone(),
-            counts_calls: config.metrics.is_some(),
-            lent_bytes: Arc::clone(&lending),
-            trace: trace.clone(),
-        });
-        let control = live::register(control);
-        let here = fingerprint(transport, &names);
-        // Equal on all ranks: those of one host see the same machine.
-        let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
-        let by_memory = endpoint.as_ref().is_none_or(|endpoint| endpoint.hosts().is_some());
-        let apart = placement.as_ref().is_some_and(|placement| placement.hosts() == size);
-        let tuning = tuning_of(transport, apart);
-        let together = placement.is_none_or(|placement| placement.hosts() == 1);
-        let oversubscribed = by_memory && together && size as usize > cores;
-        let protocols = protocols_of(config, if oversubscribed { Thresholds::DEFAULT } else { thresholds });
-        if let Some((what, there, here)) =
-            config.selection.tuned.as_ref().and_then(|t| t.fingerprint.difference(&here))
-            && rank.0 == 0
-            && parts.is_first
-        {
-            warning!(
-                target::SELECTION,
-                None,
-                "the tuning file is not used: it was measured with {what} {there}, and this \
-                 job has {here}; \
-                 measure anew with `tbccl tune`"
-            );
-        }
-        if let Some(Err(why)) = config.selection.model.as_ref().map(|model| model.covers(size))
-            && rank.0 == 0
-        {
-            warning!(target::SELECTION, None, "the model is not used: {why}");
-        }
+        let control = control_of(&parts, config, &names, &lending, trace.as_ref());
+        let protocols = around.protocols(config, parts.thresholds);
         closing::opened();
-        let policy = config.policy(&here, tuning, oversubscribed);
+        let policy = config.policy(&around.here, around.tuning, around.is_oversubscribed);
         let waits = (&wait, threads);
-        announce::settings((rank, parts.is_first), waits, (thresholds, &protocols), &policy);
+        announce::settings((rank, parts.is_first), waits, (parts.thresholds, &protocols), &policy);
+        let reaches = (parts.schedule_reach, parts.reach, around.hosts);
         let communicator = Communicator {
-            plans: Plans::new(rank, size, Self::LANES, (schedule_reach, reach, hosts), policy, config),
-            executor: Executor::new(links, slab.clone(), wait, protocols)
+            plans: Plans::new(rank, size, Self::LANES, reaches, policy, config),
+            executor: Executor::new(parts.links, parts.slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
                 .with_trace(trace)
                 .with_requests(control.wanted()),
@@ -284,9 +242,9 @@ impl Communicator {
                 died: vec![None; names.len()],
                 names,
                 control,
-                agreement,
+                agreement: parts.agreement,
                 published: Published::default(),
-                connection,
+                connection: parts.connection,
                 launcher_gone: false,
                 rendezvous_rank: parts.rendezvous_rank,
                 next_looked_at: 0,
@@ -294,9 +252,9 @@ impl Communicator {
                 timed_out: None,
                 is_rendezvous_silent: false,
             },
-            slab,
+            slab: parts.slab,
             scratch: None,
-            endpoint,
+            endpoint: parts.endpoint,
             lending,
             threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
@@ -319,7 +277,6 @@ impl Communicator {
         }
         communicator
     }
-
     /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {
@@ -529,99 +486,4 @@ impl Drop for Communicator {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use collectives::MAX_SEGMENTS;
-
-    fn alone() -> Communicator {
-        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
-        Communicator::local(4, &config).expect("memory for a test").swap_remove(0)
-    }
-
-    #[test]
-    fn an_algorithm_that_a_program_asks_for_holds_until_it_lets_go() {
-        let mut comm = alone();
-        let of = |comm: &Communicator, collective| {
-            comm.plan_of(collective, 1 << 20, DType::F32, Rank(0)).expect("a plan")
-        };
-        let before = of(&comm, Collective::AllReduce);
-        let gather = of(&comm, Collective::AllGather);
-        comm.set_algorithm(Some("recursive-doubling"), 3).expect("known");
-        assert_eq!(of(&comm, Collective::AllReduce), ("recursive_doubling", 3));
-        comm.set_algorithm(Some("mesh"), 0).expect("known");
-        assert_eq!(of(&comm, Collective::AllReduce).0, "mesh");
-        assert_eq!(of(&comm, Collective::AllGather), gather, "it has no mesh");
-        let error = comm.set_algorithm(Some("mash"), 0).expect_err("unknown").to_string();
-        assert!(error.contains("did you mean `mesh`"), "{error}");
-        assert!(comm.set_algorithm(Some("ring"), MAX_SEGMENTS + 1).is_err());
-        assert_eq!(of(&comm, Collective::AllReduce).0, "mesh", "an error changes nothing");
-        comm.set_algorithm(None, 0).expect("always");
-        assert_eq!(of(&comm, Collective::AllReduce), before);
-    }
-
-    #[test]
-    fn what_is_planned_ahead_is_what_a_call_takes() {
-        let mut comm = alone();
-        let ahead = |comm: &mut Communicator, root| {
-            comm.plan_ahead(Collective::Broadcast, 1 << 20, DType::F32, Rank(root), true)
-        };
-        ahead(&mut comm, 1).expect("a plan");
-        let planned = comm.plans.programs_compiled();
-        assert_eq!(planned, 1);
-        ahead(&mut comm, 1).expect("at hand");
-        assert_eq!(comm.plans.programs_compiled(), planned, "it is not planned twice");
-        let error = ahead(&mut comm, 4).expect_err("there is none").to_string();
-        assert!(error.contains("root") && error.contains("0..4"), "{error}");
-    }
-
-    #[test]
-    fn a_panic_in_a_run_fails_the_communicator_of_all_ranks_at_once_and_names_its_cause() {
-        const TIMEOUT: Duration = Duration::from_secs(120);
-        let config = Config { slab_bytes: Some(1 << 20), timeout: TIMEOUT, ..Config::default() };
-        let mut comms = Communicator::local(2, &config).expect("memory for a test");
-        let (mut broken, mut other) = (comms.pop().expect("two"), comms.pop().expect("two"));
-        // Receives in groups from rank 0 use the link to a rank that does not exist.
-        let program = Program::message(Rank(7), false, Communicator::LANES);
-        broken.message_programs[0] = Some(Arc::new(program));
-        let began = std::time::Instant::now();
-        let peer =
-            std::thread::spawn(move || other.recv(&mut [0u8; 4], Rank(1)).expect_err("nothing is sent"));
-        let call = std::panic::AssertUnwindSafe(|| {
-            let mut memory = [0u8; 4];
-            let mut group = broken.group();
-            group.recv(&mut memory, Rank(0))?;
-            group.run()
-        });
-        assert!(std::panic::catch_unwind(call).is_err(), "the panic goes on to the caller");
-        let error = broken.send(&[1u8], Rank(0)).expect_err("the communicator has failed");
-        let text = error.to_string();
-        assert!(
-            matches!(error, Error::Defect(_)) && text.contains("rank 1 panicked in recv of 4 u8"),
-            "{text}"
-        );
-        assert!(text.contains("index out of bounds"), "{text}");
-        let error = peer.join().expect("an error and no panic");
-        assert!(matches!(error, Error::Remote { rank: Rank(1), .. }), "{error}");
-        assert!(error.to_string().contains("panicked"), "{error}");
-        assert!(began.elapsed() < TIMEOUT / 2, "after {:?}", began.elapsed());
-    }
-
-    #[test]
-    fn threads_of_one_process_don_t_take_each_other_s_earlier_choice() {
-        let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
-        let comms = Communicator::local(2, &config).expect("memory for a test");
-        std::thread::scope(|scope| {
-            for mut comm in comms {
-                scope.spawn(move || {
-                    for (algorithm, messages) in [("mesh", 1), ("rsag_mesh", 2), ("mesh", 1)] {
-                        comm.set_algorithm(Some(algorithm), 1).expect("known");
-                        let before = comm.counters().sent_messages;
-                        comm.all_reduce_in_place(&mut [1.0f32; 64], collectives::ReduceOp::Sum)
-                            .expect("done");
-                        assert_eq!(comm.counters().sent_messages - before, messages, "{algorithm}");
-                    }
-                });
-            }
-        });
-    }
-}
+mod tests;

@@ -1,0 +1,110 @@
+//! The machine as a rank sees it when its communicator begins, and what follows for waits and selection.
+//!
+//! The cores, the ranks on this host and the hosts of the others decide how a rank waits, which protocols it
+//! takes, and which tuning file fits. Nothing here sends, receives or measures.
+
+use super::machine::{fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
+use crate::{Config, calibration::Thresholds, error::PeerName, executor::Protocols, processors::Processors};
+use collectives::{
+    Hosts,
+    select::{Fingerprint, Tuning},
+};
+use events::{target, warning};
+use std::time::Duration;
+use topology::Rank;
+use transport::{WaitPolicy, driver::Endpoint};
+
+/// Longest sleep of a rank that its device wakes, before it checks whether its peers live.
+const WOKEN_SLEEP: Duration = Duration::from_millis(25);
+
+/// The machine, as a rank sees it.
+pub(super) struct Surroundings {
+    /// Cores that this process may use.
+    cores: u32,
+    on_this_host: u32,
+    /// Hosts of all ranks.
+    pub(super) hosts: Hosts,
+    pub(super) here: Fingerprint,
+    pub(super) tuning: Tuning,
+    /// Whether ranks share cores. Equal on all ranks.
+    pub(super) is_oversubscribed: bool,
+}
+
+impl Surroundings {
+    pub(super) fn of(
+        (rank, names, transport): (Rank, &[PeerName], &str),
+        endpoint: Option<&dyn Endpoint>,
+        config: &Config,
+    ) -> Surroundings {
+        let size = names.len() as u32;
+        let placement = placement_of(endpoint, names);
+        // Equal on all ranks: those of one host see the same machine.
+        let cores = config.selection.cores.map_or(Processors::here().cores, |cores| cores as usize);
+        let by_memory = endpoint.is_none_or(|endpoint| endpoint.hosts().is_some());
+        let apart = placement.as_ref().is_some_and(|placement| placement.hosts() == size);
+        let together = placement.as_ref().is_none_or(|placement| placement.hosts() == 1);
+        Surroundings {
+            cores: usable_cores(),
+            on_this_host: ranks_on_host_of(rank, names),
+            hosts: placement.as_ref().map_or(Hosts::One, Hosts::of),
+            here: fingerprint(transport, names),
+            tuning: tuning_of(transport, apart),
+            is_oversubscribed: by_memory && together && size as usize > cores,
+        }
+    }
+
+    /// Returns how this rank waits. `wakes` says whether its device can wake it.
+    pub(super) fn wait_policy(&self, config: &Config, has_endpoint: bool, wakes: bool) -> WaitPolicy {
+        let mut wait = WaitPolicy::for_host(self.on_this_host, self.cores);
+        if let Some(polls) = config.polling.spin_polls {
+            wait.spin_polls = polls;
+        }
+        if wakes {
+            wait.max_sleep = WOKEN_SLEEP;
+        }
+        if has_endpoint {
+            wait.poll_interval = config.polling.interval;
+        }
+        wait
+    }
+
+    /// Returns how many threads reduce for this rank.
+    pub(super) fn reduce_threads(&self, config: &Config) -> u32 {
+        config.reduce_threads.unwrap_or(self.cores / self.on_this_host)
+    }
+
+    /// Returns the thresholds of protocols. Those of the machine hold with a core for each rank.
+    pub(super) fn protocols(&self, config: &Config, machine: Thresholds) -> Protocols {
+        protocols_of(config, if self.is_oversubscribed { Thresholds::DEFAULT } else { machine })
+    }
+}
+
+/// Returns the thresholds by which protocols are chosen: those of options, and of the machine for the others.
+fn protocols_of(config: &Config, machine: Thresholds) -> Protocols {
+    let (pull, direct) = (config.shm.pull_min_bytes, config.direct_min_bytes);
+    let options =
+        Protocols::with_minima(pull.unwrap_or(usize::MAX), direct.unwrap_or(Config::DIRECT_MIN_BYTES));
+    Protocols {
+        gather_pull_min_bytes: pull.unwrap_or(machine.gather_pull_min_bytes),
+        combined_direct_min_bytes: direct.map_or(machine.combined_direct_min_bytes, |_| 0),
+        ..options
+    }
+}
+
+/// Warns of a model and, for the first communicator of a job, of a tuning file that do not fit.
+pub(super) fn warn_of_unused(config: &Config, here: &Fingerprint, size: u32, is_first: bool) {
+    let tuned = config.selection.tuned.as_ref();
+    if let Some((what, there, here)) = tuned.and_then(|tuned| tuned.fingerprint.difference(here))
+        && is_first
+    {
+        warning!(
+            target::SELECTION,
+            None,
+            "the tuning file is not used: it was measured with {what} {there}, and this job has {here}; \
+             measure anew with `tbccl tune`"
+        );
+    }
+    if let Some(Err(why)) = config.selection.model.as_ref().map(|model| model.covers(size)) {
+        warning!(target::SELECTION, None, "the model is not used: {why}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Tests of a communicator of one rank, and of threads.
+
+use super::*;
+use collectives::MAX_SEGMENTS;
+
+fn alone() -> Communicator {
+    let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+    Communicator::local(4, &config).expect("memory for a test").swap_remove(0)
+}
+
+#[test]
+fn an_algorithm_that_a_program_asks_for_holds_until_it_lets_go() {
+    let mut comm = alone();
+    let of = |comm: &Communicator, collective| {
+        comm.plan_of(collective, 1 << 20, DType::F32, Rank(0)).expect("a plan")
+    };
+    let before = of(&comm, Collective::AllReduce);
+    let gather = of(&comm, Collective::AllGather);
+    comm.set_algorithm(Some("recursive-doubling"), 3).expect("known");
+    assert_eq!(of(&comm, Collective::AllReduce), ("recursive_doubling", 3));
+    comm.set_algorithm(Some("mesh"), 0).expect("known");
+    assert_eq!(of(&comm, Collective::AllReduce).0, "mesh");
+    assert_eq!(of(&comm, Collective::AllGather), gather, "it has no mesh");
+    let error = comm.set_algorithm(Some("mash"), 0).expect_err("unknown").to_string();
+    assert!(error.contains("did you mean `mesh`"), "{error}");
+    assert!(comm.set_algorithm(Some("ring"), MAX_SEGMENTS + 1).is_err());
+    assert_eq!(of(&comm, Collective::AllReduce).0, "mesh", "an error changes nothing");
+    comm.set_algorithm(None, 0).expect("always");
+    assert_eq!(of(&comm, Collective::AllReduce), before);
+}
+
+#[test]
+fn what_is_planned_ahead_is_what_a_call_takes() {
+    let mut comm = alone();
+    let ahead = |comm: &mut Communicator, root| {
+        comm.plan_ahead(Collective::Broadcast, 1 << 20, DType::F32, Rank(root), true)
+    };
+    ahead(&mut comm, 1).expect("a plan");
+    let planned = comm.plans.programs_compiled();
+    assert_eq!(planned, 1);
+    ahead(&mut comm, 1).expect("at hand");
+    assert_eq!(comm.plans.programs_compiled(), planned, "it is not planned twice");
+    let error = ahead(&mut comm, 4).expect_err("there is none").to_string();
+    assert!(error.contains("root") && error.contains("0..4"), "{error}");
+}
+
+#[test]
+fn a_panic_in_a_run_fails_the_communicator_of_all_ranks_at_once_and_names_its_cause() {
+    const TIMEOUT: Duration = Duration::from_secs(120);
+    let config = Config { slab_bytes: Some(1 << 20), timeout: TIMEOUT, ..Config::default() };
+    let mut comms = Communicator::local(2, &config).expect("memory for a test");
+    let (mut broken, mut other) = (comms.pop().expect("two"), comms.pop().expect("two"));
+    // Receives in groups from rank 0 use the link to a rank that does not exist.
+    let program = Program::message(Rank(7), false, Communicator::LANES);
+    broken.message_programs[0] = Some(Arc::new(program));
+    let began = std::time::Instant::now();
+    let peer = std::thread::spawn(move || other.recv(&mut [0u8; 4], Rank(1)).expect_err("nothing is sent"));
+    let call = std::panic::AssertUnwindSafe(|| {
+        let mut memory = [0u8; 4];
+        let mut group = broken.group();
+        group.recv(&mut memory, Rank(0))?;
+        group.run()
+    });
+    assert!(std::panic::catch_unwind(call).is_err(), "the panic goes on to the caller");
+    let error = broken.send(&[1u8], Rank(0)).expect_err("the communicator has failed");
+    let text = error.to_string();
+    assert!(matches!(error, Error::Defect(_)) && text.contains("rank 1 panicked in recv of 4 u8"), "{text}");
+    assert!(text.contains("index out of bounds"), "{text}");
+    let error = peer.join().expect("an error and no panic");
+    assert!(matches!(error, Error::Remote { rank: Rank(1), .. }), "{error}");
+    assert!(error.to_string().contains("panicked"), "{error}");
+    assert!(began.elapsed() < TIMEOUT / 2, "after {:?}", began.elapsed());
+}
+
+#[test]
+fn threads_of_one_process_don_t_take_each_other_s_earlier_choice() {
+    let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+    let comms = Communicator::local(2, &config).expect("memory for a test");
+    std::thread::scope(|scope| {
+        for mut comm in comms {
+            scope.spawn(move || {
+                for (algorithm, messages) in [("mesh", 1), ("rsag_mesh", 2), ("mesh", 1)] {
+                    comm.set_algorithm(Some(algorithm), 1).expect("known");
+                    let before = comm.counters().sent_messages;
+                    comm.all_reduce_in_place(&mut [1.0f32; 64], collectives::ReduceOp::Sum).expect("done");
+                    assert_eq!(comm.counters().sent_messages - before, messages, "{algorithm}");
+                }
+            });
+        }
+    });
+}
