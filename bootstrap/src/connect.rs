@@ -256,7 +256,9 @@ fn connect_local(address: &Address, rendezvous: &ConnectSpec, began: Instant) ->
     };
     // Another user may have taken the name.
     if !is_same_user(&stream) {
-        let remedy = if matches!(address, Address::Awaited(_)) { "; choose another port" } else { "" };
+        let is_derived = matches!(address, Address::Awaited(_));
+        let remedy =
+            if is_derived { "; set TBCCL_ROOT=localhost:PORT on all ranks, with another port" } else { "" };
         let why = format!("the socket belongs to another user{remedy}");
         return Err(io::Error::new(ErrorKind::PermissionDenied, why));
     }

@@ -1,6 +1,6 @@
 //! Known launchers and the environment variables by which they tell a process its rank.
 
-use super::mlx;
+use super::{mlx, slurm};
 use crate::environment::Vars;
 
 /// A launcher, and the variables that it sets.
@@ -24,8 +24,8 @@ pub(super) const LAUNCHERS: &[Launcher] = &[
     Launcher { name: mlx::NAME, rank: mlx::RANK, size: &[mlx::SIZE] },
     Launcher { name: "torchrun", rank: "RANK", size: &["WORLD_SIZE"] },
     Launcher { name: "Open MPI", rank: "OMPI_COMM_WORLD_RANK", size: &["OMPI_COMM_WORLD_SIZE"] },
-    Launcher { name: "MPICH (Hydra)", rank: "PMI_RANK", size: &["PMI_SIZE"] },
-    Launcher { name: "Slurm", rank: "SLURM_PROCID", size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"] },
+    Launcher { name: slurm::PMI_NAME, rank: "PMI_RANK", size: &["PMI_SIZE"] },
+    Launcher { name: slurm::NAME, rank: "SLURM_PROCID", size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"] },
 ];
 
 /// Rank and size as a launcher sets them.
@@ -62,9 +62,13 @@ pub(super) fn detect(vars: &Vars) -> Result<LaunchedRank, String> {
 }
 
 /// Returns the launcher of which at least one variable is set.
+///
+/// A process in a Slurm job that `srun` has not started has no launcher: the job sets the number of tasks,
+/// and in its batch script a rank, too.
 pub(super) fn find_launcher(vars: &Vars) -> Option<&'static str> {
     let is_set = |name: &&str| vars.get(name).is_some();
-    LAUNCHERS.iter().find(|l| is_set(&l.rank) || l.size.iter().any(is_set)).map(|l| l.name)
+    let launcher = LAUNCHERS.iter().find(|l| is_set(&l.rank) || l.size.iter().any(is_set))?;
+    (launcher.name != slurm::NAME || !slurm::is_batch_script(vars)).then_some(launcher.name)
 }
 
 fn parse_rank(
@@ -96,6 +100,9 @@ fn missing_variables(vars: &Vars, candidates: &[Launcher]) -> String {
         }
     });
     match half {
+        Some((_, "SLURM_PROCID")) if slurm::is_batch_script(vars) => {
+            format!("this process is in a Slurm job without srun: use `srun PROGRAM`, or {INSTEAD}")
+        }
         Some((mlx::JACCL_RANK, _)) => {
             format!("{} is set and JACCL_IBV_DEVICES is not set: {INSTEAD}", mlx::JACCL_RANK)
         }
@@ -110,19 +117,6 @@ fn missing_variables(vars: &Vars, candidates: &[Launcher]) -> String {
              MPICH and Slurm: {INSTEAD}"
         ),
     }
-}
-
-/// Returns the first host of a list in Slurm's notation: `node[07-09,12],other`.
-pub(super) fn first_host(list: &str) -> Option<String> {
-    let end = list.find([',', '[']).unwrap_or(list.len());
-    let (name, rest) = list.split_at(end);
-    let Some(ranges) = rest.strip_prefix('[') else {
-        return (!name.is_empty()).then(|| name.to_owned());
-    };
-    let (ranges, tail) = ranges.split_once(']')?;
-    let number = ranges.split([',', '-']).next().filter(|number| !number.is_empty())?;
-    let suffix = tail.split(',').next().unwrap_or_default();
-    Some(format!("{name}{number}{suffix}"))
 }
 
 #[cfg(test)]
@@ -145,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_is_nearer_to_the_program_counts() {
-        let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
+        let srun = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
         let mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")];
         let torch = [("RANK", "2"), ("WORLD_SIZE", "4")];
         let ours = [("TBCCL_RANK", "3"), ("TBCCL_SIZE", "5")];
@@ -153,7 +147,10 @@ mod tests {
         let sizes = [2, 3, 4, 6, 5];
         let mut all = Vec::new();
         assert_eq!(find_launcher(&Vars::from_pairs(&all)), None);
-        for (more, size) in [slurm, mpi, torch, mlx, ours].into_iter().zip(sizes) {
+        let script = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
+        assert_eq!(find_launcher(&Vars::from_pairs(&script)), None, "a batch script");
+        assert_eq!(find_launcher(&Vars::from_pairs(&srun)), Some(slurm::NAME));
+        for (more, size) in [srun, mpi, torch, mlx, ours].into_iter().zip(sizes) {
             all.extend(more);
             assert_eq!(detect_from(&all).expect("a rank").size, size);
         }
@@ -168,6 +165,10 @@ mod tests {
                 "TBCCL_SIZE is set and TBCCL_RANK is not set",
             ),
             (&[("RANK", "1")], "RANK is set and WORLD_SIZE is not set"),
+            (
+                &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "2")],
+                "in a Slurm job without srun: use `srun PROGRAM`",
+            ),
             (&[("PMI_SIZE", "2")], "PMI_SIZE is set and PMI_RANK is not set"),
             (
                 &[("MLX_RANK", "1")],
@@ -182,22 +183,6 @@ mod tests {
         ] {
             let error = detect_from(pairs).expect_err(says);
             assert!(error.contains(says), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_first_host_of_slurms_lists() {
-        for (list, first) in [
-            ("node1", Some("node1")),
-            ("a,b[1-2]", Some("a")),
-            ("node[07-09,12],other", Some("node07")),
-            ("r[3]c,x", Some("r3c")),
-            ("n[5,7]", Some("n5")),
-            ("", None),
-            ("n[", None),
-            ("n[]", None),
-        ] {
-            assert_eq!(first_host(list).as_deref(), first, "{list}");
         }
     }
 }

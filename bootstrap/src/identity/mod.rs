@@ -3,7 +3,7 @@
 //! Launchers set environment variables ([`launchers`]). All of them tell a process its rank; `tbccl run` also
 //! tells the address of the rendezvous. With other launchers, rank 0 opens the rendezvous in its own process
 //! ([`resolve`]). The other ranks learn its address from PyTorch's [`store`] under torchrun, otherwise from a
-//! host and port that are agreed beforehand (`TBCCL_ROOT`).
+//! host and port that are agreed beforehand (`TBCCL_ROOT`), or derived from a step of Slurm ([`slurm`]).
 //!
 //! The environment is read once, before any socket is opened, into [`LaunchInfo`]. [`LaunchInfo::resolve`]
 //! turns it into an [`Identity`].
@@ -13,6 +13,7 @@ mod harness;
 mod launchers;
 mod mlx;
 mod resolve;
+mod slurm;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,8 @@ use crate::{
     environment::{Vars, configured_secret, secret_of_env},
     error::{Error, Result},
 };
-use launchers::{LaunchedRank, detect, find_launcher, first_host};
+use launchers::{LaunchedRank, detect, find_launcher};
+use slurm::MeetingPlace;
 use std::{
     net::IpAddr,
     sync::{
@@ -42,8 +44,8 @@ use topology::Rank;
 /// How long a rank tries to reach a rendezvous that must be running already.
 const RETRY: Duration = Duration::from_secs(3);
 
-/// Number of rendezvous through a store in this process. Equal on all ranks.
-static STORE_RENDEZVOUS: AtomicU32 = AtomicU32::new(0);
+/// Number of rendezvous in this process through a store, or of a Slurm step. Equal on all ranks.
+static NAMED_RENDEZVOUS: AtomicU32 = AtomicU32::new(0);
 
 /// Rank and rendezvous of this process.
 #[derive(Clone, Debug)]
@@ -181,6 +183,9 @@ enum Discovery {
     /// Rank 0 opens the rendezvous for ranks of this host and user. All ranks derive the socket's name from
     /// the port; nothing listens on that port.
     LocalPort { host: String, port: u16 },
+    /// Rank 0 opens the rendezvous for the tasks of a Slurm step, all of which are on this host. They derive
+    /// the socket's name from the step (`CLUSTER/JOB.STEP/RENDEZVOUS`).
+    LocalStep { step: String, secret: Option<Secret> },
     /// Rank 0 opens the rendezvous on this port. The other ranks know its host by this name.
     Root { host: String, port: u16, secret: Secret },
     /// Rank 0 opens the rendezvous on any port and publishes it through PyTorch's store at this host and
@@ -202,9 +207,12 @@ impl LaunchInfo {
     /// program.
     pub fn from_env() -> Result<LaunchInfo> {
         let mut info = LaunchInfo::from_vars(&Vars::from_process()).map_err(Error::Rendezvous)?;
-        if let Discovery::Store { key, .. } = &mut info.discovery {
-            // Entries of earlier communicators remain in the store.
-            *key = format!("{key}/{}", STORE_RENDEZVOUS.fetch_add(1, Relaxed));
+        // Entries of earlier communicators remain in a store. The socket of an earlier one may still be open
+        // when the fastest rank has left it and joins again.
+        if let Discovery::Store { key: name, .. } | Discovery::LocalStep { step: name, .. } =
+            &mut info.discovery
+        {
+            *name = format!("{name}/{}", NAMED_RENDEZVOUS.fetch_add(1, Relaxed));
         }
         Ok(info)
     }
@@ -251,7 +259,7 @@ impl LaunchInfo {
         match &self.discovery {
             Discovery::Known(rendezvous) => rendezvous.has_remote_address(),
             Discovery::Root { .. } | Discovery::Store { .. } => true,
-            Discovery::Single | Discovery::LocalPort { .. } => false,
+            Discovery::Single | Discovery::LocalPort { .. } | Discovery::LocalStep { .. } => false,
         }
     }
 
@@ -313,19 +321,35 @@ fn discovery_of(vars: &Vars, launched: &LaunchedRank) -> Result<Discovery, Strin
         let key = format!("tbccl/{run}/{restarts}/rendezvous");
         return Ok(Discovery::Store { host, port, key, secret });
     }
-    let (host, port) = root_address(vars, launched)?;
+    let LaunchedRank { launcher, rank, size } = *launched;
+    let place = match vars.get("TBCCL_ROOT") {
+        Some(_) => None,
+        None => slurm::meeting_place(vars, launcher, rank, size)?,
+    };
+    let (host, port) = match place {
+        Some(MeetingPlace::OnlyNode(step)) => return Ok(Discovery::LocalStep { step, secret }),
+        Some(MeetingPlace::FirstNode { host, port }) => (host, port),
+        None => root_address(vars, launched)?,
+    };
     let Some(secret) = secret else {
         if is_loopback(&host) {
             return Ok(Discovery::LocalPort { host, port });
         }
-        return Err(format!(
-            "{} says that this is rank {} of {}, and the ranks meet at {host}:{port}, but TBCCL_SECRET is \
-             not set: set it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex 32` makes \
-             some), or TBCCL_SECRET_FILE to a file with them",
-            launched.launcher, launched.rank, launched.size
-        ));
+        return Err(missing_secret(launched, &host, port));
     };
     Ok(Discovery::Root { host, port, secret })
+}
+
+/// Returns the error of a rank that has no secret and meets the others at an address of the network.
+fn missing_secret(launched: &LaunchedRank, host: &str, port: u16) -> String {
+    let LaunchedRank { launcher, rank, size } = launched;
+    let passed_on =
+        if *launcher == slurm::NAME { "; srun passes its own environment on to them" } else { "" };
+    format!(
+        "{launcher} says that this is rank {rank} of {size}, and the ranks meet at {host}:{port}, but \
+         TBCCL_SECRET is not set: set it to the same 64 hexadecimal digits on all ranks (`openssl rand -hex \
+         32` makes some{passed_on}), or TBCCL_SECRET_FILE to a file with them"
+    )
 }
 
 /// Whether torchrun's agent runs a store on `MASTER_PORT`.
@@ -387,6 +411,5 @@ fn host_of_rank_0(vars: &Vars) -> Option<String> {
     if let Some(host) = vars.get("MASTER_ADDR") {
         return Some(host.to_owned());
     }
-    let list = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"].into_iter().find_map(|name| vars.get(name));
-    list.and_then(first_host)
+    slurm::first_node(vars)
 }

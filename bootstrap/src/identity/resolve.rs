@@ -59,14 +59,14 @@ impl LaunchInfo {
                 Ok(server_and_spec(self.open_local_port(host, *port)?, None, Vec::new()))
             }
             Discovery::LocalPort { port, .. } => {
-                let addresses = vec![Address::Awaited(socket_name(*port))];
-                Ok(spec_only(ConnectSpec {
-                    addresses,
-                    own: None,
-                    secret: None,
-                    timeout,
-                    rendezvous_host: None,
-                }))
+                Ok(spec_only(awaited_spec(&port_socket(*port), None, timeout)))
+            }
+            Discovery::LocalStep { step, secret } if self.rank == 0 => {
+                let server = self.open_local_step(step, secret.clone())?;
+                Ok(server_and_spec(server, secret.clone(), Vec::new()))
+            }
+            Discovery::LocalStep { step, secret } => {
+                Ok(spec_only(awaited_spec(&step_socket(step), secret.clone(), timeout)))
             }
             Discovery::Root { host, port, secret } if self.rank == 0 => {
                 let listen = listen_addresses(host, *port);
@@ -120,7 +120,8 @@ impl LaunchInfo {
 impl LaunchInfo {
     /// Opens a rendezvous for ranks of this host that derive its name from a port.
     fn open_local_port(&self, host: &str, port: u16) -> Result<Server> {
-        Server::start_with_name(self.size, socket_name(port)).map_err(|error| match error {
+        Server::start_with_name(self.size, socket_name(&port_socket(port)), None).map_err(|error| match error
+        {
             Error::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
                 Error::Rendezvous(format!(
                     "another job of this host uses the rendezvous {host}:{port}; choose another port \
@@ -130,12 +131,43 @@ impl LaunchInfo {
             other => other,
         })
     }
+
+    /// Opens a rendezvous for the tasks of a Slurm step on this host.
+    fn open_local_step(&self, step: &str, secret: Option<Secret>) -> Result<Server> {
+        let name = socket_name(&step_socket(step));
+        Server::start_with_name(self.size, name, secret).map_err(|error| match error {
+            Error::System { source, .. } if source.kind() == io::ErrorKind::AddrInUse => {
+                Error::Rendezvous(format!(
+                    "the rendezvous of Slurm's step {step} is in use: rank 0 has a communicator of the step, \
+                     or another program has taken the name; split that communicator, or set \
+                     TBCCL_ROOT=localhost:PORT on all tasks, with another port for each job"
+                ))
+            }
+            other => other,
+        })
+    }
 }
 
-/// Returns the socket name that ranks of this host and user derive from a port.
-fn socket_name(port: u16) -> u128 {
+/// Returns what a socket for ranks that know a port is named after.
+fn port_socket(port: u16) -> String {
+    format!("port {port}")
+}
+
+/// Returns what a socket for the tasks of a step is named after.
+fn step_socket(step: &str) -> String {
+    format!("step {step}")
+}
+
+/// Returns the socket name that ranks of this host and user derive from what all of them know.
+fn socket_name(known: &str) -> u128 {
     let user = rustix::process::geteuid().as_raw();
-    name_here(xxh3_64(format!("a rendezvous of user {user} by port {port}").as_bytes()))
+    name_here(xxh3_64(format!("a rendezvous of user {user} by {known}").as_bytes()))
+}
+
+/// Returns the connect spec of a rank that waits for rank 0 to open a socket with a derived name.
+fn awaited_spec(known: &str, secret: Option<Secret>, timeout: Duration) -> ConnectSpec {
+    let addresses = vec![Address::Awaited(socket_name(known))];
+    ConnectSpec { addresses, own: None, secret, timeout, rendezvous_host: None }
 }
 
 /// Returns the connect spec of a server that this rank has opened, which this rank reaches over its Unix

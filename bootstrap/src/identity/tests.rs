@@ -46,6 +46,14 @@ fn launchers_that_do_not_say_where_rank_0_is_are_helped() {
     assert_refused(&mpi, &["Open MPI says that this is rank 1 of 2", "TBCCL_ROOT=HOST:PORT", "TBCCL_SECRET"]);
     let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2"), ("SLURM_STEP_NODELIST", "n[03-04]")];
     assert_refused(&slurm, &["Slurm says", "TBCCL_ROOT=n03:PORT"]);
+    let step = [("SLURM_JOB_ID", "5"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
+    let step = [&slurm[..], &step].concat();
+    assert_refused(&step, &["n03:20080", "TBCCL_SECRET is not set", "srun passes"]);
+    let step = [&step[..], &[("TBCCL_SECRET", SECRET)]].concat();
+    let Discovery::Root { host, port, .. } = identity(&step).expect("enough").discovery else {
+        panic!("a root")
+    };
+    assert_eq!((host.as_str(), port), ("n03", 20_080));
     let port = [&slurm[..], &[("TBCCL_ROOT", ":7777"), ("TBCCL_SECRET", SECRET)]].concat();
     let Discovery::Root { host, port, .. } = identity(&port).expect("enough").discovery else {
         panic!("a root")
@@ -268,6 +276,51 @@ fn ranks_that_have_only_a_port_in_common_meet_though_the_others_come_first() {
     assert!(first.server.is_some() && first.identity.rendezvous.secret.is_none());
     let _ours = join(&first.identity.rendezvous, &hello(0, 2, 20_000)).expect("both are there");
     waiting.join().expect("no panic").expect("both are there");
+}
+
+/// Returns a rank of a Slurm step on one node, with variables that `srun` sets, and others.
+fn local_task(rank: &str, step: &str, more: &[(&str, &str)]) -> LaunchInfo {
+    let job = std::process::id().to_string();
+    let vars = [
+        ("SLURM_JOB_ID", &*job),
+        ("SLURM_STEP_ID", step),
+        ("SLURM_STEP_NUM_NODES", "1"),
+        ("SLURM_STEP_NODELIST", "n3"),
+        ("SLURM_PROCID", rank),
+        ("SLURM_STEP_NUM_TASKS", "2"),
+    ];
+    identity(&[&vars[..], more].concat()).expect("enough")
+}
+
+#[test]
+fn tasks_of_a_slurm_step_on_one_node_meet_without_a_port_and_with_their_secret_if_they_have_one() {
+    for (step, more) in [("0", &[][..]), ("1", &[("TBCCL_SECRET", SECRET)])] {
+        assert!(!local_task("0", step, more).may_span_hosts());
+        let waiting = thread::spawn(move || {
+            let met = local_task("1", step, more).resolve(Duration::from_secs(20)).expect("a place");
+            join(&met.identity.rendezvous, &hello(1, 2, 20_000)).map(|_| ())
+        });
+        thread::sleep(Duration::from_millis(100));
+        let first = local_task("0", step, more).resolve(Duration::from_secs(20)).expect("a rendezvous");
+        assert!(first.server.as_ref().expect("rank 0 opens it").addresses().is_empty(), "no port is open");
+        assert_eq!(first.identity.rendezvous.secret.is_some(), !more.is_empty());
+        let _ours = join(&first.identity.rendezvous, &hello(0, 2, 20_000)).expect("both are there");
+        waiting.join().expect("no panic").expect("both are there");
+    }
+}
+
+#[test]
+fn a_task_without_the_secret_of_its_step_and_a_second_rendezvous_of_a_step_are_refused() {
+    let (theirs, secret) = ("7".repeat(64), [("TBCCL_SECRET", SECRET)]);
+    let first = local_task("0", "2", &secret).resolve(Duration::from_secs(20)).expect("a rendezvous");
+    for more in [&[][..], &[("TBCCL_SECRET", &*theirs)]] {
+        let met = local_task("1", "2", more).resolve(Duration::from_secs(20)).expect("a place");
+        assert!(join(&met.identity.rendezvous, &hello(1, 2, 2_000)).is_err(), "{more:?}");
+    }
+    let error =
+        local_task("0", "2", &secret).resolve(Duration::from_secs(20)).expect_err("taken").to_string();
+    assert!(error.contains(".2 is in use") && error.contains("TBCCL_ROOT=localhost:PORT"), "{error}");
+    drop(first);
 }
 
 #[test]

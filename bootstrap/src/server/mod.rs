@@ -190,8 +190,8 @@ impl Server {
     /// [`ErrorKind::AddrInUse`] in an [`Error::System`] if another job uses the name.
     ///
     /// [`ErrorKind::AddrInUse`]: std::io::ErrorKind::AddrInUse
-    pub fn start_with_name(ranks: u32, name: u128) -> Result<Server> {
-        Server::over(Sockets::open_with_name(name)?, (Job::new(ranks), ListenerUse::Exclusive), None)
+    pub fn start_with_name(ranks: u32, name: u128, secret: Option<Secret>) -> Result<Server> {
+        Server::over(Sockets::open_with_name(name)?, (Job::new(ranks), ListenerUse::Exclusive), secret)
     }
 
     /// Serves a job at sockets that are already open. Once all ranks have joined, another server may use

@@ -1,10 +1,10 @@
-"""Rendezvous of the processes of a job under ``tbccl run`` and mpirun.
+"""Rendezvous of the processes of a job under ``tbccl run``, mpirun and srun.
 
 torch.distributed needs a store and the address of its server. torchrun passes the address by environment
 variables, ``tbccl run`` does not. The rendezvous ``tbccl://`` makes a communicator, over which rank 0 sends
 the address of its store to the other ranks.
 
-In a process of ``tbccl run`` or mpirun without ``MASTER_ADDR``, ``env://`` (torch's default) does the same.
+In a process of these launchers without ``MASTER_ADDR``, ``env://`` (torch's default) does the same.
 With ``MASTER_ADDR``, it takes rank and size from the launcher's variables in the place of ``RANK`` and
 ``WORLD_SIZE``.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
@@ -30,6 +31,7 @@ _LAUNCHERS = (
     ("TBCCL_RANK", "TBCCL_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 
@@ -91,6 +93,9 @@ def _rendezvous(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> 
 def _open_store(timeout: timedelta) -> _Rendezvous:
     """Opens a store on rank 0, connects the other ranks to it, and returns it with this rank and the number
     of ranks.
+
+    Ranks of one host that have met by their user, without a secret, have one from then on: the store, which
+    other users can reach, must not hold that of their groups.
     """
     comm = tbccl.init()
     try:
@@ -98,12 +103,16 @@ def _open_store(timeout: timedelta) -> _Rendezvous:
         store = None
         if comm.rank == 0:
             store = dist.TCPStore("localhost", 0, comm.size, True, timeout, wait_for_workers=False)
-            text = "\n".join([str(store.port), socket.gethostname(), *_addresses()]).encode()[:_ADDRESS_BYTES]
+            secret = "" if _has_secret() else secrets.token_hex(32)
+            lines = [str(store.port), secret, socket.gethostname(), *_addresses()]
+            text = "\n".join(lines).encode()[:_ADDRESS_BYTES]
             message[: len(text)] = torch.tensor(list(text), dtype=torch.uint8, device="cpu")
         address = message.data_ptr()
         comm.submit(_native.BROADCAST, _native.UINT8, 0, _ADDRESS_BYTES, address, address, 0)
+        port, secret, host, *addresses = bytes(message.tolist()).rstrip(b"\0").decode().split("\n")
+        if secret:
+            os.environ["TBCCL_SECRET"] = secret
         if store is None:
-            port, host, *addresses = bytes(message.tolist()).rstrip(b"\0").decode().split("\n")
             local = ["localhost"] if host == socket.gethostname() else []
             store = _connect([*local, *addresses, host], int(port), comm.size, timeout)
         return store, comm.rank, comm.size
@@ -111,8 +120,13 @@ def _open_store(timeout: timedelta) -> _Rendezvous:
         comm.close()
 
 
+def _has_secret() -> bool:
+    """Returns whether the environment of this process names the secret of its job."""
+    return any(os.environ.get(name) for name in ("TBCCL_SECRET", "TBCCL_SECRET_FILE"))
+
+
 def _addresses() -> list[str]:
-    """Returns addresses at which other hosts may reach this one, rank 0's, in the network of the job."""
+    """Returns addresses or names at which other hosts may reach this one, rank 0's, in the job's network."""
     addresses: list[str] = []
     # The root is rank 0's own address, by which the other ranks know its host.
     known = [os.environ.get(name, "") for name in ("TBCCL_BOOTSTRAP", "TBCCL_ROOT")]
@@ -129,6 +143,8 @@ def _addresses() -> list[str]:
                 addresses.append(probe.getsockname()[0])
         except OSError:
             continue
+    if "SLURM_STEP_ID" in os.environ and "SLURMD_NODENAME" in os.environ:
+        addresses.append(os.environ["SLURMD_NODENAME"])  # by which the other tasks have found this one
     return list(dict.fromkeys(addresses))
 
 

@@ -43,6 +43,13 @@ class JobResult:
         return [line.split(" ", 3)[1:] for line in lines]
 
 
+def missing(what: str) -> None:
+    """Skips a test whose requirement is missing; in CI, which sets `TBCCL_TEST_REQUIRE_ALL`, it fails."""
+    if os.environ.get("TBCCL_TEST_REQUIRE_ALL") == "1":
+        pytest.fail(f"TBCCL_TEST_REQUIRE_ALL=1, and this test cannot run here: {what}")
+    pytest.skip(what)
+
+
 def tbccl() -> str:
     """Returns the path of the command `tbccl`: beside this Python, or in PATH."""
     beside = Path(sys.executable).parent / "tbccl"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from jobs import run, tbccl
+from jobs import missing, run, tbccl
 
 #: Environment variables of launchers, which ranks of these tests must not inherit.
 LAUNCHERS = ("TBCCL_", "OMPI_", "PMI_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
@@ -44,13 +44,6 @@ total = torch.ones(1)
 dist.all_reduce(total)
 print("sum", int(total), flush=True)
 """
-
-
-def missing(what: str) -> None:
-    """Skips a test whose requirement is missing; in CI, which sets `TBCCL_TEST_REQUIRE_ALL`, it fails."""
-    if os.environ.get("TBCCL_TEST_REQUIRE_ALL") == "1":
-        pytest.fail(f"TBCCL_TEST_REQUIRE_ALL=1, and this test cannot run here: {what}")
-    pytest.skip(what)
 
 
 def start(command: Sequence[str], **variables: str) -> subprocess.Popen[str]:

@@ -27,7 +27,10 @@ from training import (  # noqa: E402, F401
 )
 
 torch.set_num_threads(1)
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+rank, size = (
+    int(os.environ.get(torchrun) or os.environ[slurm])
+    for torchrun, slurm in (("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS"))
+)
 
 
 def samples() -> torch.utils.data.TensorDataset:
@@ -41,8 +44,13 @@ def tell(text: str) -> None:
     os.write(1, f"\n@{text}\n".encode())
 
 
-def report(engine: str, found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    """Checks parameters against those of one process, and prints a line that the tests look for."""
+def compare(engine: str, found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> str:
+    """Checks parameters against those of one process, and returns a line that the tests look for."""
     difference = max_difference(found, expected)
     assert difference <= TOLERANCE, f"{engine}, rank {rank}: parameters differ by {difference}"
-    tell(f"trained {rank} {engine} {difference:.1e}")
+    return f"trained {rank} {engine} {difference:.1e}"
+
+
+def report(engine: str, found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Checks parameters against those of one process, and prints a line that the tests look for."""
+    tell(compare(engine, found, expected))
