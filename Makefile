@@ -68,7 +68,7 @@ fuzz: ## Feed parsers of outside bytes with inputs that reach new code
 endurance: ## Run the tests that `make test` ignores because they take minutes
 	$(CARGO) test --workspace $(SKIP) --no-fail-fast -- --ignored --nocapture
 
-engines: test-tools ## Test the PyTorch backend under Slurm, Accelerate, Transformers, Lightning, DeepSpeed
+engines: test-tools ## Test programs that train with PyTorch, Ray and Slurm over tbccl
 	tools/install-missing engines
 	PYTHON_ENVS=engines tools/test-python
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import yaml
-from jobs import HERE, ROOT, JobResult, run
+from jobs import HERE, ROOT, TIMEOUT_SECONDS, JobResult, missing, run
 
 ENGINES = HERE / "engines"
 
@@ -35,6 +38,25 @@ def test_an_engine_ends_with_the_parameters_of_one_process(
     result.expect_success()
     trained = {(rank, engine) for rank, engine, *_ in result.lines("trained")}
     assert trained == {(rank, engine) for rank in "01" for engine in engines}, result.output[-6000:]
+
+
+def test_ray_train_ends_with_the_parameters_of_one_process() -> None:
+    if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip"):
+        missing("root and network namespaces: Ray listens on all of a machine's addresses")
+    # No process outlives its namespace.
+    namespaces = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    loopback = [*namespaces, "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    folder = tempfile.mkdtemp(prefix="ray-")  # Ray's sockets need a short path.
+    program = [*loopback, sys.executable, str(ENGINES / "ray_train.py"), folder]
+    # Ray writes to the home folder.
+    settings = {"HOME": folder, "RAY_USAGE_STATS_ENABLED": "0", "TBCCL_CALIBRATE": "0"}
+    try:
+        result = run(program, 2 * TIMEOUT_SECONDS, **settings)
+    finally:
+        shutil.rmtree(folder)
+    result.expect_success()
+    trained = sorted((rank, engine) for rank, engine, *_ in result.lines("trained"))
+    assert trained == [("0", "ray"), ("1", "ray")], result.output[-6000:]
 
 
 def test_tensor_parallel_generation_finds_the_tokens_of_one_process(tmp_path: Path) -> None:
