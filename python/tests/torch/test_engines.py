@@ -59,6 +59,19 @@ def test_ray_train_ends_with_the_parameters_of_one_process() -> None:
     assert trained == [("0", "ray"), ("1", "ray")], result.output[-6000:]
 
 
+def test_torchft_goes_on_without_a_replica_and_takes_in_a_new_one(tmp_path: Path) -> None:
+    program = [sys.executable, str(ENGINES / "torchft_replicas.py"), str(tmp_path)]
+    result = run(program, TBCCL_CALIBRATE="0")
+    result.expect_success()
+    trained = sorted((rank, engine) for rank, engine, *_ in result.lines("trained"))
+    assert trained == [("0", "torchft"), ("1", "torchft")], result.output[-6000:]
+    # Members of each step that counted: 6 with two replicas, 6 with one, and then with two again.
+    assert sorted(result.lines("members")) == [
+        ["0", "0", "2" * 6 + "1" * 6 + "2" * 8],
+        ["1", "1", "2" * 8],
+    ], result.output[-6000:]
+
+
 def test_tensor_parallel_generation_finds_the_tokens_of_one_process(tmp_path: Path) -> None:
     result = torchrun("transformers_generate.py", str(tmp_path / "model"))
     result.expect_success()
