@@ -96,6 +96,19 @@ def test_ranks_with_a_secret_in_common_meet_and_one_without_it_does_not_get_in()
     assert "sum" not in stranger and "another secret" in second, (stranger, second)
 
 
+def test_ranks_of_one_host_that_met_by_their_user_agree_on_a_secret_for_their_groups() -> None:
+    program = f"import os\n{UNDER_A_LAUNCHER}\nprint('secret', os.environ['TBCCL_SECRET'], flush=True)\n"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        root = f"127.0.0.1:{free.getsockname()[1]}"
+    size = {"OMPI_COMM_WORLD_SIZE": "2", "TBCCL_ROOT": root}
+    ranks = [start([sys.executable, "-c", program], OMPI_COMM_WORLD_RANK=rank, **size) for rank in "01"]
+    first, second = outputs(ranks)
+    assert "sum 2" in first and "sum 2" in second, (first, second)
+    secret = re.search(r"^secret ([0-9a-f]{64})$", first, re.MULTILINE)
+    assert secret is not None and secret.group() in second.splitlines(), (first, second)
+
+
 class Hosts:
     """Two hosts on this machine: network namespaces with a cable, and host names that nobody resolves."""
 
