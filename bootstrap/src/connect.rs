@@ -1,8 +1,9 @@
 //! Connecting a rank to its rendezvous.
 //!
-//! Addresses on this host are tried first; a socket there must belong to this user. All TCP addresses are
-//! tried at once. Where the job has a secret, only a server that proves possession of it is used. A server
-//! that is full or not running yet is tried again until a timeout that depends on the failure.
+//! Addresses on this host are tried first; a socket there must belong to this user. TCP addresses are tried
+//! one after the other, the next one as soon as those before it have failed or not answered for a moment.
+//! Where the job has a secret, only a server that proves possession of it is used. A server that is full or
+//! not running yet is tried again until a timeout that depends on the failure.
 
 use super::{
     address::{Address, resolve},
@@ -20,6 +21,7 @@ use rustix::{
     net::{connect, sockopt},
 };
 use std::{
+    collections::VecDeque,
     fmt,
     io::{self, ErrorKind},
     net::{SocketAddr, TcpStream},
@@ -34,6 +36,10 @@ use transport::{
 
 /// Timeout of one attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Time for an address to answer before the next one is tried as well. A connection that is made and given up
+/// looks like that of a stranger to the server.
+const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(50);
 
 /// Timeout of the handshake. The server limits the number of concurrent handshakes.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
@@ -269,7 +275,7 @@ fn connect_local(address: &Address, rendezvous: &ConnectSpec, began: Instant) ->
     }
 }
 
-/// Connects to all TCP addresses at once and returns the first that proves possession of the secret.
+/// Connects to the TCP addresses and returns the first that proves possession of the secret.
 fn connect_remote(
     rendezvous: &ConnectSpec,
     failures: &mut Vec<Failure>,
@@ -284,17 +290,14 @@ fn connect_remote(
              secret of the rendezvous"
             .into());
     };
-    let mut attempts = Vec::new();
+    let mut attempts = Attempts::default();
     for address in remote {
         match resolve(address) {
-            Ok(found) => attempts.extend(found.into_iter().map(|to| PendingConnect::start(address, to))),
+            Ok(found) => attempts.waiting.extend(found.into_iter().map(|to| (address, to))),
             Err(error) => failures.push(Failure::remote(address.to_string(), error)),
         }
     }
-    let deadline = Instant::now() + CONNECT_TIMEOUT;
-    while !attempts.is_empty() {
-        let Some(at) = wait_for_first(&attempts, deadline) else { break };
-        let PendingConnect { address, stream } = attempts.swap_remove(at);
+    while let Some(PendingConnect { address, stream }) = attempts.next_done() {
         let connected = stream.and_then(|stream| {
             sockopt::socket_error(&stream)?.map_err(io::Error::from)?;
             handshake(Socket::tcp(stream)?, secret, rendezvous.proof_timeout(began))
@@ -308,8 +311,41 @@ fn connect_remote(
         let error = io::Error::new(ErrorKind::TimedOut, format!("no answer within {CONNECT_TIMEOUT:?}"));
         Failure::remote(attempt.address, error)
     };
-    failures.extend(attempts.into_iter().map(timed_out));
+    failures.extend(attempts.pending.into_iter().map(timed_out));
     Ok(None)
+}
+
+/// Attempts to connect to several addresses.
+#[derive(Default)]
+struct Attempts<'a> {
+    /// Addresses that have not been tried.
+    waiting: VecDeque<(&'a Address, SocketAddr)>,
+    pending: Vec<PendingConnect>,
+    /// Time of the latest start.
+    latest: Option<Instant>,
+}
+
+impl Attempts<'_> {
+    /// Returns the next attempt that has succeeded or failed; `None` once all others have timed out.
+    fn next_done(&mut self) -> Option<PendingConnect> {
+        loop {
+            let is_due = |latest: Instant| latest.elapsed() >= NEXT_ADDRESS_DELAY;
+            if (self.pending.is_empty() || self.latest.is_none_or(is_due))
+                && let Some((address, to)) = self.waiting.pop_front()
+            {
+                self.pending.push(PendingConnect::start(address, to));
+                self.latest = Some(Instant::now());
+            }
+            let latest = self.latest.filter(|_| !self.pending.is_empty())?;
+            let is_last = self.waiting.is_empty();
+            let within = if is_last { CONNECT_TIMEOUT } else { NEXT_ADDRESS_DELAY };
+            match wait_for_first(&self.pending, latest + within) {
+                Some(at) => return Some(self.pending.swap_remove(at)),
+                None if is_last => return None,
+                None => {}
+            }
+        }
+    }
 }
 
 /// A TCP connection attempt.
@@ -393,6 +429,34 @@ pub(super) fn wait_for(fd: impl AsFd, is_flushed: bool, timeout: Duration) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A second connection would be given up, which the server reports as that of a stranger.
+    #[test]
+    fn a_second_address_is_tried_only_when_the_first_fails_or_is_silent() {
+        let listen = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let (first, second, closed) = (listen(), listen(), listen());
+        let address = |listener: &std::net::TcpListener| listener.local_addr().expect("bound");
+        let name = Address::Tcp("a".to_owned(), 9);
+        let done = |to: &[SocketAddr]| {
+            let waiting = to.iter().map(|to| (&name, *to)).collect();
+            let mut attempts = Attempts { waiting, ..Attempts::default() };
+            attempts.next_done().map(|done| done.stream.and_then(|stream| stream.peer_addr()).ok())
+        };
+        let (first, second) = ((address(&first), first), (address(&second), second));
+        assert_eq!(done(&[first.0, second.0]), Some(Some(first.0)));
+        second.1.set_nonblocking(true).expect("set");
+        assert!(second.1.accept().is_err(), "the second was not tried");
+        let nobody = address(&closed);
+        drop(closed);
+        let began = Instant::now();
+        let waiting = VecDeque::from([(&name, nobody), (&name, second.0)]);
+        let mut attempts = Attempts { waiting, ..Attempts::default() };
+        let refused = attempts.next_done().expect("an answer").stream;
+        assert!(refused.is_err() || refused.is_ok_and(|stream| stream.peer_addr().is_err()));
+        let next = attempts.next_done().expect("an answer").stream.expect("connected");
+        assert_eq!(next.peer_addr().ok(), Some(second.0));
+        assert!(began.elapsed() < CONNECT_TIMEOUT && attempts.next_done().is_none());
+    }
 
     #[test]
     fn nobody_there_is_said_for_each_address() {
