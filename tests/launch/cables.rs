@@ -4,7 +4,7 @@
 use crate::{
     TBCCL,
     hosts::job,
-    network::{CableAddresses, Network, address, network_or_return},
+    network::{CableAddresses, Network, address, cable_address, network_or_return},
 };
 
 /// Operations that the tests run, with the bytes of their largest call.
@@ -121,6 +121,41 @@ fn cables_are_used_where_a_hostfile_has_addresses() {
     let done = job(&network, &[&options[..], &["-x", "TBCCL_CABLES=off"], &program].concat()).finish();
     assert_eq!(done.code(), 0, "{}", done.stderr);
     assert!(network.cable_bytes(0).iter().sum::<u64>() < before + (1 << 20));
+}
+
+/// Neither the names of the ports nor their networks tell that they are cables.
+#[test]
+fn the_further_addresses_of_a_hostfile_are_used_side_by_side() {
+    let network = network_or_return!(2, &DOUBLED, CableAddresses::Unmarked);
+    let host = |host: usize, further: &[String]| {
+        let ips = [&[address(host)], further].concat();
+        format!(r#"{{"ssh": "h{host}", "ips": {ips:?}}}"#)
+    };
+    let run = |further: &dyn Fn(usize) -> Vec<String>| {
+        let hosts: Vec<String> = (0..2).map(|at| host(at, &further(at))).collect();
+        let file = network.write("hosts.json", &format!("[{}]", hosts.join(",")));
+        let program =
+            ["--", TBCCL, "bench", "all_reduce", "-b", LARGEST, "-e", LARGEST, "-n", "4", "-w", "1"];
+        let done =
+            job(&network, &[&["--hostfile", &file, "-x", "TBCCL_TRANSPORT=tcp"], &program[..]].concat());
+        let done = done.finish();
+        assert_eq!(done.code(), 0, "{}", done.stderr);
+        done.stderr
+    };
+    assert_eq!(run(&|_| Vec::new()), "");
+    assert!(network.cable_bytes(0).iter().all(|bytes| *bytes < 1 << 20), "{:?}", network.cable_bytes(0));
+    let before = network.switched_bytes();
+    assert_eq!(run(&|end| vec![cable_address(0, end), cable_address(1, end)]), "");
+    let bytes = network.cable_bytes(0);
+    assert!(bytes.iter().all(|one| *one > 4 << 20), "{bytes:?}");
+    assert!(network.switched_bytes() - before < 2 << 20, "{}", network.switched_bytes() - before);
+    // Rank 1 has an address that its host has not.
+    let warned = run(&|end| vec![cable_address(end, end), cable_address(1, 0)]);
+    let line = "no interface that is up has the address 10.88.1.1, so no connection uses it; check the";
+    assert!(
+        warned.contains(&format!("rank 1: {line}")) && !warned.contains(&format!("rank 0: {line}")),
+        "{warned}"
+    );
 }
 
 #[test]

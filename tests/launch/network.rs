@@ -23,6 +23,15 @@ pub(crate) enum CableAddresses {
     Networks,
     /// A link-local IPv6 address at each end, as a port has that nobody has set up.
     LinkLocal,
+    /// A network with room for many hosts for each cable, at ports whose names tell nothing.
+    Unmarked,
+}
+
+impl CableAddresses {
+    /// Returns the beginning of the names of ports.
+    fn port_names(self) -> &'static str {
+        if self == CableAddresses::Unmarked { "en" } else { "thunderbolt" }
+    }
 }
 
 /// Returns the missing requirement, if there is one.
@@ -70,6 +79,8 @@ pub(crate) struct Network {
     prefix: String,
     guardian: Child,
     hosts: usize,
+    /// Beginning of the names of the cables' ports.
+    port_names: &'static str,
 }
 
 /// Script that removes everything of the prefix: processes and namespaces.
@@ -110,14 +121,15 @@ impl Network {
     }
 
     /// Returns a network of hosts that also have cables between them, each with its addresses. The
-    /// ports of a host are `thunderbolt0` and so on, in the order of its cables.
+    /// ports of a host are `thunderbolt0` (or `en0`) and so on, in the order of its cables.
     pub(crate) fn with_cables(hosts: usize, cables: &[(usize, usize)], addresses: CableAddresses) -> Network {
-        let network = Network::with_hosts(hosts);
+        let mut network = Network::with_hosts(hosts);
+        network.port_names = addresses.port_names();
         let mut ports = vec![0; hosts];
         for (number, (a, b)) in cables.iter().enumerate() {
             let mut port = |host: usize| {
                 ports[host] += 1;
-                format!("thunderbolt{}", ports[host] - 1)
+                format!("{}{}", addresses.port_names(), ports[host] - 1)
             };
             let ends = [(*a, port(*a)), (*b, port(*b))];
             network.add_cable(number, &ends, addresses);
@@ -135,7 +147,8 @@ impl Network {
             run("ip", &["-n", ns, "link", "set", port, "addrgenmode", "none"]);
             run("ip", &["-n", ns, "link", "set", port, "up"]);
             let address = match addresses {
-                CableAddresses::Networks => format!("10.88.{number}.{at}/30"),
+                CableAddresses::Networks => format!("{}/30", cable_address(number, at - 1)),
+                CableAddresses::Unmarked => format!("{}/24", cable_address(number, at - 1)),
                 CableAddresses::LinkLocal => format!("fe80::{:x}:{at}/64", number + 1),
             };
             let add = ["-n", ns, "addr", "add", &address, "dev", port];
@@ -159,14 +172,14 @@ impl Network {
     /// Returns the bytes that all ports of a host's cables have received.
     pub(crate) fn cable_bytes(&self, host: usize) -> Vec<u64> {
         (0..self.ports(host))
-            .map(|port| self.received_bytes(&format!("h{host}"), &format!("thunderbolt{port}")))
+            .map(|port| self.received_bytes(&format!("h{host}"), &format!("{}{port}", self.port_names)))
             .collect()
     }
 
     fn ports(&self, host: usize) -> usize {
         let ns = self.namespace(&format!("h{host}"));
         let output = Command::new("ip").args(["-n", &ns, "-o", "link", "show"]).output().expect("ip");
-        String::from_utf8_lossy(&output.stdout).matches(": thunderbolt").count()
+        String::from_utf8_lossy(&output.stdout).matches(&format!(": {}", self.port_names)).count()
     }
 
     /// Returns the bytes that the interfaces whose names begin so have received.
@@ -195,7 +208,7 @@ impl Network {
             .expect("a shell");
         let mut line = String::new();
         BufReader::new(guardian.stdout.take().expect("a pipe")).read_line(&mut line).expect("it is ready");
-        let network = Network { folder, prefix, guardian, hosts };
+        let network = Network { folder, prefix, guardian, hosts, port_names: "thunderbolt" };
         network.make_links();
         network.make_keys();
         for host in 0..hosts {
@@ -407,6 +420,11 @@ impl Network {
 
 pub(crate) fn address(host: usize) -> String {
     format!("10.77.0.{}", host + 1)
+}
+
+/// Returns the address of an end of a cable, 0 or 1, in a network of its own.
+pub(crate) fn cable_address(cable: usize, end: usize) -> String {
+    format!("10.88.{cable}.{}", end + 1)
 }
 
 impl Drop for Network {

@@ -233,9 +233,9 @@ options! {
         /// interface or address of this host for connections over TCP, e.g. eth0 or 10.0.0.1 (the address
         /// from which the rendezvous is reached)
         interface: Option<Bind> = None, "TBCCL_INTERFACE", rank, Auto<Interface>;
-        /// interfaces that lead to one other host each, with commas between them, e.g. thunderbolt*, which
-        /// connections to that host use; off for none; auto for Thunderbolt interfaces and IPv4 networks of
-        /// two hosts (auto; off with TBCCL_INTERFACE)
+        /// interfaces that lead to one other host each, which connections to that host use: names, e.g.
+        /// thunderbolt*, and addresses with commas between them; off for none; auto for Thunderbolt
+        /// interfaces and IPv4 networks of two hosts (auto; off with TBCCL_INTERFACE)
         cables: Option<CableSelection> = None, "TBCCL_CABLES", rank, OrNothing<Plain>;
         /// whether collectives between hosts without a cable use the network that they met on: always,
         /// never, or auto, only if the cables form no ring in the order of ranks; a program's own messages

@@ -102,8 +102,8 @@ impl HostArgs {
             let host = &file.hosts[*host];
             let address = interface(host).filter(|_| !has_interface);
             let interface = address.map(|address| ("TBCCL_INTERFACE".into(), address.into()));
-            // The hostfile tells where a host is reached, and not that its cables lie idle.
-            let cables = address.filter(|_| !has_cables).map(|_| ("TBCCL_CABLES".into(), "auto".into()));
+            let cables = cables(host).filter(|_| !has_interface && !has_cables);
+            let cables = cables.map(|cables| ("TBCCL_CABLES".into(), cables.into()));
             let own = host.env.iter().map(|(key, value)| (key.into(), value.into()));
             interface.into_iter().chain(cables).chain(own).collect::<Vec<_>>()
         };
@@ -162,10 +162,23 @@ pub(in crate::commands) fn named_hosts(
     }
 }
 
-/// Returns the address that the hostfile gives a host, for TCP connections. Host names are not interfaces.
+/// Returns the address at which the hostfile says that a host is met, for TCP connections.
 fn interface(host: &Host) -> Option<&str> {
-    let address = host.addresses.first()?;
-    address.parse::<std::net::IpAddr>().is_ok_and(|ip| !ip.is_loopback()).then_some(address.as_str())
+    host.addresses.first().map(String::as_str).filter(|address| is_of_network(address))
+}
+
+/// Returns the selection of a host's cables, if the hostfile has addresses for it: the cables that are found,
+/// and the interfaces of all addresses but the first. The first one tells where the host is met, and not that
+/// its cables lie idle.
+fn cables(host: &Host) -> Option<String> {
+    let further = host.addresses.iter().skip(1).filter(|address| is_of_network(address));
+    let names: Vec<&str> = std::iter::once("auto").chain(further.map(String::as_str)).collect();
+    (names.len() > 1 || interface(host).is_some()).then(|| names.join(","))
+}
+
+/// Whether a text of the hostfile is an address on a network. Host names are not interfaces.
+fn is_of_network(address: &str) -> bool {
+    address.parse::<std::net::IpAddr>().is_ok_and(|ip| !ip.is_loopback())
 }
 
 fn read(path: &Path) -> Result<Hostfile, CommandError> {
@@ -213,4 +226,25 @@ fn words(command: &str) -> Result<Vec<OsString>, CommandError> {
         ))
     })?;
     Ok(words.into_iter().map(OsString::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_but_the_first_are_cables_whatever_names_stand_between_them() {
+        let of = |addresses: &[&str]| {
+            let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+            let host = Host { addresses, ..Host::default() };
+            (interface(&host).map(str::to_owned), cables(&host))
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(of(&[]), (None, None));
+        assert_eq!(of(&["10.0.0.1"]), (some("10.0.0.1"), some("auto")));
+        let all = of(&["10.0.0.1", "10.0.1.1", "mac0.local", "fd00::1", "127.0.0.1"]);
+        assert_eq!(all, (some("10.0.0.1"), some("auto,10.0.1.1,fd00::1")));
+        assert_eq!(of(&["mac0.local", "10.0.1.1"]), (None, some("auto,10.0.1.1")));
+        assert_eq!(of(&["mac0.local"]), (None, None));
+    }
 }

@@ -27,8 +27,19 @@ pub enum CableSelection {
     Auto,
     /// No interface.
     Off,
-    /// Interfaces by name; a name that ends with `*` selects all that begin so.
-    Named(Vec<String>),
+    /// Interfaces that match at least one pattern.
+    Matching(Vec<CablePattern>),
+}
+
+/// Pattern that selects interfaces as cables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CablePattern {
+    /// The interfaces of [`CableSelection::Auto`].
+    Auto,
+    /// The interface that has this address.
+    Address(IpAddr),
+    /// The interface of this name; a name that ends with `*` selects all that begin so.
+    Name(String),
 }
 
 impl FromStr for CableSelection {
@@ -40,11 +51,18 @@ impl FromStr for CableSelection {
             "off" => return Ok(CableSelection::Off),
             _ => {}
         }
-        let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
-        if names.iter().any(String::is_empty) {
-            return Err("expected auto, off, or names of interfaces with commas between them".to_owned());
-        }
-        Ok(CableSelection::Named(names))
+        let pattern = |word: &str| match word.trim() {
+            "" | "off" => None,
+            "auto" => Some(CablePattern::Auto),
+            name => {
+                let address = name.parse().map(CablePattern::Address);
+                Some(address.unwrap_or_else(|_| CablePattern::Name(name.to_owned())))
+            }
+        };
+        let patterns: Option<Vec<CablePattern>> = text.split(',').map(pattern).collect();
+        let remedy =
+            || "expected off, or auto, names and addresses of interfaces with commas between them".to_owned();
+        patterns.map(CableSelection::Matching).ok_or_else(remedy)
     }
 }
 
@@ -53,7 +71,20 @@ impl fmt::Display for CableSelection {
         match self {
             CableSelection::Auto => f.write_str("auto"),
             CableSelection::Off => f.write_str("off"),
-            CableSelection::Named(names) => f.write_str(&names.join(",")),
+            CableSelection::Matching(patterns) => {
+                let patterns: Vec<String> = patterns.iter().map(CablePattern::to_string).collect();
+                f.write_str(&patterns.join(","))
+            }
+        }
+    }
+}
+
+impl fmt::Display for CablePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CablePattern::Auto => f.write_str("auto"),
+            CablePattern::Address(address) => address.fmt(f),
+            CablePattern::Name(name) => f.write_str(name),
         }
     }
 }
@@ -63,11 +94,36 @@ impl CableSelection {
     fn selects(&self, name: &str, addresses: &[CableAddress]) -> bool {
         match self {
             CableSelection::Off => false,
-            CableSelection::Auto => is_thunderbolt(name) || addresses.iter().any(CableAddress::has_two_hosts),
-            CableSelection::Named(names) => names.iter().any(|pattern| match pattern.strip_suffix('*') {
+            CableSelection::Auto => CablePattern::Auto.matches(name, addresses),
+            CableSelection::Matching(patterns) => {
+                patterns.iter().any(|pattern| pattern.matches(name, addresses))
+            }
+        }
+    }
+
+    /// Returns the addresses of the selection that no interface in use has.
+    pub(super) fn missing_addresses(&self, cables: &[Cable]) -> Vec<IpAddr> {
+        let CableSelection::Matching(patterns) = self else { return Vec::new() };
+        let is_missing = |pattern: &CablePattern| match pattern {
+            CablePattern::Address(ip) => {
+                let is_there = cables.iter().any(|cable| pattern.matches(&cable.name, &cable.addresses));
+                (!is_there).then_some(*ip)
+            }
+            CablePattern::Auto | CablePattern::Name(_) => None,
+        };
+        patterns.iter().filter_map(is_missing).collect()
+    }
+}
+
+impl CablePattern {
+    fn matches(&self, name: &str, addresses: &[CableAddress]) -> bool {
+        match self {
+            CablePattern::Auto => is_thunderbolt(name) || addresses.iter().any(CableAddress::has_two_hosts),
+            CablePattern::Address(ip) => addresses.iter().any(|address| address.ip == *ip),
+            CablePattern::Name(pattern) => match pattern.strip_suffix('*') {
                 Some(beginning) => name.starts_with(beginning),
                 None => name == pattern,
-            }),
+            },
         }
     }
 }
@@ -206,7 +262,29 @@ mod tests {
         assert_eq!(names(&interfaces, "auto"), ["en7", "en8", "thunderbolt0"]);
         assert_eq!(names(&interfaces, "off"), [""; 0]);
         assert_eq!(names(&interfaces, "eth0, en*"), ["en7", "en8", "eth0"]);
-        assert!("en7,,en8".parse::<CableSelection>().is_err());
+        assert_eq!(names(&interfaces, "auto,192.168.1.5"), ["en7", "en8", "eth0", "thunderbolt0"]);
+        assert_eq!(names(&interfaces, "10.0.4.2,fe80::5"), ["en8", "thunderbolt0"]);
+        assert_eq!(names(&interfaces, "192.168.1.6"), [""; 0]);
+        for broken in ["en7,,en8", "en7,off"] {
+            assert!(broken.parse::<CableSelection>().is_err(), "{broken}");
+        }
+        let text = "auto,10.0.4.2,en*";
+        assert_eq!(text.parse::<CableSelection>().expect("a selection").to_string(), text);
+    }
+
+    #[test]
+    fn addresses_of_a_selection_that_no_interface_has_are_told() {
+        let up = v4("en7", [10, 0, 3, 1], 24);
+        let down = Interface { oper_status: IfOperStatus::Down, ..v4("en8", [10, 0, 4, 1], 24) };
+        let missing = |selection: &str| {
+            let selection: CableSelection = selection.parse().expect("a selection");
+            selection.missing_addresses(&select(&[up.clone(), down.clone()], &selection))
+        };
+        assert_eq!(
+            missing("auto,10.0.3.1,10.0.4.1,fd00::9,en9"),
+            ["10.0.4.1", "fd00::9"].map(|ip| ip.parse::<IpAddr>().expect("an address"))
+        );
+        assert!(missing("auto").is_empty() && missing("off").is_empty());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 use super::{
     Security, TcpConfig,
     addresses::{interfaces, listen},
+    cables::{Cable, cables},
     connection_table::ConnectionTable,
     connector::Connector,
     dialer::{ConnectionConfig, Dialer},
@@ -111,7 +112,9 @@ impl TcpEndpoint {
         on_warning: WarningHandler,
     ) -> Result<TcpEndpoint, TransportError> {
         let listeners = listen(&config.bind, rank)?;
-        let cables = CableSockets::open(&config.cables);
+        let found = cables(&config.cables);
+        warn_of_missing_addresses(config, &found, &on_warning);
+        let cables = CableSockets::open(&found);
         for listener in listeners.iter().chain(&cables.listeners) {
             use rustix::fd::AsFd;
             super::socket::set_buffer_sizes(listener.as_fd(), config.buffer_bytes);
@@ -294,6 +297,21 @@ impl TcpEndpoint {
         let part_bytes = self.config.stripe_bytes / if cables > 1 { 2 } else { 1 };
         Striping { sockets: sockets as usize, min_part_bytes: part_bytes.max(64) }
     }
+}
+
+/// Warns of selected addresses that no interface in use has, once per process.
+fn warn_of_missing_addresses(config: &TcpConfig, found: &[Cable], on_warning: &WarningHandler) {
+    static IS_WARNED: AtomicBool = AtomicBool::new(false);
+    let missing = config.cables.missing_addresses(found);
+    if missing.is_empty() || IS_WARNED.swap(true, Relaxed) {
+        return;
+    }
+    let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    on_warning.warn(&format!(
+        "no interface that is up has the address {}, so no connection uses it; check the host's addresses in \
+         the hostfile, or TBCCL_CABLES",
+        missing.join(", ")
+    ));
 }
 
 /// Connects the first lane to a peer, and waits until it is connected.

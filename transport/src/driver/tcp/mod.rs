@@ -73,7 +73,7 @@ mod wire;
 pub(super) use peer_info::feed_descriptions;
 
 pub use addresses::{Bind, addresses_of_interface, local_address_towards};
-pub use cables::CableSelection;
+pub use cables::{CablePattern, CableSelection};
 pub use endpoint::TcpEndpoint;
 pub use paths::{Lan, Resume};
 pub use warning::WarningHandler;

@@ -14,7 +14,7 @@
 //! arrive before that wait in the sockets.
 
 use super::{
-    cables::{Cable, CableSelection, cables, preference},
+    cables::{Cable, preference},
     device::Device,
     paths::{CablePath, candidates},
     peer_info::{AnnouncedAddress, AnnouncedCable, CableEnd, HeardPath, PeerInfo},
@@ -49,12 +49,12 @@ pub(super) struct CableSockets {
 }
 
 impl CableSockets {
-    /// Opens sockets on all addresses of the selected cables. Leaves out addresses that the system refuses,
-    /// for example those that are not valid yet.
-    pub(super) fn open(selection: &CableSelection) -> CableSockets {
+    /// Opens sockets on all addresses of cables. Leaves out addresses that the system refuses, for example
+    /// those that are not valid yet.
+    pub(super) fn open(cables: &[Cable]) -> CableSockets {
         let mut sockets = CableSockets::default();
-        for cable in cables(selection) {
-            sockets.add(&cable);
+        for cable in cables {
+            sockets.add(cable);
         }
         sockets
     }
