@@ -7,6 +7,7 @@ mod doctor;
 mod hosts;
 mod job;
 mod network;
+mod probes;
 mod pulled_cables;
 mod rendezvous;
 #[cfg(target_os = "linux")]

@@ -23,20 +23,29 @@ use transport::{
 const LENS: [usize; 7] = [1, 1000, 30_000, 65_536, 70_000, 900_000, 5_000_000];
 
 /// Options of a test's endpoints.
-fn with(security: Security, lan: Lan) -> TcpConfig {
+pub(crate) fn with(security: Security, lan: Lan) -> TcpConfig {
     TcpConfig { cables: CableSelection::Auto, security, lan, ..config() }
 }
 
 /// Results of a rank: the longest time of an exchange, and the warnings of its endpoint.
 #[derive(Debug)]
-struct Report {
+pub(crate) struct Report {
     longest: Duration,
     warnings: Vec<String>,
     error: Option<TransportError>,
 }
 
+/// Stops the exchange when dropped, also if an assertion fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Opens both endpoints, and exchanges messages between them until `act` has returned.
-fn exchange_while(hosts: &Hosts, config: &TcpConfig, act: impl FnOnce(&Hosts)) -> [Report; 2] {
+pub(crate) fn exchange_while(hosts: &Hosts, config: &TcpConfig, act: impl FnOnce(&Hosts)) -> [Report; 2] {
     let (messages, barrier) = (Mutex::new(vec![Vec::new(); 2]), Barrier::new(2));
     let (stop, is_running) = (AtomicBool::new(false), AtomicBool::new(false));
     let rank = |rank: usize| {
@@ -78,8 +87,10 @@ fn exchange_while(hosts: &Hosts, config: &TcpConfig, act: impl FnOnce(&Hosts)) -
     thread::scope(|scope| {
         let ranks = [0, 1].map(|number| scope.spawn(move || rank(number)));
         until("the exchange has begun", || is_running.load(Relaxed));
-        act(hosts);
-        stop.store(true, Relaxed);
+        {
+            let _stop = StopAtEnd(&stop);
+            act(hosts);
+        }
         ranks.map(|thread| thread.join().expect("no panics"))
     })
 }
@@ -130,7 +141,7 @@ fn exchange(link: &mut dyn Link, digest: u64, ours: &[u8]) -> Result<Vec<u8>, Tr
 }
 
 /// Waits until a cable carries data.
-fn carries(hosts: &Hosts, cable: usize) {
+pub(crate) fn carries(hosts: &Hosts, cable: usize) {
     let bytes = || hosts.received_bytes(0, &format!("cable{cable}"));
     let before = bytes();
     until("the cable carries no data", || bytes() > before + (1 << 20));
@@ -141,7 +152,7 @@ fn set(hosts: &Hosts, at: usize, cable: usize, state: &str) {
 }
 
 /// Asserts that both ranks were right, and that no exchange took longer than `limit`.
-fn expect_right(reports: &[Report; 2], limit: Duration) {
+pub(crate) fn expect_right(reports: &[Report; 2], limit: Duration) {
     for report in reports {
         assert!(report.error.is_none() && report.longest < limit, "{report:?}");
     }
@@ -159,6 +170,7 @@ macro_rules! hosts_or_return {
         }
     };
 }
+pub(crate) use hosts_or_return;
 
 #[test]
 fn either_of_two_cables_may_be_pulled_and_put_back() {
@@ -270,7 +282,7 @@ fn a_peer_that_all_paths_to_are_silent_is_an_error_that_names_them() {
 }
 
 /// Returns the arguments for a queue that lets next to nothing through.
-fn silence(cable: &str) -> [&str; 12] {
+pub(crate) fn silence(cable: &str) -> [&str; 12] {
     ["qdisc", "replace", "dev", cable, "root", "tbf", "rate", "8bit", "burst", "1", "limit", "1"]
 }
 

@@ -59,6 +59,8 @@ impl Hosts {
         let second = self.0[1].id().to_string();
         self.ip(0, &["link", "add", name, "type", "veth", "peer", "name", name, "netns", &second]);
         for (at, address) in addresses.iter().enumerate() {
+            // An address that the system chooses becomes valid a second or two later.
+            self.ip(at, &["link", "set", name, "addrgenmode", "none"]);
             self.ip(at, &["address", "add", address, "dev", name]);
             self.ip(at, &["link", "set", name, "up"]);
         }

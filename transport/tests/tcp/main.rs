@@ -9,4 +9,6 @@ mod hosts;
 mod intruders;
 mod net;
 mod paths;
+#[cfg(target_os = "linux")]
+mod probes;
 mod races;

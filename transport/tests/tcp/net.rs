@@ -9,7 +9,7 @@ use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
     driver::{
         Endpoint,
-        tcp::{TcpConfig, TcpEndpoint, WarningHandler},
+        tcp::{ProbeCache, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::{Span, SpanMut},
     secure::Secret,
@@ -30,6 +30,7 @@ pub(crate) fn config() -> TcpConfig {
         secret: Some(secret()),
         slab_bytes: 1 << 20,
         connect_timeout: PATIENCE,
+        probes: ProbeCache::separate(),
         ..TcpConfig::default()
     }
 }

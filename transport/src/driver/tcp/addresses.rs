@@ -177,10 +177,20 @@ pub(super) fn interface_of(address: IpAddr) -> (String, Option<f64>) {
 
 /// Link speed that Linux reports for an interface; `None` for interfaces without one.
 pub(super) fn link_speed(name: &str) -> Option<f64> {
-    let is_plain = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
-    let text = is_plain.then(|| std::fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok())??;
-    let megabits: f64 = text.trim().parse().ok()?;
+    let megabits: f64 = attribute(name, "speed")?.parse().ok()?;
     (megabits > 0.0).then_some(megabits / 1000.0)
+}
+
+/// Number of times that an interface has found or lost its carrier, as Linux counts.
+pub(super) fn carrier_changes(name: &str) -> Option<u64> {
+    attribute(name, "carrier_changes")?.parse().ok()
+}
+
+/// Returns an attribute that Linux reports for an interface.
+fn attribute(interface: &str, name: &str) -> Option<String> {
+    let is_plain = !interface.is_empty() && !interface.contains('/') && !interface.starts_with('.');
+    let read = || std::fs::read_to_string(format!("/sys/class/net/{interface}/{name}")).ok();
+    Some(is_plain.then(read)??.trim().to_owned())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! initiator waits for a [`Verdict`] before it uses the connection, so nothing is sent into a connection that
 //! the other end has refused.
 
-use super::{socket::Socket, wire::Striping};
+use super::{probe_cache::ProbeCache, socket::Socket, wire::Striping};
 use crate::{
     TransportError,
     secure::{Opener, Sealer},
@@ -130,6 +130,8 @@ pub(super) struct ConnectionTable {
     pub(super) size: u32,
     /// Time without an answer after which a peer's host counts as gone.
     pub(super) peer_timeout: Duration,
+    /// Earlier probes of cables, which a path that fails voids.
+    pub(super) probes: ProbeCache,
     /// Number of lanes of messages.
     pub(super) lanes: u8,
     /// Distribution of messages over connections, by peer.
@@ -161,6 +163,7 @@ impl ConnectionTable {
         lanes: u8,
         striping: Vec<Striping>,
         peer_timeout: Duration,
+        probes: ProbeCache,
     ) -> io::Result<ConnectionTable> {
         let size = striping.len() as u32;
         let entries = striping.iter().flat_map(|striping| {
@@ -175,6 +178,7 @@ impl ConnectionTable {
             rank,
             size,
             peer_timeout,
+            probes,
             lanes,
             entries: entries.collect(),
             striping,

@@ -275,7 +275,10 @@ impl Connector {
                     task.until = if task.routes.is_empty() { task.deadline } else { next.min(task.deadline) };
                     return Ok(());
                 }
-                Err(error) => last = format!("connecting to {}: {error}", route.to),
+                Err(error) => {
+                    self.note_failure(&route);
+                    last = format!("connecting to {}: {error}", route.to);
+                }
             }
         }
         Err(last)
@@ -311,7 +314,11 @@ impl Connector {
             self.try_next_route(&mut task)?;
             return Ok(Some(task));
         };
-        match attempt.progress() {
+        let progress = attempt.progress();
+        if let Some(route) = task.route.as_ref().filter(|_| is_without_answer(&progress, now >= task.until)) {
+            self.note_failure(route);
+        }
+        match progress {
             Ok(Some((verdict, _))) => {
                 let encrypted = self.dialer.config.security == Security::Encrypt;
                 let connection = attempt.into_connection(encrypted);
@@ -346,6 +353,13 @@ impl Connector {
         }
     }
 
+    /// Voids earlier probes if a route that has failed is a cable.
+    fn note_failure(&self, route: &Route) {
+        if route.device.is_some() {
+            self.table.probes.forget();
+        }
+    }
+
     fn no_answer(&self, task: &OutboundTask) -> String {
         let route = task.route.as_ref();
         let address = route.map_or_else(|| "its address".to_owned(), |route| route.to.to_string());
@@ -354,5 +368,17 @@ impl Connector {
              (TBCCL_INTERFACE)?",
             self.dialer.config.connect_timeout.as_secs_f64()
         )
+    }
+}
+
+/// Whether an attempt to connect has failed without any answer of the peer's host.
+fn is_without_answer<T>(progress: &Result<Option<T>, SecureError>, is_late: bool) -> bool {
+    match progress {
+        Ok(None) => is_late,
+        Err(SecureError::Io(error)) => !matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+        ),
+        Ok(Some(_)) | Err(_) => false,
     }
 }

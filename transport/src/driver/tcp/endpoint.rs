@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! open        listens, allocates memory           ->  own addresses  ->  the addresses of all ranks
-//! exchange    probes the cables, if any two hosts may have one  ->  report  ->  the reports of all ranks
+//! exchange    probes the cables, if any two hosts may have one and the ranks remember no probe
+//!                                                 ->  report  ->  the reports of all ranks
 //! exchange    accepts callers, and connects to the next rank, to detect unreachable ranks early
 //!                                                 ->  empty message  ->  from now on all ranks may send
 //! ```
@@ -19,6 +20,7 @@ use super::{
     paths::{Lan, PathTable, Resume, has_candidates},
     peer_info::{HeardPath, PeerInfo, decode_all, decode_reports, encode_report},
     probe::{CableSockets, probe},
+    probe_cache::Offer,
     resumable_link::ResumableLink,
     resume::ChannelTable,
     routes::Routes,
@@ -64,7 +66,8 @@ const SOCKETS_BETWEEN_HOSTS: u32 = 2;
 enum Stage {
     /// Nothing is sent. The secret is the one that this rank sends to the others, if it does.
     Opened(Sockets, Option<Secret>),
-    InfoSent(Sockets),
+    /// With the earlier probes that this rank has announced.
+    InfoSent(Sockets, Offer),
     /// The cables were probed; with the information about all ranks.
     Probed(Sockets, Vec<PeerInfo>),
     Connected,
@@ -183,8 +186,10 @@ impl TcpEndpoint {
         let stage = std::mem::replace(&mut self.stage, Stage::Connected);
         let Stage::Opened(sockets, secret) = stage else { return Vec::new() };
         let (addresses, cables) = (self.listen_addresses.clone(), sockets.cables.announced.clone());
-        let info = PeerInfo::new(self.instance, host_identity(), addresses, cables, secret.as_ref());
-        self.stage = Stage::InfoSent(sockets);
+        let mut info = PeerInfo::new(self.instance, host_identity(), addresses, cables, secret.as_ref());
+        let offer = self.config.probes.offer(&info.host, &info.cables, &sockets.cables.states);
+        info.probes = offer.announced();
+        self.stage = Stage::InfoSent(sockets, offer);
         info.encode()
     }
 
@@ -222,9 +227,15 @@ impl TcpEndpoint {
         }
     }
 
-    /// Starts the connector once the ways to all ranks are known, and checks that the next rank is reachable.
-    fn connect(&mut self, sockets: Sockets, routes: Routes) -> Result<(), TransportError> {
-        let routes = Arc::new(routes);
+    /// Starts the connector once it is known what all ranks have heard, and checks that the next rank is
+    /// reachable.
+    fn connect(
+        &mut self,
+        sockets: Sockets,
+        peers: Vec<PeerInfo>,
+        reports: &[Vec<HeardPath>],
+    ) -> Result<(), TransportError> {
+        let routes = Arc::new(self.find_routes(peers, reports, &sockets.cables)?);
         self.warn_of_lan(&routes);
         self.routes = Some(Arc::clone(&routes));
         let secret = match &self.config.secret {
@@ -235,8 +246,14 @@ impl TcpEndpoint {
             })?,
         };
         let parts = (0..routes.peers.len() as u32).map(|peer| self.striping_with(peer, &routes)).collect();
-        let table = ConnectionTable::new(self.rank, self.config.lanes, parts, self.config.peer_timeout)
-            .map_err(|error| self.system("making a table of connections", error))?;
+        let table = ConnectionTable::new(
+            self.rank,
+            self.config.lanes,
+            parts,
+            self.config.peer_timeout,
+            self.config.probes.clone(),
+        )
+        .map_err(|error| self.system("making a table of connections", error))?;
         let table = Arc::new(table);
         let is_resumable = |peer| match self.config.resume {
             Resume::Auto => routes.has_several_paths(self.rank, peer),
@@ -351,21 +368,24 @@ impl Endpoint for TcpEndpoint {
                 self.stage = stage;
                 Ok(Some(self.send_peer_info()))
             }
-            Stage::InfoSent(sockets) => {
+            Stage::InfoSent(sockets, offer) => {
                 let peers = decode_all(messages)?;
-                if has_candidates(&peers) {
+                let reports = match has_candidates(&peers) {
+                    false => Some(vec![Vec::new(); peers.len()]),
+                    true => offer.recall(&peers),
+                };
+                let Some(reports) = reports else {
                     let report = encode_report(&probe(self.rank, &peers, &sockets.cables));
                     self.stage = Stage::Probed(sockets, peers);
                     return Ok(Some(report));
-                }
-                let no_reports = vec![Vec::new(); peers.len()];
-                let routes = self.find_routes(peers, &no_reports, &sockets.cables)?;
-                self.connect(sockets, routes)?;
+                };
+                self.connect(sockets, peers, &reports)?;
                 Ok(Some(Vec::new()))
             }
             Stage::Probed(sockets, peers) => {
-                let routes = self.find_routes(peers, &decode_reports(messages)?, &sockets.cables)?;
-                self.connect(sockets, routes)?;
+                let reports = decode_reports(messages)?;
+                self.config.probes.remember(self.rank, &peers, &reports, &sockets.cables.states);
+                self.connect(sockets, peers, &reports)?;
                 Ok(Some(Vec::new()))
             }
             Stage::Connected => Ok(None),

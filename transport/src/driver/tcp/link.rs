@@ -131,6 +131,7 @@ impl TcpLink {
         }
         for channel in &self.channels {
             if let Some(what) = liveness.check(channel.socket.fd(), self.table.peer_timeout) {
+                self.table.probes.forget();
                 return Err(TransportError::Lost { peer: self.peer, what });
             }
         }

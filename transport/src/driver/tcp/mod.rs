@@ -19,7 +19,8 @@
 //! | `endpoint`, `peer_info` | endpoint of one rank; messages exchanged during set-up |
 //! | `addresses` | listening addresses, order of a peer's addresses, interface of a path |
 //! | `cables`, `device` | interfaces that lead to one host each; binding to an interface |
-//! | `probe`, `paths`, `routes` | where cables lead; paths over them; the ways to each rank |
+//! | `probe`, `probe_cache` | where cables lead; results for later communicators |
+//! | `paths`, `routes` | paths over cables; the ways to each rank |
 //! | `connection_table`, `connector`, `pending` | connections; the thread that makes them; their set-up |
 //! | `socket`, `liveness` | system calls on a connected socket; detection of dead connections |
 //! | `wire`, `outgoing`, `incoming`, `receive`, `encrypted` | wire format, sending, receiving, encryption |
@@ -56,6 +57,7 @@ mod paths;
 mod peer_info;
 mod pending;
 mod probe;
+mod probe_cache;
 mod receive;
 mod reconnect;
 mod resumable_link;
@@ -76,6 +78,7 @@ pub use addresses::{Bind, addresses_of_interface, local_address_towards};
 pub use cables::{CablePattern, CableSelection};
 pub use endpoint::TcpEndpoint;
 pub use paths::{Lan, Resume};
+pub use probe_cache::ProbeCache;
 pub use warning::WarningHandler;
 
 use crate::secure::Secret;
@@ -91,7 +94,8 @@ pub enum Security {
     Encrypt,
 }
 
-/// Options of the driver. All but `bind`, `cables` and `buffer_bytes` must be equal on all ranks.
+/// Options of the driver. All but `bind`, `cables`, `buffer_bytes` and
+/// `probes` must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
     /// Addresses to listen on, which peers connect to.
@@ -127,6 +131,8 @@ pub struct TcpConfig {
     ///
     /// From [`PEER_TIMEOUT_MIN`](super::PEER_TIMEOUT_MIN) to [`PEER_TIMEOUT_MAX`](super::PEER_TIMEOUT_MAX).
     pub peer_timeout: Duration,
+    /// Earlier probes of cables, which save further ones.
+    pub probes: ProbeCache,
 }
 
 impl TcpConfig {
@@ -150,6 +156,7 @@ impl Default for TcpConfig {
             lanes: 2,
             connect_timeout: Duration::from_secs(30),
             peer_timeout: super::PEER_TIMEOUT,
+            probes: ProbeCache::default(),
         }
     }
 }

@@ -13,11 +13,13 @@ use std::{
 };
 
 /// Version of these messages, and of the protocol of connections.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Maximum bytes of a message.
 const MAX_BYTES: usize = 64 << 10;
 /// Maximum bytes of the report of a probe.
 const MAX_REPORT_BYTES: usize = 4 << 20;
+/// Maximum number of probes that a process remembers, the newest ones.
+pub(super) const MAX_PROBES: usize = 8;
 /// Maximum number of addresses of a rank.
 const MAX_ADDRESSES: usize = 64;
 
@@ -56,6 +58,16 @@ pub(super) struct HeardPath {
     pub(super) theirs: CableEnd,
 }
 
+/// A probe that the process of a rank remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RememberedProbe {
+    /// Random number of the probe, equal in all processes that took part in it.
+    pub(super) id: u64,
+    /// Rank that took part in it.
+    pub(super) rank: u32,
+}
+
 /// Information about a rank. Its `Debug` output hides the secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,6 +84,9 @@ pub(super) struct PeerInfo {
     /// Interfaces that lead to one other host each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) cables: Vec<AnnouncedCable>,
+    /// Earlier probes whose results still hold for the rank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) probes: Vec<RememberedProbe>,
     /// The job's secret, sent by rank 0 if the job has none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     secret: Option<String>,
@@ -86,7 +101,8 @@ impl PeerInfo {
         secret: Option<&Secret>,
     ) -> PeerInfo {
         let secret = secret.map(|secret| secret.to_hex().to_string());
-        PeerInfo { tbccl_tcp: VERSION, instance, host, listen_addresses, cables, secret }
+        let probes = Vec::new();
+        PeerInfo { tbccl_tcp: VERSION, instance, host, listen_addresses, cables, probes, secret }
     }
 
     /// Returns the secret that the rank sent, if it is valid.
@@ -135,6 +151,9 @@ fn decode(peer: u32, message: &[u8]) -> Result<PeerInfo, TransportError> {
     let is_cable = |cable: &AnnouncedCable| (1..=MAX_CABLE_ADDRESSES).contains(&cable.addresses.len());
     if info.cables.len() > MAX_CABLES || !info.cables.iter().all(is_cable) {
         return Err(broken(format!("it has {} cables, or one without an address", info.cables.len())));
+    }
+    if info.probes.len() > MAX_PROBES {
+        return Err(broken(format!("it remembers {} probes", info.probes.len())));
     }
     Ok(info)
 }
@@ -187,13 +206,21 @@ mod tests {
             (b"GET / HTTP/1.1".to_vec(), "rank 0"),
             (br#"{"tbccl_tcp":99}"#.to_vec(), "version is 99"),
             (br#"{"tbccl_verbs":1}"#.to_vec(), "version is none"),
-            (br#"{"tbccl_tcp":3,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
-            (br#"{"tbccl_tcp":3,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
+            (br#"{"tbccl_tcp":4,"instance":1,"host":"h","places":[]}"#.to_vec(), "0 addresses"),
+            (br#"{"tbccl_tcp":4,"instance":1,"host":"h","places":["x"]}"#.to_vec(), "rank 0"),
             (
-                br#"{"tbccl_tcp":3,"instance":1,"host":"h","places":["[::1]:5"],
+                br#"{"tbccl_tcp":4,"instance":1,"host":"h","places":["[::1]:5"],
                     "cables":[{"name":"c","addresses":[]}]}"#
                     .to_vec(),
                 "1 cables",
+            ),
+            (
+                format!(
+                    r#"{{"tbccl_tcp":4,"instance":1,"host":"h","places":["[::1]:5"],"probes":[{}]}}"#,
+                    [r#"{"id":1,"rank":0}"#; MAX_PROBES + 1].join(",")
+                )
+                .into_bytes(),
+                "9 probes",
             ),
             (vec![b' '; MAX_BYTES + 1], "bytes long"),
         ] {

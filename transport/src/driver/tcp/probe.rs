@@ -14,10 +14,12 @@
 //! arrive before that wait in the sockets.
 
 use super::{
+    addresses::carrier_changes,
     cables::{Cable, preference},
     device::Device,
     paths::{CablePath, candidates},
     peer_info::{AnnouncedAddress, AnnouncedCable, CableEnd, HeardPath, PeerInfo},
+    probe_cache::CableState,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -44,6 +46,8 @@ pub(super) struct CableSockets {
     pub(super) announced: Vec<AnnouncedCable>,
     /// Interfaces by cable.
     pub(super) devices: Vec<Device>,
+    /// States of the interfaces before the probe.
+    pub(super) states: Vec<CableState>,
     pub(super) listeners: Vec<TcpListener>,
     probes: Vec<(CableEnd, UdpSocket)>,
 }
@@ -61,6 +65,7 @@ impl CableSockets {
 
     fn add(&mut self, cable: &Cable) {
         let device = Device { name: cable.name.clone(), index: cable.index };
+        let carrier_changes = carrier_changes(&cable.name);
         let mut addresses = Vec::new();
         for address in &cable.addresses {
             let at = scoped(address.ip, 0, cable.index);
@@ -78,6 +83,7 @@ impl CableSockets {
         }
         if !addresses.is_empty() {
             self.announced.push(AnnouncedCable { name: cable.name.clone(), addresses });
+            self.states.push(CableState { device: device.clone(), carrier_changes });
             self.devices.push(device);
         }
     }

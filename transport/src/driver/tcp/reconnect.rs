@@ -341,6 +341,9 @@ impl Reconnects {
                  interface needed (TBCCL_INTERFACE)?"
             )),
         };
+        if !is_gone {
+            self.channels.connections.probes.forget();
+        }
         channel.lock().channel.fail(failure);
         self.channels.wake_links();
     }

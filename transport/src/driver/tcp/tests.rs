@@ -6,6 +6,7 @@ use super::{
     connection_table::{Connection, ConnectionTable, Key},
     link::TcpLink,
     match_acks::MatchAcks,
+    probe_cache::ProbeCache,
     wire::{HEADER_BYTES, Header, Striping},
 };
 use crate::{
@@ -57,7 +58,10 @@ fn ciphers() -> [(Sealer, Opener); 2] {
 impl Fixture {
     fn new(encrypted: bool) -> Fixture {
         let parts = Striping { sockets: 1, min_part_bytes: 64 };
-        let table = Arc::new(ConnectionTable::new(0, LANES, vec![parts; 2], PEER_TIMEOUT).expect("a table"));
+        let table = Arc::new(
+            ConnectionTable::new(0, LANES, vec![parts; 2], PEER_TIMEOUT, ProbeCache::separate())
+                .expect("a table"),
+        );
         let (link, peer, ciphers) = Fixture::connect(&table, 0, encrypted);
         Fixture { link, table, peer, ciphers }
     }

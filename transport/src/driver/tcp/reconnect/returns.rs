@@ -12,7 +12,7 @@ use super::{
 use std::{collections::VecDeque, time::Instant};
 
 impl Reconnects {
-    /// Records whether the preferred cable works, and warns if that has changed.
+    /// Records whether the preferred cable works; if that has changed, voids earlier probes and warns.
     pub(super) fn note_path(
         &self,
         key: Key,
@@ -24,11 +24,14 @@ impl Reconnects {
         let (Some(preferred), Some(at)) = (preferred, at) else { return };
         let path = (key.peer, preferred.clone());
         let name = preferred.name();
+        let probes = &self.channels.connections.probes;
         if at == 0 {
             if self.channels.note_up(&path) {
+                probes.forget();
                 self.on_warning.warn(&format!("{name} to rank {} works again", key.peer));
             }
         } else if self.channels.note_down(path) {
+            probes.forget();
             self.on_warning.warn(&format!(
                 "{name} to rank {} does not work ({}); its data takes {}",
                 key.peer,
