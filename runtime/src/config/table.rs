@@ -307,6 +307,9 @@ options! {
         /// seconds that a job waits for a cable when no cable to a rank works any more; 0 to fail at once
         /// (10)
         cable_wait: Duration = Duration::from_secs(10), "TBCCL_CABLE_WAIT", job, Seconds;
+        /// seconds that a choice between RDMA and TCP waits for the addresses of RDMA ports that are up; 0
+        /// for none (30)
+        address_wait: Duration = Duration::from_secs(30), "TBCCL_ADDRESS_WAIT", rank, Seconds;
     }
 
     /// Options of waiting.

@@ -35,36 +35,100 @@ pub fn find_gid(
     timeout: Duration,
     on_wait: &mut dyn FnMut(&str),
 ) -> Result<(u8, Gid), VerbsError> {
-    let began = Instant::now();
-    let mut last_message: Option<Instant> = None;
+    let mut wait = AddressWait::new(timeout, true);
     loop {
+        if let Some(found) = wait.look(context, wanted, timeout, on_wait)? {
+            return Ok(found);
+        }
+    }
+}
+
+/// A wait for addresses that may be interrupted.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressWait {
+    began: Instant,
+    timeout: Duration,
+    /// Whether a link-local address of a Thunderbolt port will do in the end.
+    accepts_link_local: bool,
+    last_message: Option<Instant>,
+}
+
+impl AddressWait {
+    /// Begins a wait of at most `timeout`. In the end the best address there is will do, unless
+    /// `accepts_link_local` is false: then a Thunderbolt port must have an IPv4 address.
+    #[must_use]
+    pub fn new(timeout: Duration, accepts_link_local: bool) -> AddressWait {
+        AddressWait { began: Instant::now(), timeout, accepts_link_local, last_message: None }
+    }
+
+    /// Searches as [`find_gid`] until the wait is over, or for `part`; `None` after a part without a result.
+    ///
+    /// # Errors
+    /// As for [`find_gid`], once the wait is over.
+    pub fn look(
+        &mut self,
+        context: &Context,
+        wanted: Option<u8>,
+        part: Duration,
+        on_wait: &mut dyn FnMut(&str),
+    ) -> Result<Option<(u8, Gid)>, VerbsError> {
+        let part_began = Instant::now();
+        loop {
+            let waited = self.began.elapsed();
+            let left = self.timeout.saturating_sub(waited);
+            let is_down = match self.look_once(context, wanted, waited, left)? {
+                Look::Found(found) => return Ok(Some(found)),
+                Look::Waits { is_down } => is_down,
+            };
+            if self.last_message.is_none_or(|last_message| last_message.elapsed() >= REMINDER) {
+                self.last_message = Some(Instant::now());
+                on_wait(&wait_message(context.name(), is_down, left));
+            }
+            let left_of_part = part.saturating_sub(part_began.elapsed());
+            if left_of_part.is_zero() {
+                return Ok(None);
+            }
+            thread::sleep(INTERVAL.min(left).min(left_of_part));
+        }
+    }
+
+    /// Looks at a port after `waited`, with `left` of the time for its address.
+    fn look_once(
+        &self,
+        context: &Context,
+        wanted: Option<u8>,
+        waited: Duration,
+        left: Duration,
+    ) -> Result<Look, VerbsError> {
         let gids = context.gids();
         let best = match wanted {
             Some(wanted) => gids.iter().find(|(index, _)| *index == wanted).copied(),
             None => best_gid(&gids, |index| context.is_roce_v1(index)),
         };
         let is_down = context.port().is_ok_and(|port| port.state == PortState::DOWN);
-        let (waited, may_wait) = (began.elapsed(), began.elapsed() < timeout);
         let is_final = |gid: Gid| wanted.is_some() || gid.is_ipv4_mapped() || !context.is_thunderbolt();
         match best {
-            Some(found) if is_final(found.1) => return Ok(found),
-            Some(found) if !may_wait && !is_down => return Ok(found),
-            _ if !may_wait => {
-                if let Some(index) = wanted.filter(|_| !is_down && !gids.is_empty()) {
-                    let gids = gids.iter().map(|(index, gid)| format!("{index}: {gid}")).collect();
-                    return Err(VerbsError::NoSuchGid { device: context.name().to_owned(), index, gids });
-                }
-                let cause = if is_down { Cause::PortDown } else { Cause::NoAddress };
-                return Err(VerbsError::NoAddress { device: context.name().to_owned(), waited, cause });
+            Some(found) if is_final(found.1) => return Ok(Look::Found(found)),
+            Some(found) if left.is_zero() && !is_down && self.accepts_link_local => {
+                return Ok(Look::Found(found));
             }
+            _ if !left.is_zero() => return Ok(Look::Waits { is_down }),
             _ => {}
         }
-        if last_message.is_none_or(|last_message| last_message.elapsed() >= REMINDER) {
-            last_message = Some(Instant::now());
-            on_wait(&wait_message(context.name(), is_down, timeout.saturating_sub(waited)));
+        let device = context.name().to_owned();
+        if let Some(index) = wanted.filter(|_| !is_down && !gids.is_empty()) {
+            let gids = gids.iter().map(|(index, gid)| format!("{index}: {gid}")).collect();
+            return Err(VerbsError::NoSuchGid { device, index, gids });
         }
-        thread::sleep(INTERVAL.min(timeout.saturating_sub(waited)));
+        let cause = if is_down { Cause::PortDown } else { Cause::NoAddress };
+        Err(VerbsError::NoAddress { device, waited, cause })
     }
+}
+
+/// Result of one look at a port.
+enum Look {
+    Found((u8, Gid)),
+    Waits { is_down: bool },
 }
 
 fn wait_message(device: &str, is_down: bool, left: Duration) -> String {

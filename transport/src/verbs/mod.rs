@@ -8,8 +8,9 @@
 //!
 //! In a forked child the objects are still the parent's. Dropping them there does nothing.
 //!
-//! Invariants: nothing here waits for a peer, and only [`find_gid`] sleeps, up to its timeout. Posting and
-//! polling call the library's operations table directly, without allocation and without a lock of this crate.
+//! Invariants: nothing here waits for a peer, and only [`find_gid`] and [`AddressWait`] sleep, up to their
+//! timeouts. Posting and polling call the library's operations table directly, without allocation and without
+//! a lock of this crate.
 //! Every failed call becomes a [`VerbsError`] with the action, the device and the library's answer.
 //!
 //! The module asks a device for its capabilities and never derives them from the system's name. It knows no
@@ -38,7 +39,7 @@ mod queue_pair;
 mod refusal;
 mod status;
 
-pub use address::find_gid;
+pub use address::{AddressWait, find_gid};
 pub use capabilities::DeviceCapabilities;
 pub use completion::{Channel, Completion, CompletionBatch, CompletionQueue, POLL_BATCH};
 pub use context::Context;

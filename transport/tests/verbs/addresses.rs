@@ -2,7 +2,7 @@
 
 use crate::fabric::on;
 use std::time::{Duration, Instant};
-use transport::verbs::{Cause, Gid, Library, VerbsError, find_gid};
+use transport::verbs::{AddressWait, Cause, Gid, Library, VerbsError, find_gid};
 
 /// Returns the fabric of one device of `profile`, connected to itself, with more settings of its port.
 fn fabric(profile: &str, settings: &str) -> String {
@@ -86,6 +86,30 @@ fn in_the_end_a_link_local_address_is_taken() {
         let (index, gid) = found.expect("an address");
         assert!(index == 0 && gid.is_link_local() && !gid.is_ipv4_mapped(), "{index} {gid}");
         assert!(began.elapsed() >= patience && text.len() == 1, "{text:?}");
+    });
+}
+
+#[test]
+fn a_wait_in_parts_goes_on_where_it_was_and_ends_without_a_link_local_address_if_none_will_do() {
+    let fabric = fabric("apple-tb5", ", gid = 'missing'");
+    let name = "a_wait_in_parts_goes_on_where_it_was_and_ends_without_a_link_local_address_if_none_will_do";
+    on(&format!("addresses::{name}"), &fabric, |library| {
+        let (patience, part) = (Duration::from_millis(1500), Duration::from_millis(150));
+        let context = library.open("x0").expect("a device");
+        let (mut wait, mut text) = (AddressWait::new(patience, false), Vec::new());
+        let began = Instant::now();
+        let mut parts = 0;
+        let error = loop {
+            match wait.look(&context, None, part, &mut |message| text.push(message.to_owned())) {
+                Ok(found) => assert_eq!(found, None),
+                Err(error) => break error,
+            }
+            parts += 1;
+            assert!(began.elapsed() >= part * parts, "{parts} parts");
+        };
+        assert!((2..=10).contains(&parts) && began.elapsed() >= patience, "{parts} parts");
+        assert_eq!(text.len(), 1, "{text:?}");
+        assert_eq!(error.cause(), Some(Cause::NoAddress), "{error}");
     });
 }
 

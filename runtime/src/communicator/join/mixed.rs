@@ -4,7 +4,10 @@ use super::{failure::not_started, tcp, verbs};
 use crate::{Config, Transport, error::Result};
 use bootstrap::Identity;
 use events::{notice, target, tracing::info};
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
 use transport::{
     TransportError,
     driver::{
@@ -15,8 +18,11 @@ use transport::{
     memory::ArenaLayout,
 };
 
-/// Timeout for the address of a device, where TCP would do as well.
-const ADDRESS_TIMEOUT: Duration = Duration::from_secs(3);
+/// Maximum time to wait for the address of a device in a communicator that is made from another one.
+const LATER_ADDRESS_WAIT: Duration = Duration::from_secs(3);
+
+/// Whether a communicator of this process has taken TCP, so that later ones wait for no addresses.
+static HAS_TAKEN_TCP: AtomicBool = AtomicBool::new(false);
 
 /// Opens shared memory for the ranks of this host, and a transport to those of other hosts.
 pub(super) fn open(identity: &Identity, config: &Config, layout: ArenaLayout) -> Result<Box<dyn Endpoint>> {
@@ -50,22 +56,46 @@ fn over_verbs(
 
 /// Selects RDMA if it connects all hosts, TCP if not. A failure of RDMA is not an error.
 fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
-    let rank = identity.rank();
-    let patient = Config { timeout: config.timeout.min(ADDRESS_TIMEOUT), ..config.clone() };
-    let options = verbs::options(identity, &patient)
+    let (rank, is_first) = (identity.rank(), !identity.has_parent());
+    let address_timeout = address_wait(identity, config);
+    let options = verbs::options(identity, config)
+        .map(|options| VerbsConfig { address_timeout, accepts_link_local: false, ..options })
         .map_err(|error| TransportError::Wiring { rank, what: error.to_string() });
-    let says = rank == 0 && !identity.has_parent();
     let second = tcp::open_between(identity, config)?;
     Ok(Box::new(move |host_memory: &mut HostMemory| {
-        let first = options.map(|options| over_verbs(&options, rank, host_memory, Box::new(|_| ())));
         let hosts = host_memory.hosts().to_vec();
-        Ok(Box::new(Fallback::new(rank, hosts, first, second, print_choice(says))))
+        let is_first_of_host = hosts.iter().position(|host| *host == hosts[rank as usize]);
+        let says_wait = is_first && is_first_of_host == Some(rank as usize);
+        let first = options.map(|options| over_verbs(&options, rank, host_memory, say_wait(rank, says_wait)));
+        Ok(Box::new(Fallback::new(rank, hosts, first, second, print_choice(is_first && rank == 0))))
     }))
+}
+
+/// Returns the time to wait for addresses of devices. It is short where an earlier communicator of the
+/// process has waited already.
+fn address_wait(identity: &Identity, config: &Config) -> Duration {
+    let most = match (HAS_TAKEN_TCP.load(Relaxed), identity.has_parent()) {
+        (true, _) => Duration::ZERO,
+        (false, true) => LATER_ADDRESS_WAIT,
+        (false, false) => config.timeout,
+    };
+    config.verbs.address_wait.min(most).min(config.timeout)
+}
+
+/// Returns a function that shows once that an address is waited for; one rank of each host shows it.
+fn say_wait(rank: u32, says: bool) -> Box<dyn FnMut(&str) + Send> {
+    let mut is_due = says;
+    Box::new(move |message| {
+        if std::mem::take(&mut is_due) {
+            notice!(target::VERBS, Some(rank), "{message} (TBCCL_ADDRESS_WAIT)");
+        }
+    })
 }
 
 /// Returns a function that reports the selected transport; rank 0 of a job shows it to the user.
 fn print_choice(says: bool) -> OnChoice {
     Box::new(move |_, why_not| {
+        HAS_TAKEN_TCP.fetch_or(why_not.is_some(), Relaxed);
         let text = match why_not {
             None => "hosts are connected by RDMA (shm+verbs)".to_owned(),
             Some(why) => format!("hosts are connected by TCP (shm+tcp), not by RDMA: {why}"),

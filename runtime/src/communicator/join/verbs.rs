@@ -59,6 +59,7 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
             traffic_class: config.verbs.traffic_class,
         },
         address_timeout: config.timeout,
+        accepts_link_local: true,
         poll_batch: config.polling.batch as usize,
         events: config.polling.events,
         event_percent: config.polling.event_percent,

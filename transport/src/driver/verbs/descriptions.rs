@@ -5,7 +5,8 @@
 //!
 //! 1. [`Offers`]: the networks that the rank's process has. If all ranks have one in common, they use that,
 //!    and the other rounds are left out.
-//! 2. [`Devices`]: the devices of the rank.
+//! 2. [`Devices`]: the devices of the rank. While a rank waits for the address of one, all ranks repeat this
+//!    round.
 //! 3. [`Reach`]: the pairs of its own and other ranks' devices that reach each other.
 //! 4. [`Rails`]: the numbers of the queue pairs that the rank has created.
 //!
@@ -71,6 +72,22 @@ pub(super) struct Device {
 pub(super) struct Devices {
     pub(super) host: String,
     pub(super) devices: Vec<Device>,
+    /// Whether the rank waits for the address of a device, and repeats the round.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) awaits_address: bool,
+}
+
+impl Devices {
+    /// Returns the message of a rank that has these devices.
+    pub(super) fn new(devices: Vec<Device>) -> Devices {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Devices { host, devices, awaits_address: false }
+    }
+
+    /// Returns the message of a rank that waits for the address of a device.
+    pub(super) fn awaiting_address() -> Devices {
+        Devices { awaits_address: true, ..Devices::new(Vec::new()) }
+    }
 }
 
 /// Message of the third round: the pairs of devices that reach each other, or the digest of the device

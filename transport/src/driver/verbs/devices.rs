@@ -3,6 +3,9 @@
 //! A rank opens the devices that the device matrix names for it, or all selected devices whose port is up. It
 //! determines the address (GID) and the capabilities of each. Every error names the rank, the device and the
 //! remedy.
+//!
+//! A port that has just come up may have no address yet. The wait for it has parts, between which ranks hear
+//! of each other, so that no rank waits for a port that another rank has no use for.
 
 use super::{
     DeviceSelection, VerbsConfig,
@@ -12,10 +15,14 @@ use super::{
 use crate::{
     TransportError,
     verbs::{
-        Cause, Context, DeviceCapabilities, Domain, Gid, Library, PortState, QpType, VerbsError, find_gid,
+        AddressWait, Cause, Context, DeviceCapabilities, Domain, Gid, Library, PortState, QpType, VerbsError,
     },
 };
 use events::{target, tracing::info};
+use std::{collections::BTreeSet, time::Duration};
+
+/// Part of a wait for addresses, after which the ranks hear of each other.
+const PART: Duration = Duration::from_millis(250);
 
 /// Open device, before memory is registered with it.
 #[derive(Debug)]
@@ -28,14 +35,40 @@ pub(super) struct OpenDevice {
     pub(super) gid: (u8, Gid),
 }
 
+/// Devices of a rank that are open, and the names of those that are left out because their ports are down.
+#[derive(Debug, Default)]
+pub(super) struct OpenedDevices {
+    pub(super) opened: Vec<OpenDevice>,
+    pub(super) down: Vec<String>,
+}
+
+/// The wait of a rank for the addresses of its devices.
+#[derive(Debug)]
+pub(super) struct DeviceWait {
+    addresses: AddressWait,
+    /// Devices whose port was up when the wait began, or came up since. They are waited for even if the port
+    /// goes down meanwhile.
+    were_up: BTreeSet<String>,
+}
+
+impl DeviceWait {
+    pub(super) fn new(config: &VerbsConfig) -> DeviceWait {
+        DeviceWait {
+            addresses: AddressWait::new(config.address_timeout, config.accepts_link_local),
+            were_up: BTreeSet::new(),
+        }
+    }
+}
+
 /// Opens the devices of this rank: those that the matrix names for it, or all, without those whose port is
-/// down. Returns the names of these, too.
+/// down. Returns `None` after a part of the wait for an address.
 pub(super) fn open_devices(
     library: &Library,
     config: &VerbsConfig,
     hosts: &HostMap,
+    wait: &mut DeviceWait,
     on_wait: &mut dyn FnMut(&str),
-) -> Result<(Vec<OpenDevice>, Vec<String>), TransportError> {
+) -> Result<Option<OpenedDevices>, TransportError> {
     let rank = hosts.rank();
     let from_matrix = config.matrix.as_ref().map(|matrix| hosts.matrix_devices(rank, matrix));
     let wanted = match &from_matrix {
@@ -44,22 +77,26 @@ pub(super) fn open_devices(
     };
     // A rank needs no device if other ranks of its host receive messages for it.
     if from_matrix.is_some() && wanted.is_empty() && hosts.has_local_peers() {
-        return Ok((Vec::new(), Vec::new()));
+        return Ok(Some(OpenedDevices::default()));
     }
     if wanted.is_empty() {
         return Err(library.no_devices(None).into());
     }
-    let mut opened = Vec::new();
-    let mut down = Vec::new();
+    let OpenedDevices { mut opened, mut down } = OpenedDevices::default();
     for name in wanted {
         let context =
             library.open(&name).map_err(|error| matrix_error(rank, from_matrix.is_some(), error))?;
-        if context.port()?.state != PortState::ACTIVE {
+        let is_up = context.port()?.state == PortState::ACTIVE;
+        if !is_up && !wait.were_up.contains(&name) {
             info!(target: target::VERBS, rank, "device {name} is left out: its port is down");
             down.push(name);
             continue;
         }
-        let device = open_device(context, config, on_wait)?;
+        wait.were_up.insert(name);
+        let Some(gid) = wait.addresses.look(&context, config.gid_index, PART, on_wait)? else {
+            return Ok(None);
+        };
+        let device = open_device(context, gid)?;
         tell_device(rank, &device);
         opened.push(device);
     }
@@ -68,7 +105,7 @@ pub(super) fn open_devices(
         let what = format!("no RDMA device can be used: the port is down ({ports}); {remedy}");
         return Err(TransportError::Wiring { rank, what });
     }
-    Ok((opened, down))
+    Ok(Some(OpenedDevices { opened, down }))
 }
 
 /// Returns the names of the library's devices that the user has selected.
@@ -114,12 +151,7 @@ fn matrix_error(rank: u32, has_matrix: bool, error: VerbsError) -> TransportErro
     }
 }
 
-fn open_device(
-    context: Context,
-    config: &VerbsConfig,
-    on_wait: &mut dyn FnMut(&str),
-) -> Result<OpenDevice, TransportError> {
-    let gid = find_gid(&context, config.gid_index, config.address_timeout, on_wait)?;
+fn open_device(context: Context, gid: (u8, Gid)) -> Result<OpenDevice, TransportError> {
     let domain = context.domain()?;
     let capabilities = DeviceCapabilities::probe(&context, &domain)?;
     let port = context.port()?;

@@ -4,7 +4,8 @@
 //! exchange    networks of the process   ->  "networks"  ->  everyone's
 //!   all have one in common:             they open streams
 //!   otherwise:
-//!     open        devices, memory        ->  "devices"  ->  everyone's
+//!     open        devices, memory        ->  "devices"  ->  everyone's    (again while a rank waits for an
+//!                                                                          address, and none has failed)
 //!     exchange    who reaches whom       ->  "reach"    ->  everyone's    (not tried where a matrix says it)
 //!     exchange    queue pairs            ->  "rails"    ->  everyone's
 //!     exchange    connects them, posts receives
@@ -22,21 +23,21 @@
 use super::{
     VerbsConfig,
     descriptions::{Devices, Offer, Offers, Rails, decode_all, encode},
+    devices::DeviceWait,
     engine::SharedEngine,
-    granted::Granted,
     host_map::HostMap,
+    joined::Joined,
     link::{Members, VerbsLink},
     memory::LINE,
     network::{Network, OfferedNetwork, stream_number},
     preference,
     registration_guard::VerbsRegistrationGuard,
     sleeper::DeviceSleeper,
-    wire::{LANES, MAX_STREAMS},
 };
 use crate::{
     Link, Sleeper, TransportError,
     driver::{Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard, SlabSource},
-    memory::{Mapping, Registered, Slab, Span},
+    memory::{Mapping, Slab, Span},
 };
 use std::{
     collections::BTreeSet,
@@ -57,7 +58,9 @@ enum Stage {
     New,
     /// This rank has offered these networks.
     Offered(Vec<OfferedNetwork>),
-    Introduced(Network),
+    /// A device of this rank has no address yet. The number names the network that is to be made.
+    Awaiting(u64, DeviceWait),
+    Introduced(Network, Devices),
     Probed(Network, Vec<Devices>),
     Connecting(Network),
     Waiting(Arc<Network>),
@@ -83,19 +86,6 @@ impl fmt::Debug for VerbsEndpoint {
             .field("stage", &self.stage)
             .finish_non_exhaustive()
     }
-}
-
-/// Use of a network by one communicator.
-#[derive(Debug)]
-struct Joined {
-    members: Arc<Members>,
-    /// Streams by rank and lane, with their indices; none for ranks without a rail.
-    streams: Vec<Option<[usize; LANES]>>,
-    /// Ranks that have died or left, as of the latest flush: they receive nothing any more.
-    gone: BTreeSet<u32>,
-    /// Staging places of the streams.
-    places: Vec<Registered>,
-    network: Arc<Network>,
 }
 
 /// Handle that drives the engine for callers that wait for something else.
@@ -200,8 +190,12 @@ impl VerbsEndpoint {
         })
     }
 
-    /// Opens the devices of a new network.
-    fn open_network(&mut self, name: u64) -> Result<(Network, Devices), TransportError> {
+    /// Opens the devices of a new network. Returns `None` after a part of the wait for an address.
+    fn open_network(
+        &mut self,
+        name: u64,
+        wait: &mut DeviceWait,
+    ) -> Result<Option<(Network, Devices)>, TransportError> {
         let home = self.home.as_ref();
         let slab = |bytes: u64| match home {
             Some(home) => home.slab(bytes, LINE as u64),
@@ -211,10 +205,43 @@ impl VerbsEndpoint {
                 Ok(Slab::over(mapping, 0..len, Some(LINE as u64)))
             }
         };
-        let (network, opened) =
-            Network::open(name, &self.config, self.hosts.clone(), slab, &mut *self.on_wait)?;
+        let opened = Network::open(name, &self.config, self.hosts.clone(), slab, wait, &mut *self.on_wait)?;
+        let Some((network, opened)) = opened else { return Ok(None) };
         let devices = network.introduce(opened)?;
-        Ok((network, devices))
+        Ok(Some((network, devices)))
+    }
+
+    /// Begins a new network, or goes on waiting for an address.
+    fn begin(&mut self, name: u64, mut wait: DeviceWait) -> Result<Vec<u8>, TransportError> {
+        let devices = match self.open_network(name, &mut wait)? {
+            Some((network, devices)) => {
+                self.stage = Stage::Introduced(network, devices.clone());
+                devices
+            }
+            None => {
+                self.stage = Stage::Awaiting(name, wait);
+                Devices::awaiting_address()
+            }
+        };
+        Ok(encode("devices", devices))
+    }
+
+    /// Answers the devices of all ranks: tries which of them reach each other, unless a rank still waits for
+    /// an address.
+    fn meet(
+        &mut self,
+        network: Network,
+        own: Devices,
+        devices: Vec<Devices>,
+    ) -> Result<Vec<u8>, TransportError> {
+        if devices.iter().any(|devices| devices.awaits_address) {
+            self.stage = Stage::Introduced(network, own.clone());
+            return Ok(encode("devices", own));
+        }
+        network.agree(&devices);
+        let reach = network.probe(&devices)?;
+        self.stage = Stage::Probed(network, devices);
+        Ok(encode("reach", reach))
     }
 
     /// Opens a stream on each lane to each rank that the network connects with this one. `members` are the
@@ -264,9 +291,8 @@ impl VerbsEndpoint {
         self.hear_of_failures(&ours, offers);
         drop(ours);
         self.config.networks.retire_unused();
-        let (network, devices) = self.open_network(offers[0].name)?;
-        self.stage = Stage::Introduced(network);
-        Ok(encode("devices", devices))
+        let wait = DeviceWait::new(&self.config);
+        self.begin(offers[0].name, wait)
     }
 
     /// Connects the queue pairs of a new network, and joins it as its first communicator.
@@ -298,79 +324,6 @@ impl VerbsEndpoint {
     }
 }
 
-impl Joined {
-    /// Opens a stream to a member on each lane; returns their indices. If one can't be opened, none is left.
-    fn open_lanes(
-        &mut self,
-        member: usize,
-        number: impl Fn(usize) -> u32,
-    ) -> Result<[usize; LANES], TransportError> {
-        let mut opened = [0; LANES];
-        for lane in 0..LANES {
-            match self.open_stream(member, number(lane)) {
-                Ok(index) => opened[lane] = index,
-                Err(error) => {
-                    opened[..lane].iter().for_each(|stream| self.close_stream(member, *stream));
-                    return Err(error);
-                }
-            }
-        }
-        Ok(opened)
-    }
-
-    fn close_stream(&self, member: usize, stream: usize) {
-        self.network.engine.lock().drive(member, |peer, env| peer.close_stream(env, stream));
-    }
-
-    /// Opens a stream to a member; returns its index.
-    fn open_stream(&mut self, member: usize, number: u32) -> Result<usize, TransportError> {
-        let network = &self.network;
-        let rules = network.engine.lock().rules;
-        let granted = if rules.one_sided {
-            let place = network.slab.allocate(Granted::staging_bytes(&rules))?;
-            let at = network.engine.lock().memory.locate(place.as_ptr(), place.len());
-            self.places.push(place);
-            Granted::new(at.expect("a part of the slab"), &rules)
-        } else {
-            Granted::unused()
-        };
-        let mut engine = network.engine.lock();
-        let index = engine.peer(member)?.0.open_stream(number, granted)?;
-        drop(engine);
-        if index < MAX_STREAMS {
-            return Ok(index);
-        }
-        self.close_stream(member, index);
-        let what = format!("rank {member} of the first communicator has {MAX_STREAMS} streams to it already");
-        Err(TransportError::Wiring { rank: network.rank, what })
-    }
-
-    /// All streams, by member and index.
-    fn streams(&self) -> Vec<(u32, usize)> {
-        self.streams_of(|_| true)
-    }
-
-    /// Streams to some ranks.
-    fn streams_of(&self, is_meant: impl Fn(u32) -> bool) -> Vec<(u32, usize)> {
-        let by_rank = (0..).zip(self.streams.iter().zip(self.members.all()));
-        by_rank
-            .filter(|(rank, _)| is_meant(*rank))
-            .flat_map(|(_, (streams, member))| streams.iter().flatten().map(|stream| (*member, *stream)))
-            .collect()
-    }
-}
-
-impl Drop for Joined {
-    fn drop(&mut self) {
-        if !self.network.is_ours() {
-            return;
-        }
-        for (member, stream) in self.streams() {
-            self.close_stream(member as usize, stream);
-        }
-    }
-}
-
 impl Endpoint for VerbsEndpoint {
     fn name(&self) -> &'static str {
         "verbs"
@@ -384,12 +337,12 @@ impl Endpoint for VerbsEndpoint {
                 Ok(Some(encode("networks", offers)))
             }
             Stage::Offered(ours) => self.choose(ours, &decode_all("networks", received)?).map(Some),
-            Stage::Introduced(network) => {
-                let devices: Vec<Devices> = decode_all("devices", received)?;
-                network.agree(&devices);
-                let reach = network.probe(&devices)?;
-                self.stage = Stage::Probed(network, devices);
-                Ok(Some(encode("reach", reach)))
+            Stage::Awaiting(name, wait) => {
+                decode_all::<Devices>("devices", received)?;
+                self.begin(name, wait).map(Some)
+            }
+            Stage::Introduced(network, own) => {
+                self.meet(network, own, decode_all("devices", received)?).map(Some)
             }
             Stage::Probed(mut network, devices) => {
                 let reach = decode_all("reach", received)?;

@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_host_needs_one_rank_that_reaches_another_host() {
-        let device = |host: &str| Devices { host: host.into(), devices: Vec::new() };
+        let device = |host: &str| Devices { host: host.into(), ..Devices::new(Vec::new()) };
         let devices = ["a", "b", "a", "b"].map(device);
         let mut connected = vec![vec![false; 4]; 4];
         let error = two_by_two(3).check_hosts(&connected, &devices).expect_err("no cable").to_string();

@@ -5,7 +5,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `endpoint` | one communicator: its streams and links |
+//! | `endpoint`, `joined` | one communicator: its set-up and links; its streams |
 //! | `network`, `setup` | devices and connections of a process; the rounds in which they are made |
 //! | `descriptions`, `devices`, `selection` | messages of set-up; devices, and the user's choice of them |
 //! | `wiring`, `host_map` | rails; ranks of a host |
@@ -53,6 +53,7 @@ mod handshake;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod host_map;
+mod joined;
 mod keep_alive;
 mod link;
 mod memory;
@@ -136,6 +137,9 @@ pub struct VerbsConfig {
     pub class: PacketClass,
     /// Time limit within which a device must have an address.
     pub address_timeout: Duration,
+    /// Whether a link-local address of a Thunderbolt port will do at that limit. Connections from it work on
+    /// some systems only.
+    pub accepts_link_local: bool,
     /// Completions polled at a time, at most 16.
     pub poll_batch: usize,
     /// Whether long waits sleep until a device wakes the rank; where all devices can when `None`.
@@ -176,6 +180,7 @@ impl Default for VerbsConfig {
             gid_index: None,
             class: PacketClass::default(),
             address_timeout: Duration::from_secs(30),
+            accepts_link_local: true,
             poll_batch: 16,
             events: None,
             event_percent: 50,

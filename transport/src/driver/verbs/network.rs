@@ -17,7 +17,7 @@
 use super::{
     VerbsConfig,
     descriptions::Offer,
-    devices::{OpenDevice, is_any_up, open_devices},
+    devices::{DeviceWait, OpenDevice, OpenedDevices, is_any_up, open_devices},
     engine::{Engine, SharedEngine},
     host_map::HostMap,
     keep_alive::KeepAliveThread,
@@ -169,16 +169,19 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Opens the devices, and allocates the memory with `slab` from its size in bytes.
+    /// Opens the devices, and allocates the memory with `slab` from its size in bytes. Returns `None` after a
+    /// part of the wait for an address.
     pub(super) fn open(
         name: u64,
         config: &VerbsConfig,
         hosts: HostMap,
         slab: impl FnOnce(u64) -> Result<Slab, TransportError>,
+        wait: &mut DeviceWait,
         on_wait: &mut dyn FnMut(&str),
-    ) -> Result<(Network, Vec<OpenDevice>), TransportError> {
+    ) -> Result<Option<(Network, Vec<OpenDevice>)>, TransportError> {
         let library = Library::load(config.library.as_deref())?;
-        let (opened, down) = open_devices(&library, config, &hosts, on_wait)?;
+        let opened = open_devices(&library, config, &hosts, wait, on_wait)?;
+        let Some(OpenedDevices { opened, down }) = opened else { return Ok(None) };
         let late = opened.iter().all(|device| device.capabilities.late_registration);
         let default = if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY };
         let slab = slab(config.slab_bytes.unwrap_or(default))?;
@@ -215,7 +218,7 @@ impl Network {
             has_said_goodbye: AtomicBool::new(false),
             origin: Origin::here(),
         };
-        Ok((network, opened))
+        Ok(Some((network, opened)))
     }
 
     /// Whether it is a network of this process, and not of one that has forked it.
@@ -237,9 +240,11 @@ impl Network {
     /// of the network describes its members.
     fn suits(&self, config: &VerbsConfig) -> bool {
         let (matrix, slab_bytes) = (self.config.matrix.clone(), self.config.slab_bytes);
-        let address_timeout = self.config.address_timeout;
+        let VerbsConfig { address_timeout, accepts_link_local, .. } = self.config;
         let is_open = self.is_ours() && !self.has_said_goodbye.load(Relaxed);
-        is_open && self.config == VerbsConfig { matrix, slab_bytes, address_timeout, ..config.clone() }
+        is_open
+            && self.config
+                == VerbsConfig { matrix, slab_bytes, address_timeout, accepts_link_local, ..config.clone() }
     }
 
     /// Returns what another communicator needs to know of the network, with a new serial number; `None` if

@@ -68,8 +68,7 @@ impl Network {
             descriptions.push(description);
         }
         drop(engine);
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Devices { host, devices: descriptions })
+        Ok(Devices::new(descriptions))
     }
 
     /// Creates a channel for completion events, if they are wanted and the device supports them.

@@ -136,6 +136,7 @@ mod tests {
     fn a_pair_of_devices_that_do_not_exist_is_an_error_that_names_the_rank() {
         let devices = |count: usize| Devices {
             host: "h".into(),
+            awaits_address: false,
             devices: (0..count)
                 .map(|number| Device {
                     name: format!("d{number}"),
@@ -214,6 +215,7 @@ mod tests {
     fn a_matrix_names_devices_and_a_wrong_name_is_an_error_with_the_right_ones() {
         let names = |list: &[&str]| Devices {
             host: "h".into(),
+            awaits_address: false,
             devices: list
                 .iter()
                 .map(|name| Device {
