@@ -18,6 +18,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -103,10 +104,13 @@ def main() -> None:
         return run_rank(args.rank_of, args.counts)
     commands = backends(args.ranks)
     times: dict[tuple[str, int], list[float]] = {}
-    for _ in range(args.rounds):
-        for backend, (command, env) in commands.items():
-            for count, microseconds in measure(command, env, backend, args.counts).items():
-                times.setdefault((backend, count), []).append(microseconds)
+    # mlx.launch leaves files in the folder for temporary ones.
+    with tempfile.TemporaryDirectory() as scratch:
+        for _ in range(args.rounds):
+            for backend, (command, env) in commands.items():
+                env = {**env, "TMPDIR": scratch}
+                for count, microseconds in measure(command, env, backend, args.counts).items():
+                    times.setdefault((backend, count), []).append(microseconds)
     print(f"{'floats':>10}" + "".join(f"{backend + ' us':>14}{'ratio':>8}" for backend in commands))
     for count in args.counts:
         medians = {backend: statistics.median(times[backend, count]) for backend in commands}

@@ -3,6 +3,7 @@
 MLX promises no binary interface: such a module fits one version of MLX, and only if it was compiled with the
 version of nanobind that MLX was. So the package has its source, and the system's C++ compiler makes a module
 for the installed MLX, once, in the user's cache folder (`$XDG_CACHE_HOME/tbccl/mlx`, `~/.cache/tbccl/mlx`).
+Modules that no process has used for 60 days are removed when another one is compiled.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ExtensionFileLoader
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -33,6 +35,8 @@ _NAME = "tbccl_mlx_native"
 _SOURCES = Path(__file__).parent / "native"
 _COMPILERS = ("c++", "g++", "clang++")
 _COMPILE_SECONDS = 300
+#: Time without a use after which a module is removed.
+_UNUSED_SECONDS = 60 * 24 * 3600
 #: Flags of MLX's own modules. A module shares Python types with others of the same nanobind domain only.
 _FLAGS = "-std=c++20 -O2 -fPIC -shared -fvisibility=hidden -fno-strict-aliasing -DNDEBUG -DNB_DOMAIN=mlx"
 
@@ -59,6 +63,9 @@ def module(library: Path) -> ModuleType:
                 # Another rank may have compiled it meanwhile.
                 if not path.exists():
                     _compile(command, path)
+                    _remove_unused(folder)
+        with suppress(OSError):
+            os.utime(path.parent)  # the time of the latest use
         loaded = _load(path)
         loaded.load(str(library), tbccl.__version__)
     except (ImportError, OSError, RuntimeError) as error:
@@ -157,6 +164,15 @@ def _compile(command: list[str], path: Path) -> None:
             first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:500])
             raise Unavailable(f"{command[0]} cannot compile groups for MLX {mx.__version__}: {first}")
         made.replace(path)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Removes modules of other versions that no process has used for a long time. The folder is locked."""
+    for other in folder.iterdir():
+        module = other / f"{_NAME}.so"
+        if module.exists() and time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
+            # A process that has loaded it keeps its file.
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _load(path: Path) -> ModuleType:

@@ -1,7 +1,9 @@
 """Groups of MLX's own kind, which `tbccl.mlx.install` compiles on Linux, and what happens without them."""
 
+import os
 import shutil
 import sys
+import time
 from importlib.util import find_spec
 
 import jobs
@@ -70,6 +72,25 @@ def test_a_cache_folder_that_others_may_write_to_is_not_used(tmp_path):
     cache.mkdir(parents=True)
     cache.chmod(0o777)
     on_the_way_of_mpi("says_its_kind", "others may write", env={"XDG_CACHE_HOME": str(tmp_path)})
+
+
+def test_modules_that_nobody_has_used_for_long_are_removed(tmp_path):
+    folder = tmp_path / "tbccl" / "mlx"
+    for name, days in [("of an old version", 61), ("of another environment", 59)]:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "tbccl_mlx_native.so").touch()
+        used = time.time() - days * 24 * 3600
+        os.utime(folder / name, (used, used))
+    (folder / "of the user").mkdir()
+    os.utime(folder / "of the user", (0, 0))
+    folder.chmod(0o700)
+    assert kinds("says_its_kind", 2, {"XDG_CACHE_HOME": str(tmp_path)})[0] == [["native", "native"]] * 2
+    names = {each.name for each in folder.iterdir() if each.is_dir()}
+    assert {"of another environment", "of the user"} < names and "of an old version" not in names, names
+    (used,) = (folder / name for name in names if name not in ("of another environment", "of the user"))
+    os.utime(used, (0, 0))
+    assert kinds("says_its_kind", 2, {"XDG_CACHE_HOME": str(tmp_path)})[0] == [["native", "native"]] * 2
+    assert time.time() - used.stat().st_mtime < 3600, "a use counts"
 
 
 def test_ranks_that_start_together_compile_once(tmp_path):
