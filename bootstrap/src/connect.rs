@@ -54,6 +54,9 @@ const CLOSED_RETRY: Duration = Duration::from_secs(3);
 /// First and longest pause between attempts.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(250)];
 
+/// Time for the notice of a death to arrive after a rank that has it already.
+const NOTICE_TIME: Duration = Duration::from_secs(1);
+
 /// Source of deaths among the ranks of a later communicator, of those too that have not come to it.
 pub(super) trait Deaths: fmt::Debug + Send + Sync {
     /// Returns the first rank that has died, and how its process ended. Does not wait.
@@ -85,6 +88,21 @@ impl RendezvousHost {
     /// Returns the first rank of the job that has died, and how its process ended.
     pub(super) fn first_death(&self) -> Option<(u32, String)> {
         self.deaths.as_ref()?.first()
+    }
+
+    /// Returns the first rank of the job that has died, after a failure that may be its consequence: a rank
+    /// that learns of a death gives up, and looks to the others like one that has ended. Waits for the
+    /// notice, where there is a source of deaths.
+    pub(super) fn cause(&self) -> Option<(u32, String)> {
+        let deaths = self.deaths.as_ref()?;
+        let deadline = Instant::now() + NOTICE_TIME;
+        loop {
+            let death = deaths.first();
+            if death.is_some() || Instant::now() >= deadline {
+                return death;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Returns the display label of the host rank.

@@ -97,7 +97,7 @@ impl Requests {
 /// Advice at the end of errors of a connection to a rendezvous whose host is not known.
 pub const LAUNCHER_ADVICE: &str = "is the launcher (tbccl run) still running?";
 
-/// Returns the error for a connection that failed while doing `action`.
+/// Returns the error for a connection that failed while doing `action`: the death of a rank, if that is why.
 pub(super) fn broken(
     rendezvous_host: Option<&RendezvousHost>,
     action: &str,
@@ -105,22 +105,33 @@ pub(super) fn broken(
 ) -> Error {
     match rendezvous_host {
         None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER_ADVICE}")),
-        Some(rendezvous_host) => Error::Absent {
-            ranks: vec![Rank(rendezvous_host.rank)],
-            why: format!(
-                "{action} at {}: {e}; it has ended, or does not make this communicator",
-                rendezvous_host.label()
-            ),
+        Some(host) => match host.cause() {
+            Some((rank, how)) => died_during_start(host, rank, &how),
+            None => out_of_reach(host, action, e),
         },
     }
 }
 
-/// Returns the error for a refusal, which names missing ranks if `absent` is not empty.
+/// Returns the error for a rendezvous of another rank that can't be reached.
+fn out_of_reach(host: &RendezvousHost, action: &str, e: &dyn std::fmt::Display) -> Error {
+    let ended = "it has ended, or does not make this communicator";
+    Error::Absent { ranks: vec![Rank(host.rank)], why: format!("{action} at {}: {e}; {ended}", host.label()) }
+}
+
+/// Returns the error for a refusal, which names missing ranks if `absent` is not empty, or the death that is
+/// why they are missing.
 fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>) -> Error {
-    if absent.is_empty() || rendezvous_host.is_none() {
-        return Error::Rendezvous(why);
+    let Some(host) = rendezvous_host.filter(|_| !absent.is_empty()) else { return Error::Rendezvous(why) };
+    match host.cause() {
+        Some((rank, how)) if !absent.contains(&rank) => died_during_start(host, rank, &how),
+        _ => Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why },
     }
-    Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why }
+}
+
+/// Returns the error for a rank that died before all ranks of another rank's rendezvous had started.
+fn died_during_start(host: &RendezvousHost, rank: u32, how: &str) -> Error {
+    let why = format!("{} {how} while the job was starting", host.label_of(rank));
+    Error::Absent { ranks: vec![Rank(rank)], why }
 }
 
 /// Encodes a contribution to an exchange.
@@ -301,14 +312,16 @@ impl Channel {
 
     /// Returns the error for a rank that died before all ranks had started.
     fn died_during_start(&self, rank: u32, how: &str) -> Error {
-        let rendezvous_host = self.rendezvous_host.as_ref();
-        let who = rendezvous_host
-            .map_or_else(|| format!("rank {rank}"), |rendezvous_host| rendezvous_host.label_of(rank));
-        refused(format!("{who} {how} while the job was starting"), &[rank], rendezvous_host)
+        match &self.rendezvous_host {
+            None => Error::Rendezvous(format!("rank {rank} {how} while the job was starting")),
+            Some(host) => died_during_start(host, rank, how),
+        }
     }
 
     pub(super) fn broken(&self, action: &str, e: &io::Error) -> Error {
         match (&self.rendezvous_host, self.serving_rank) {
+            // The wait has looked for deaths to its end.
+            (Some(host), _) if e.kind() == ErrorKind::TimedOut => out_of_reach(host, action, e),
             (None, Some(rank)) => Error::Rendezvous(format!(
                 "{action}: {e}; rank {rank}, whose process has the rendezvous, has ended"
             )),

@@ -4,6 +4,7 @@
 mod agreement;
 mod audited;
 mod clocks;
+mod deaths;
 mod hostile;
 mod intruders;
 mod size;

@@ -1,0 +1,77 @@
+//! Tests of ranks that learn of a death while they wait for others at another rank's rendezvous.
+
+use super::{SECOND, Way, hello, open, rendezvous};
+use crate::{
+    ConnectSpec, Connection,
+    connect::{Deaths, RendezvousHost},
+    error::Error,
+};
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+use topology::Rank;
+
+/// Notice of the death of rank 2, which arrives after some time.
+#[derive(Debug)]
+struct Notice {
+    after: Duration,
+    began: Instant,
+}
+
+impl Deaths for Notice {
+    fn first(&self) -> Option<(u32, String)> {
+        (self.began.elapsed() >= self.after).then(|| (2, "was killed".to_owned()))
+    }
+}
+
+/// Returns a rendezvous of rank 0, with a notice of a death.
+fn of_rank_0(rendezvous: &ConnectSpec, after: Duration) -> ConnectSpec {
+    let labels = ["0", "1", "2"].map(str::to_owned);
+    let notice = Notice { after, began: Instant::now() };
+    let host = RendezvousHost::new(0, labels).with_deaths(Arc::new(notice));
+    ConnectSpec { rendezvous_host: Some(host), ..rendezvous.clone() }
+}
+
+/// Checks that the error of a rank names rank 2.
+fn check_names_the_dead(rank: u32, at: &ConnectSpec) {
+    let mut hello = hello(rank, 3, 10_000);
+    hello.member.hosts_rendezvous = rank == 0;
+    let error = Connection::join(at, &hello, None).expect_err("rank 2 never comes");
+    let Error::Absent { ranks, why } = &error else { panic!("{error:?}") };
+    assert!(ranks[..] == [Rank(2)] && why.contains("rank 2 was killed"), "rank {rank}: {error:?}");
+}
+
+#[test]
+fn a_rank_that_gives_up_for_a_death_is_not_taken_for_the_dead_one() {
+    let (server, secret) = open(3);
+    let at = rendezvous(&server, &secret, Way::Unix);
+    thread::scope(|scope| {
+        // Rank 1 learns of the death later than the server does of the end of rank 0's connection.
+        scope.spawn(|| check_names_the_dead(1, &of_rank_0(&at, SECOND * 3 / 5)));
+        scope.spawn(|| {
+            thread::sleep(SECOND / 10);
+            check_names_the_dead(0, &of_rank_0(&at, SECOND / 10));
+        });
+    });
+}
+
+#[test]
+fn a_rendezvous_that_has_ended_for_a_death_is_not_taken_for_the_dead_one() {
+    let (server, secret) = open(3);
+    let at = rendezvous(&server, &secret, Way::Unix);
+    thread::scope(|scope| {
+        let ranks = [0, 1].map(|rank| {
+            let at = of_rank_0(&at, SECOND / 2);
+            scope.spawn(move || check_names_the_dead(rank, &at))
+        });
+        thread::sleep(SECOND / 5);
+        drop(server);
+        for rank in ranks {
+            rank.join().expect("no panic");
+        }
+    });
+    // Also for a rank that comes when it has ended.
+    check_names_the_dead(1, &of_rank_0(&at, SECOND / 5));
+}
