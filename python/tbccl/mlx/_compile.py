@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import ExtensionFileLoader
@@ -63,7 +62,7 @@ def module(library: Path) -> ModuleType:
                 # Another rank may have compiled it meanwhile.
                 if not path.exists():
                     _compile(command, path)
-                    _remove_unused(folder)
+                    _remove_unused(folder, path)
         with suppress(OSError):
             os.utime(path.parent)  # the time of the latest use
         loaded = _load(path)
@@ -166,11 +165,12 @@ def _compile(command: list[str], path: Path) -> None:
         made.replace(path)
 
 
-def _remove_unused(folder: Path) -> None:
-    """Removes modules of other versions that no process has used for a long time. The folder is locked."""
+def _remove_unused(folder: Path, new: Path) -> None:
+    """Removes modules that no process has used for long when a new one is made. The folder is locked."""
+    now = new.stat().st_mtime
     for other in folder.iterdir():
         module = other / f"{_NAME}.so"
-        if module.exists() and time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
+        if module.exists() and now - other.stat().st_mtime > _UNUSED_SECONDS:
             # A process that has loaded it keeps its file.
             shutil.rmtree(other, ignore_errors=True)
 
