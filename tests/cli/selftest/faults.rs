@@ -34,7 +34,8 @@ const FAULTS: &[(&str, &str, &str, &str)] = &[
     ("ib", "no-reset", "reset", "resetting a queue pair failed with EINVAL"),
     ("apple-tb5", "crash-48", "gone-peer", "killed by SIGSEGV, while rank 0: posting to a queue pair"),
     ("usb4", "leak", "reconnection", "ENODATA"),
-    ("apple-tb5", "lost-pieces", "pieces", "nothing moves any more"),
+    // The trailer of a lost piece does not fit the receive of the piece, if it gets there.
+    ("apple-tb5", "lost-pieces", "pieces", "nothing moves any more|LOC_LEN_ERR"),
     ("ib", "late", "late-registration", "registering 4096 bytes"),
     ("apple-tb5", "line", "line", "registering 65536 bytes"),
     ("usb4", "shared", "shared-memory", "registering 1048576 bytes"),
@@ -47,7 +48,8 @@ fn check_part(part: usize, parts: usize) {
     for (profile, fault, check, words) in FAULTS.iter().skip(part).step_by(parts) {
         let tested = with_fault(profile, fault, check);
         let (verdict, text) = tested.check(&format!("/{check}"));
-        assert!(verdict == "fail" && text.contains(words), "{fault}: {verdict}: {text}\n{}", tested.file);
+        let is_told = words.split('|').any(|words| text.contains(words));
+        assert!(verdict == "fail" && is_told, "{fault}: {verdict}: {text}\n{}", tested.file);
         assert_eq!(tested.status, 1, "{fault}: {tested:?}");
     }
 }

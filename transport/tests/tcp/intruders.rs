@@ -75,8 +75,9 @@ fn who_says_nothing_or_nonsense_is_hung_up_on_within_a_second_and_told_nothing()
     let spoken: [(&[u8], u64); 4] = [(&[], 900), (&half, 900), (b"GET / HTTP/1.1\r\n\r\n", 0), (&long, 0)];
     for (bytes, patience) in spoken {
         let before = pair.refused();
-        let mut stream = connect(&pair);
+        // Before the connection, from which on the other end has patience.
         let began = Instant::now();
+        let mut stream = connect(&pair);
         // The other end may close before all bytes are written.
         let _ = stream.write_all(bytes);
         assert_eq!(read_to_end(&mut stream), b"", "a stranger is told nothing");
