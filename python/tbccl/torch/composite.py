@@ -4,7 +4,9 @@ torch takes the process group that tbccl creates as the whole group, and drops t
 string. So tbccl reads the string where torch keeps it, and its group carries the other backends: torch's own
 group has those that torch has made before tbccl's turn, and the others are made in a group of torch of their
 own, which is taken apart again. The carried backends belong to the C++ base of the group, which runs the
-calls on tensors of their devices.
+calls on tensors of their devices while the program observes them. Other calls go straight to the backend: the
+base holds Python's lock in calls of a group in Python, for which a thread of gloo may wait with a lock of
+gloo's, and for that lock the call.
 
 A string that tbccl can't read, or can't honour, is an error of ``init_process_group`` or ``new_group``.
 """
@@ -21,7 +23,14 @@ from torch.distributed import distributed_c10d as c10d
 
 from .devices import access_to
 from .group import ProcessGroup
-from .observed import HAS_PYTHON_BACKENDS, OPERATIONS, device_of, register_bridge
+from .observed import (
+    HAS_PYTHON_BACKENDS,
+    OPERATIONS,
+    count_dispatch_modes,
+    device_of,
+    is_profiling,
+    register_bridge,
+)
 
 _NAME = "tbccl"
 #: Function of torch that calls the creators of backends.
@@ -251,8 +260,11 @@ def _by_device(name: str) -> Callable[..., Any]:
 
     def operation(self: CompositeProcessGroup, *arguments: Any, **named: Any) -> Any:
         kind = device_of((*arguments, *named.values()))
-        if kind is not None and kind in self._carried and base is not None:
-            return base(self, *arguments, **named)
+        carried = self._carried.get(kind)
+        if carried is not None and base is not None:
+            is_observed = self._is_observed or count_dispatch_modes() or is_profiling()
+            direct = None if is_observed else getattr(carried, name, None)
+            return base(self, *arguments, **named) if direct is None else direct(*arguments, **named)
         if kind is not None:
             self._check_own(kind)
         return own(self, *arguments, **named)

@@ -91,6 +91,17 @@ def check_other_backends_serve_their_devices() -> None:
             assert objects == list(range(size))
 
 
+def check_many_calls_of_gloo_end() -> None:
+    """Threads of gloo need Python's lock to drop the tensors of a call, and hold a lock of gloo's meanwhile."""
+    with default_group(f"cpu:gloo,{DEVICE}:tbccl"):
+        for _ in range(300):
+            outputs = [torch.empty(2) for _ in range(size)]
+            gathering = dist.all_gather(outputs, torch.ones(2), async_op=True)
+            reducing = dist.all_reduce(torch.ones(3), async_op=True)
+            for work in (gathering, reducing):
+                work.wait()
+
+
 def check_tbccl_serves_the_host_beside_another_backend() -> None:
     """The fake backend answers at once, and leaves tensors as they are."""
     for backend in (f"cpu:tbccl,{DEVICE}:fake", f"{DEVICE}:fake,cpu:tbccl"):
