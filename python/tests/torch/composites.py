@@ -92,7 +92,7 @@ def check_other_backends_serve_their_devices() -> None:
 
 
 def check_many_calls_of_gloo_end() -> None:
-    """Threads of gloo need Python's lock to drop the tensors of a call, and hold a lock of gloo's meanwhile."""
+    """Threads of gloo need Python's lock to drop a call's tensors, and hold a lock of gloo's meanwhile."""
     with default_group(f"cpu:gloo,{DEVICE}:tbccl"):
         for _ in range(300):
             outputs = [torch.empty(2) for _ in range(size)]
