@@ -2,8 +2,8 @@
 //!
 //! Addresses on this host are tried first; a socket there must belong to this user. TCP addresses are tried
 //! one after the other, the next one as soon as those before it have failed or not answered for a moment.
-//! Where the job has a secret, only a server that proves possession of it is used. A server that is full or
-//! not running yet is tried again until a timeout that depends on the failure.
+//! A server must prove possession of the job's secret, if there is one. A server that is full or not running
+//! yet is tried again until a timeout that depends on the failure.
 
 use super::{
     address::{Address, resolve},
