@@ -950,7 +950,8 @@ tbcclResult_t tbcclRequestTest(tbcclRequest_t request,
 
 /**
  * Waits until a call is done, and returns its result; tbcclInProgress if it is not done after timeoutMs
- * milliseconds. A negative timeoutMs waits as long as the call takes, which has a timeout of its own.
+ * milliseconds. A negative timeoutMs waits as long as the call takes, which has a timeout of its own; this
+ * thread makes the call then if no other one has begun it.
  */
 tbcclResult_t tbcclRequestWait(tbcclRequest_t request,
                                int64_t timeoutMs);

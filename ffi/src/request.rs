@@ -98,7 +98,8 @@ pub unsafe extern "C" fn tbcclRequestTest(
 }
 
 /// Waits until a call is done, and returns its result; tbcclInProgress if it is not done after timeoutMs
-/// milliseconds. A negative timeoutMs waits as long as the call takes, which has a timeout of its own.
+/// milliseconds. A negative timeoutMs waits as long as the call takes, which has a timeout of its own; this
+/// thread makes the call then if no other one has begun it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tbcclRequestWait(request: tbcclRequest_t, timeoutMs: i64) -> tbcclResult_t {
     boundary(|| {

@@ -19,6 +19,15 @@ impl InFlight {
         }
     }
 
+    /// Makes calls on this thread if no other thread is making them, and returns their result. `None` for a
+    /// message, and for calls in progress.
+    pub(crate) fn run_here(&self) -> Option<Result<Option<Delivery>, Error>> {
+        let InFlight::Calls(pending) = self else { return None };
+        pending.run_here();
+        self.test()
+    }
+
+    /// Waits for a result for up to `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) -> Option<Result<Option<Delivery>, Error>> {
         match self {
             InFlight::Calls(pending) => pending.wait(Some(timeout)).map(|result| result.map(|()| None)),

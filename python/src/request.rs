@@ -7,7 +7,7 @@ use crate::{
     calls::seconds,
     errors::to_exception,
     in_flight::InFlight,
-    interrupt::{SIGNAL_POLL_INTERVAL, check_fork, is_forked},
+    interrupt::{SIGNAL_POLL_INTERVAL, check_fork, is_forked, run_interruptible},
     state::{State, Wait, lock},
 };
 use pyo3::prelude::*;
@@ -40,6 +40,17 @@ impl Request {
         Ok(state.begin_wait())
     }
 
+    /// Makes the calls on this thread if no other thread is making them, and returns their result.
+    ///
+    /// # Errors
+    /// The exception of a signal handler, which aborts the communicator.
+    fn run_here(&self, py: Python<'_>, state: &State) -> PyResult<Option<Result<Option<Delivery>, Error>>> {
+        let _wait = state.begin_call()?;
+        run_interruptible(py, || self.operation.run_here())
+            // This rank will skip the calls that follow; the others must not wait for it.
+            .inspect_err(|_| py.detach(|| state.abort()))
+    }
+
     /// Releases the object kept for a finished operation, and returns true or the operation's error.
     fn complete(&self, result: Result<Option<Delivery>, Error>) -> PyResult<bool> {
         drop(lock(&self.keep_alive).take());
@@ -59,9 +70,11 @@ impl Request {
 impl Request {
     /// Waits until the operation is done, for at most `timeout` seconds; None sets no limit here.
     ///
+    /// Without a limit, makes a call on this thread if no other thread is making it.
+    ///
     /// Returns false if time ran out. Raises the operation's error, the same one on every call. Raises a
-    /// `UsageError` in a signal handler that has interrupted a blocking call of the same communicator: queued
-    /// calls run after that one.
+    /// `UsageError` in a signal handler that has interrupted a call of the same communicator on this thread:
+    /// queued calls run after that one.
     #[pyo3(signature = (timeout=None, /))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         check_fork()?;
@@ -71,6 +84,13 @@ impl Request {
         let limit = timeout.map(seconds).transpose()?.flatten();
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let state = self.state.upgrade();
+        if limit.is_none()
+            && let InFlight::Calls(_) = self.operation
+            && let Some(state) = &state
+            && let Some(result) = self.run_here(py, state)?
+        {
+            return self.complete(result);
+        }
         let _wait = state.as_ref().map(|state| self.begin_wait(state)).transpose()?;
         loop {
             let left = deadline

@@ -43,7 +43,8 @@ class Work(Generic[T]):
     def wait(self, timeout: float | None = None) -> bool:
         """Waits until the call is done.
 
-        Ctrl-C ends the wait with KeyboardInterrupt and aborts the communicator.
+        Ctrl-C ends the wait with KeyboardInterrupt and aborts the communicator. Without a timeout, this
+        thread makes the call itself if it has not begun.
 
         Args:
             timeout: Seconds to wait at most; None: until the call is done or its own time limit fails it.
@@ -53,7 +54,7 @@ class Work(Generic[T]):
 
         Raises:
             UsageError: A signal handler waits for a collective in the midst of a blocking call on the
-                communicator.
+                communicator, or of a wait that makes a call.
             Error: The call failed. Each later `wait`, `done` or `result` raises the same error.
         """
         return self._request.wait(timeout)

@@ -98,6 +98,7 @@ const UNSAFE: &[&str] = &[
     "src/reference/parcel.rs",
     "runtime/src/p2p/mod.rs",
     "runtime/src/shared/mod.rs",
+    "runtime/src/shared/queue/tests.rs",
     "runtime/src/shared/biased_lock/guarded.rs",
     "tests/hot_path.rs",
     "tests/failure/forks.rs",

@@ -20,6 +20,7 @@ from . import reductions
 from .observed import count_dispatch_modes, is_profiling, observable
 from .pieces import Call
 from .reductions import OPS
+from .submission import is_async
 from .tensors import (
     TYPES,
     check_tensor,
@@ -66,8 +67,8 @@ class Collectives:
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Reduces a tensor over all ranks, in place.
 
-        The most frequent call has a short path: a blocking call on a contiguous CPU tensor of a type of
-        tbccl, outside a batch and without a timeout of its own.
+        The most frequent call has a short path: on a contiguous CPU tensor of a type of tbccl, outside a
+        batch and without a timeout of its own.
         """
         if type(opts) is not c10d.AllreduceOptions:
             op = dist.ReduceOp.SUM if opts is None else opts
@@ -82,7 +83,6 @@ class Collectives:
             or self._batch is not None
             or self._extra_timeout
             or not self._is_fast
-            or opts.asyncOp
             or opts.timeout > _ZERO
             or not tensor.is_cpu
             or tensor.is_sparse
@@ -92,6 +92,8 @@ class Collectives:
             or is_profiling()
         ):
             return self._allreduce_observable([tensor], opts)
+        if is_async(opts):
+            return self._issue_in_place(_ALL_REDUCE, dtype, op, tensor)
         self._sequence_number += 1
         address = tensor.data_ptr()
         try:

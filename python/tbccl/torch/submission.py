@@ -141,6 +141,20 @@ class Submission:
         _run_all(pending)
         return COMPLETED
 
+    def _issue_in_place(self, collective: int, dtype: int, op: int, tensor: torch.Tensor) -> Work:
+        """Issues a call on a plain tensor in host memory, outside a batch and without a timeout of its
+        own.
+        """
+        self._sequence_number += 1
+        address, limit = tensor.data_ptr(), self._default_timeout
+        try:
+            request = self._submit(
+                collective, dtype, op, tensor.numel(), address, address, 0, limit, None, False
+            )
+        except Error as error:
+            raise self._annotated(error)
+        return self._track(Work(self, request, (tensor,)))
+
     def _must_stage(self, calls: Sequence[Call]) -> bool:
         """Returns whether calls go through the stager: they have tensors on devices, or follow such calls."""
         for call in calls:

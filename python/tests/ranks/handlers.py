@@ -108,6 +108,26 @@ def waiting_for_itself(comm: tbccl.Communicator) -> None:
         comm.barrier()
         comm.barrier()
         assert comm.all_reduce(np.full(2, 2.0)).tolist() == [7.0] * 2
+    # A wait for a request may run the call itself. Then the handler is told so, too.
+    refused: list[bool] = []
+
+    def call_in_a_wait() -> None:
+        try:
+            comm.barrier()
+            refused.append(False)
+        except tbccl.UsageError:
+            refused.append(True)
+
+    if comm.rank == 0:
+        handle_in(0.2, call_in_a_wait)
+        assert comm.all_reduce_async(np.full(2, 1.0)).result().tolist() == [3.0] * 2
+        # A handler's call that is not refused runs behind the one that it has interrupted.
+        if refused[0]:
+            comm.barrier()
+    else:
+        time.sleep(0.6)
+        assert comm.all_reduce(np.full(2, 2.0)).tolist() == [3.0] * 2
+        comm.barrier()
     # A wait for another thread, or for a message, blocks no call of the handler.
     if comm.rank == 0:
         results = []

@@ -2,9 +2,9 @@
 //! background.
 //!
 //! The caller makes a blocking call itself if the communicator is idle, under a lock that no other thread
-//! holds (`biased_lock`). All other calls wait in a queue, and a thread makes them in the order in which they
-//! were issued; a blocking call behind them waits there too. So calls do not interleave, and run in the order
-//! in which they were issued.
+//! holds (`biased_lock`). All other calls wait in a queue, also a blocking call behind them. They run in the
+//! order in which they were issued: on a thread of the queue, or on the thread that waits for them if no
+//! other one has begun. So calls do not interleave.
 //!
 //! Aborting, and querying the state, take no lock that a call in progress holds.
 //!
@@ -17,6 +17,7 @@
 mod biased_lock;
 mod pending;
 mod queue;
+mod wake;
 
 pub use biased_lock::{BiasedGuard, BiasedLock};
 pub use pending::Pending;
@@ -351,9 +352,15 @@ impl Core {
         })?
     }
 
+    /// Makes queued calls on this thread until those of `pending` are done, unless another thread makes one.
+    fn run_here(&self, pending: &Pending) {
+        self.queue.run_here(self, pending);
+    }
+
     /// Waits for the result of queued calls, and polls the interrupt check meanwhile.
     fn wait_for(self: &Arc<Self>, pending: &Pending) -> Result<()> {
         const INTERVAL: Duration = Duration::from_millis(50);
+        self.run_here(pending);
         loop {
             if let Some(result) = pending.wait(Some(INTERVAL)) {
                 return result;

@@ -1,8 +1,9 @@
 //! The program's handle of issued calls.
 
+use super::Core;
 use crate::{error::Result, forks};
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
 use transport::forks::Origin;
@@ -15,15 +16,24 @@ pub struct Pending(Arc<Slot>);
 
 #[derive(Debug)]
 struct Slot {
-    result: Mutex<Option<Result<()>>>,
+    state: Mutex<State>,
     done: Condvar,
+    /// The communicator whose queue has the calls.
+    core: Weak<Core>,
     /// The process that issued the calls.
     origin: Origin,
 }
 
+#[derive(Debug, Default)]
+struct State {
+    result: Option<Result<()>>,
+    /// Number of threads that sleep until the result is there. Without any, no system call wakes them.
+    sleepers: u32,
+}
+
 impl Slot {
-    fn result(&self) -> MutexGuard<'_, Option<Result<()>>> {
-        self.result.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -35,35 +45,54 @@ impl Pending {
         if let Err(error) = forks::check(self.0.origin) {
             return Some(Err(error));
         }
-        self.0.result().clone()
+        self.0.state().result.clone()
+    }
+
+    /// Whether the calls are done.
+    pub(super) fn is_done(&self) -> bool {
+        self.0.state().result.is_some()
+    }
+
+    /// Makes the calls on this thread, after those that are queued before them, unless another thread is
+    /// making one of them: returns at once then. In a forked child, or if the communicator is closed, does
+    /// nothing.
+    pub fn run_here(&self) {
+        if forks::check(self.0.origin).is_ok()
+            && let Some(core) = self.0.core.upgrade()
+        {
+            core.run_here(self);
+        }
     }
 
     /// Waits until the calls are done, for up to `timeout` or without limit; the calls' own time limits end
     /// them in either case. Returns `None` if they are not done in time. In a forked child the result is an
     /// error.
+    ///
+    /// Without a limit, makes the calls on this thread as [`Pending::run_here`] does.
     #[must_use]
     pub fn wait(&self, timeout: Option<Duration>) -> Option<Result<()>> {
         if let Err(error) = forks::check(self.0.origin) {
             return Some(Err(error));
         }
+        if timeout.is_none() {
+            self.run_here();
+        }
         // A deadline beyond the clock's range is none.
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut result = self.0.result();
-        loop {
-            if result.is_some() {
-                return result.clone();
+        let mut state = self.0.state();
+        while state.result.is_none() {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
             }
-            result = match deadline {
-                None => self.0.done.wait(result).unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return None;
-                    }
-                    self.0.done.wait_timeout(result, left).unwrap_or_else(PoisonError::into_inner).0
-                }
+            state.sleepers += 1;
+            state = match left {
+                None => self.0.done.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(left) => self.0.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
             };
+            state.sleepers -= 1;
         }
+        state.result.clone()
     }
 }
 
@@ -72,16 +101,20 @@ impl Pending {
 pub(super) struct Promise(Arc<Slot>);
 
 impl Promise {
-    pub(super) fn new() -> (Promise, Pending) {
-        let slot = Slot { result: Mutex::default(), done: Condvar::new(), origin: Origin::here() };
+    /// Makes the two ends for calls of a communicator.
+    pub(super) fn new(core: Weak<Core>) -> (Promise, Pending) {
+        let slot = Slot { state: Mutex::default(), done: Condvar::new(), core, origin: Origin::here() };
         let slot = Arc::new(slot);
         (Promise(Arc::clone(&slot)), Pending(slot))
     }
 
     /// Delivers the result of the calls.
     pub(super) fn complete(self, result: Result<()>) {
-        *self.0.result() = Some(result);
-        self.0.done.notify_all();
+        let mut state = self.0.state();
+        state.result = Some(result);
+        if state.sleepers > 0 {
+            self.0.done.notify_all();
+        }
     }
 }
 
@@ -92,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_result_is_told_to_all_who_wait_and_again_and_again() {
-        let (promise, pending) = Promise::new();
+        let (promise, pending) = Promise::new(Weak::new());
         assert!(pending.test().is_none());
         assert!(pending.wait(Some(Duration::from_millis(5))).is_none(), "not in time");
         assert!(pending.wait(Some(Duration::ZERO)).is_none());

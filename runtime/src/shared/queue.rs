@@ -1,11 +1,14 @@
-//! Queued calls, and the thread that makes them.
+//! Queued calls, and the threads that make them.
 //!
-//! The thread starts with the first queued job, sleeps while nothing waits, and ends when the queue is closed
-//! and empty. It holds the communicator only while it makes a call.
+//! Jobs run one at a time, in their order. The queue's thread runs them: it starts with the first job, sleeps
+//! while nothing waits, and ends when the queue is closed and empty. A thread that waits for a job without a
+//! time limit runs the jobs up to it itself if no other thread is running one (`wake` says why). A running
+//! thread holds the communicator only during a call.
 
 use super::{
     Core,
     pending::{Pending, Promise},
+    wake::Wake,
 };
 use crate::{
     communicator::{CallOptions, RawCall, closed},
@@ -27,10 +30,17 @@ use std::{
 /// A queued job.
 #[derive(Debug)]
 enum Job {
-    /// One call, or several as a group.
-    Calls { calls: Vec<RawCall>, options: CallOptions, promise: Promise },
+    Calls(QueuedCalls),
     /// Another thread's use of the communicator.
     Turn(Arc<Turn>),
+}
+
+/// One call, or several as a group.
+#[derive(Debug)]
+struct QueuedCalls {
+    calls: Vec<RawCall>,
+    options: CallOptions,
+    promise: Promise,
 }
 
 /// The queue of jobs.
@@ -38,13 +48,16 @@ enum Job {
 pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// Number of jobs that wait or run. Written under the lock of the state, or by the queue's thread.
+    /// Number of jobs that wait or run. Written under the lock of the state.
     length: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct State {
     jobs: VecDeque<Job>,
+    /// Whether a thread runs a job, which is no longer among `jobs`.
+    is_running: bool,
+    wake: Wake,
     closed: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -105,8 +118,8 @@ impl Queue {
         calls: Vec<RawCall>,
         options: &CallOptions,
     ) -> Result<Pending> {
-        let (promise, pending) = Promise::new();
-        Queue::push(core, Job::Calls { calls, options: options.clone(), promise })?;
+        let (promise, pending) = Promise::new(Arc::downgrade(core));
+        Queue::push(core, Job::Calls(QueuedCalls { calls, options: options.clone(), promise }))?;
         Ok(pending)
     }
 
@@ -133,8 +146,12 @@ impl Queue {
             state.thread = Some(started.map_err(|e| Error::system("starting the thread for calls", e))?);
         }
         queue.length.store(queue.length.load(Acquire) + 1, Release);
+        // A turn is waited for, and only the thread grants it.
+        let wakes = state.wake.pushed() || matches!(job, Job::Turn(_));
         state.jobs.push_back(job);
-        queue.changed.notify_one();
+        if wakes {
+            queue.changed.notify_one();
+        }
         Ok(())
     }
 
@@ -153,24 +170,78 @@ impl Queue {
         }
     }
 
-    /// Waits for the first job; `None` once the queue is closed and empty.
+    /// Waits until no job runs, and takes the first one; `None` once the queue is closed and empty.
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
+        let mut has_napped = false;
         loop {
-            if let Some(job) = state.jobs.pop_front() {
-                return Some(job);
+            if !state.is_running {
+                if let Some(job) = state.jobs.pop_front() {
+                    state.is_running = true;
+                    state.wake.taken_by_thread(has_napped);
+                    return Some(job);
+                }
+                if state.closed {
+                    return None;
+                }
             }
-            if state.closed {
-                return None;
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            (state, has_napped) = self.sleep(state);
         }
     }
 
-    /// Marks the first job as done.
+    /// Sleeps until the thread is woken, or for a nap. Returns whether a nap has passed.
+    fn sleep<'q>(&'q self, state: MutexGuard<'q, State>) -> (MutexGuard<'q, State>, bool) {
+        let Some(nap) = state.wake.sleep() else {
+            return (self.changed.wait(state).unwrap_or_else(PoisonError::into_inner), false);
+        };
+        let (mut state, timeout) =
+            self.changed.wait_timeout(state, nap).unwrap_or_else(PoisonError::into_inner);
+        let has_napped = timeout.timed_out();
+        if has_napped && (state.is_running || state.jobs.is_empty()) {
+            state.wake.napped_in_vain();
+        }
+        (state, has_napped)
+    }
+
+    /// Takes the first job if it consists of calls and no job runs.
+    fn next_calls(&self) -> Option<QueuedCalls> {
+        let mut state = self.state();
+        if state.is_running || !matches!(state.jobs.front(), Some(Job::Calls(_))) {
+            return None;
+        }
+        let Some(Job::Calls(calls)) = state.jobs.pop_front() else { return None };
+        state.is_running = true;
+        state.wake.taken_by_waiter();
+        Some(calls)
+    }
+
+    /// Marks the running job as done.
     fn advance(&self) {
-        let _state = self.state();
+        let mut state = self.state();
         self.length.store(self.length.load(Acquire) - 1, Release);
+        state.is_running = false;
+        if state.closed || !state.jobs.is_empty() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Runs calls on the calling thread until those of `pending` are done, unless another thread runs a job.
+    pub(super) fn run_here(&self, core: &Core, pending: &Pending) {
+        while !pending.is_done()
+            && let Some(calls) = self.next_calls()
+        {
+            calls.run(core);
+        }
+    }
+}
+
+impl QueuedCalls {
+    /// Makes the calls and completes their promise.
+    fn run(self, core: &Core) {
+        // SAFETY-relevant order: the memory belongs to the issuer again only when the promise is completed.
+        let made = catch_unwind(AssertUnwindSafe(|| core.run_calls(&self.calls, &self.options)));
+        core.queue.advance();
+        self.promise.complete(made.unwrap_or_else(|_| Err(core.panicked())));
     }
 }
 
@@ -178,13 +249,7 @@ impl Queue {
 fn run_queue(core: &Core) {
     while let Some(job) = core.queue.next() {
         match job {
-            Job::Calls { calls, options, promise } => {
-                // SAFETY-relevant order: the memory belongs to the issuer again only when the promise is
-                // completed.
-                let made = catch_unwind(AssertUnwindSafe(|| core.run_calls(&calls, &options)));
-                core.queue.advance();
-                promise.complete(made.unwrap_or_else(|_| Err(core.panicked())));
-            }
+            Job::Calls(calls) => calls.run(core),
             Job::Turn(turn) => {
                 turn.set(TurnState::Granted);
                 turn.wait(TurnState::Over);
@@ -193,3 +258,6 @@ fn run_queue(core: &Core) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
