@@ -95,7 +95,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LEAVE_ROUNDS: u32 = 20;
 
 /// Waits briefly for news of the peer: it has died, failed, or failed because it is in another call; or it
-/// has closed its communicator, and its connections with it.
+/// has closed its communicator, and its connections with it; or the rendezvous has ended, which fails all.
 fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Duration) -> Option<Error> {
     let others: Vec<Rank> = watch.peers.others().collect();
     let asked = Instant::now();
@@ -114,6 +114,10 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Durat
         if round >= MAX_LEAVE_ROUNDS && watch.has_left(peer) {
             let peer = watch.peers.names[peer.index()].clone();
             return Some(Error::PeerLeft { peer, place: Box::new(place(watch, step.to_owned())) });
+        }
+        if watch.peers.launcher_gone {
+            // The peer has failed for that, and no news of another reason can come.
+            return Some(watch.without_rendezvous(place(watch, step.to_owned())));
         }
         let within = if watch.peers.hears_news() { within } else { within.min(NEWS_TIMEOUT) };
         if asked.elapsed() >= within {

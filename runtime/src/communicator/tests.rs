@@ -1,7 +1,10 @@
 //! Tests of a communicator of one rank, and of threads.
 
+use super::link_access::ErrorContext;
 use super::*;
+use crate::CallRecord;
 use collectives::MAX_SEGMENTS;
+use transport::TransportError;
 
 fn alone() -> Communicator {
     let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
@@ -88,4 +91,17 @@ fn threads_of_one_process_don_t_take_each_other_s_earlier_choice() {
             });
         }
     });
+}
+
+#[test]
+fn a_peer_that_has_failed_is_not_the_culprit_once_the_launcher_is_gone() {
+    let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+    let mut comms = Communicator::local(2, &config).expect("memory for a test");
+    comms[0].peers.launcher_gone = true;
+    let mut links = LinkAccess::new(comms.swap_remove(0));
+    let about = ErrorContext { record: CallRecord::nothing(1), details: "step 5", waited: Duration::ZERO };
+    for error in [TransportError::Revoked { peer: 1 }, TransportError::Closed { peer: 1 }] {
+        let cause = links.explain(&about, Rank(1), error);
+        assert!(matches!(cause, Error::LauncherGone), "{cause}");
+    }
 }

@@ -262,16 +262,16 @@ impl CallWatch<'_> {
             let failure = self.peers.raise(Failure::Died { rank, how });
             return Err(self.peers.error_of(failure, self.place(waiting)));
         }
-        if self.peers.launcher_gone { Err(self.without_rendezvous(waiting)) } else { Ok(()) }
+        if self.peers.launcher_gone { Err(self.without_rendezvous(self.place(waiting))) } else { Ok(()) }
     }
 
     /// Returns the error after the end of the rendezvous. If it was in a rank's process, that rank has ended:
     /// it would have waited otherwise.
-    fn without_rendezvous(&mut self, waiting: &Waiting<'_>) -> Error {
+    pub(super) fn without_rendezvous(&mut self, place: Place) -> Error {
         let Some(rank) = self.peers.rendezvous_rank else { return Error::LauncherGone };
         let how = self.peers.died[rank.index()].clone().unwrap_or_else(|| ENDED.to_owned());
         let failure = self.peers.raise(Failure::Died { rank, how });
-        self.peers.error_of(failure, self.place(waiting))
+        self.peers.error_of(failure, place)
     }
 
     /// Whether a rank has closed its part of the communicator.
