@@ -3,7 +3,7 @@
 //! The flight recorder and this rank's board have the calls. The wait of a call in progress is more than they
 //! hold, so the thread that makes the call publishes it on request (`wait_cell`): within some milliseconds,
 //! since a call that waits looks at its requests, and a call that moves does so between two steps. A call
-//! that publishes nothing is at work in a step.
+//! that publishes nothing is at work in a step, or its thread gets no core.
 
 use super::{control::Control, live, rank_metrics};
 use crate::{
@@ -18,8 +18,9 @@ use std::{
 use topology::Rank;
 use transport::driver::RailInfo;
 
-/// Time in which calls in progress publish their waits. A rank that its device wakes looks every 25 ms.
-const PUBLISH_TIMEOUT: Duration = Duration::from_millis(60);
+/// Time in which calls in progress publish their waits. A rank that its device wakes looks every 25 ms; on a
+/// busy machine it may not get a core for much longer. Whoever asks waits for 1.3 s.
+const PUBLISH_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Maximum size of the status as text.
 const MAX_BYTES: usize = 30 << 10;

@@ -230,18 +230,32 @@ fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
             );
             Knot::new(graph, KnotKind::AnySource, &[at.node], sentence)
         }
-        Cause::Busy(edge) => {
-            let there = graph.in_communicator(edge.to, graph.part(edge.from).0);
-            let call = there.map(|there| call_at(graph, there)).unwrap_or_default();
-            let others = and_others(graph, &[edge.to]);
-            let label = graph.label_for(edge.to, graph.part(edge.from).0);
-            let sentence = format!("{label} is at work in {call}, and does not wait{others}");
-            Knot::new(graph, KnotKind::Busy, &[edge.to], sentence)
-        }
+        Cause::Busy(edge) => busy(graph, *edge),
         Cause::Unknown(at) => {
             let (label, call) = (graph.label(at.node), call_at(graph, *at));
             let sentence = format!("{label} waits in {call}, and does not tell for which rank");
             Knot::new(graph, KnotKind::Unknown, &[at.node], sentence)
+        }
+    }
+}
+
+/// Names a rank at work, which tells of no wait. If another member does not answer, that one comes first: on
+/// a busy machine a rank that waits for it may not have told so in time.
+fn busy(graph: &Graph, edge: Edge) -> Knot {
+    let communicator = graph.part(edge.from).0;
+    let there = graph.in_communicator(edge.to, communicator);
+    let call = there.map(|there| call_at(graph, there)).unwrap_or_default();
+    let others = and_others(graph, &[edge.to]);
+    let label = graph.label_for(edge.to, communicator);
+    let working = format!("{label} is at work in {call}, and does not wait{others}");
+    let is_lost = |node: &&usize| {
+        matches!(graph.nodes[**node].presence, NodePresence::Silent(_) | NodePresence::Died(_))
+    };
+    match graph.communicators[communicator].members.iter().flatten().find(is_lost) {
+        None => Knot::new(graph, KnotKind::Busy, &[edge.to], working),
+        Some(lost) => {
+            let sentence = format!("{}; {working}", absence(graph, *lost));
+            Knot::new(graph, KnotKind::Silent, &[*lost, edge.to], sentence)
         }
     }
 }

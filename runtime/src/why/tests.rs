@@ -401,6 +401,18 @@ fn a_rank_at_work_in_the_call_is_named() {
         .assert(KnotKind::Busy, "rank 2 is at work in all_reduce number 17, and does not wait; 2 ranks wait");
 }
 
+/// `tbccl chaos --seed 116 --round 97 --transport shm+tcp`: the rank that waited for the stopped one got no
+/// core.
+#[test]
+fn a_stopped_rank_is_named_although_the_one_that_waits_for_it_does_not_say_so() {
+    let busy = CallStatus { wait: None, ..collective("all_reduce", 17, None, 9.0) };
+    ring_without(4, &[2, 3]).call(2, busy).absent(3, Presence::Silent(ProcessState::Stopped)).assert(
+        KnotKind::Silent,
+        "rank 3 (process 103 on a) is stopped (state T; `kill -CONT 103` there continues it); rank 2 is at \
+         work in all_reduce number 17, and does not wait; 2 ranks wait",
+    );
+}
+
 #[test]
 fn a_job_without_long_waits_has_no_knot() {
     Job::new(2).assert(
