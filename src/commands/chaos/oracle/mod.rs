@@ -273,7 +273,8 @@ impl Observation<'_> {
     fn lacks_cable(&self, fault: &Fault, failed: &Failed) -> bool {
         let is_out = matches!(fault.kind, Kind::Unplug | Kind::Port | Kind::Cut);
         let group = self.group_of(failed);
-        let is_made = self.round.groups[group].made_by.is_some();
+        let grows = |step: usize| matches!(self.round.steps[step].work, Work::Grow { .. });
+        let is_made = self.round.groups[group].made_by.is_some() || failed.step.is_some_and(grows);
         let failures = || {
             self.naming_members(failed).iter().flat_map(|member| &self.accounts[*member as usize].failures)
         };
@@ -391,7 +392,8 @@ impl Observation<'_> {
 
 /// Whether an error says that no cable connects two ranks.
 fn tells_of_missing_cable(failed: &Failed) -> bool {
-    failed.kind == "Plan" || failed.text.contains("no cable connects it with rank")
+    let texts = ["no cable connects it with rank", "none of its devices ("];
+    failed.kind == "Plan" || texts.iter().any(|text| failed.text.contains(text))
 }
 
 /// Whether a text about the communicator of the job names this process by its rank there. An error of a group

@@ -228,11 +228,16 @@ fn a_group_that_is_made_while_a_cable_is_out_may_lack_it() {
     let all: Vec<String> = (0..round.processes()).map(|rank| format!("rank {rank}")).collect();
     let plan = format!("messages of all_reduce from {}, and no cable connects them", all.join(" to "));
     let message = format!("{}: no cable connects it with {}", all.join(", "), all[0]);
+    // `chaos --seed 102 --round 238 --transport verbs --fabric usb4`
+    let growing = round.steps.iter().position(|step| matches!(step.work, Work::Grow { .. }));
+    let alone = format!("rank 0: none of its devices (d0) reaches one of {}", all.join(", "));
     for (step, kind, text, is_excused) in [
         (in_group, "Plan", &plan, true),
         (in_group, "Transport", &message, true),
         (in_world, "Plan", &plan, false),
+        (growing, "Transport", &alone, true),
         (in_world, "Transport", &message, false),
+        (in_world, "Transport", &alone, false),
         (in_group, "Timeout", &plan, false),
     ] {
         let mut accounts = accounts(&round);
