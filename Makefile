@@ -37,8 +37,11 @@ test: test-tools ## Run all tests
 	done; \
 	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
 
+# Most tests wait for processes and time limits rather than compute.
+TEST_THREADS ?= $(shell expr 2 '*' "$$(getconf _NPROCESSORS_ONLN)")
+
 test-rust: test-tools ## Test the Rust crates and the C library
-	$(CARGO) test --workspace $(SKIP) --no-fail-fast
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace $(SKIP) --no-fail-fast
 
 # Runs in virtual environments below target/, which it makes if they are missing.
 test-python: test-tools ## Build the Python package and test it, with numpy, PyTorch and MLX
