@@ -396,11 +396,20 @@ fn tells_of_missing_cable(failed: &Failed) -> bool {
     failed.kind == "Plan" || texts.iter().any(|text| failed.text.contains(text))
 }
 
-/// Whether a text about the communicator of the job names this process by its rank there. An error of a group
-/// does where the knot is in a call on the job's communicator.
+/// Whether a text about several communicators names this process by its rank in the job. An error of a group
+/// does where the knot is in a call on another communicator: ranks are those of the job there unless the text
+/// says otherwise.
 fn is_named_in_job(text: &str, number: u32) -> bool {
-    text.split("; ")
-        .any(|sentence| sentence.contains("of communicator 0") && mentions(sentence, "rank", number))
+    let wanted = format!("rank {number}");
+    let is_named = |sentence: &str| {
+        let rest = sentence.match_indices(&wanted).map(|(at, found)| &sentence[at + found.len()..]);
+        let is_of_job = |rest: &str| {
+            !rest.starts_with(|c: char| c.is_ascii_digit())
+                && (!rest.starts_with(" of communicator ") || rest.starts_with(" of communicator 0"))
+        };
+        rest.into_iter().any(is_of_job)
+    };
+    text.split("; ").any(|sentence| sentence.contains("of communicator ") && is_named(sentence))
 }
 
 /// Whether a text lists this rank among those that have not joined, or not sent their addresses, in time.

@@ -390,6 +390,9 @@ fn an_error_of_a_group_may_name_the_rank_of_the_job_that_all_wait_for() {
         ("no progress; rank 1 never called gather number 3 of communicator 0: it has been outside", true),
         ("no progress; rank 2 never called gather number 3 of communicator 0: it has been outside", false),
         ("no progress in rank 1; gather number 3 of communicator 0", false),
+        // `chaos --seed 108 --round 147 --transport shm`
+        ("no progress; no message gets from rank 1 to rank 4 of communicator 1: rank 4 waits", true),
+        ("no progress; no message gets from rank 2 to rank 1 of communicator 1 (over shm)", false),
     ] {
         let mut accounts = accounts(&round);
         accounts[1].pid = None;
