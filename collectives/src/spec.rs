@@ -1,7 +1,7 @@
 //! The request to a planner, and the reasons to refuse one.
 
 use crate::schedule::InPlace;
-use crate::{Codec, Collective, Hosts, Numerics, UnknownName, Weights};
+use crate::{Codec, Collective, Hosts, Numerics, SpanningTree, UnknownName, Weights};
 use thiserror::Error;
 use topology::{MAX_RANKS, Rank};
 
@@ -25,6 +25,7 @@ pub struct Spec {
     segments: u32,
     numerics: Numerics,
     hosts: Hosts,
+    tree: SpanningTree,
     replicas: u8,
     weights: Weights,
     only: Option<Rank>,
@@ -118,6 +119,12 @@ pub enum PlanError {
     Hosts {
         /// The hosts.
         hosts: Hosts,
+        /// The ranks asked for.
+        ranks: u32,
+    },
+    /// A tree of other ranks than those of the plan.
+    #[error("the tree is not one of {ranks} ranks; make it of all ranks of the plan")]
+    Tree {
         /// The ranks asked for.
         ranks: u32,
     },
@@ -247,6 +254,7 @@ impl Spec {
             segments: 1,
             numerics,
             hosts,
+            tree: SpanningTree::default(),
             replicas: 1,
             weights,
             only: None,
@@ -309,6 +317,18 @@ impl Spec {
             Ok(Spec { hosts, ..self })
         } else {
             Err(PlanError::Hosts { hosts, ranks: self.ranks })
+        }
+    }
+
+    /// Returns the spec with a tree along which `spanning_tree` plans send messages; without one, that is the
+    /// line of the ranks in their order.
+    ///
+    /// # Errors
+    /// [`PlanError::Tree`] when the tree is not one of all ranks of the spec.
+    pub fn with_tree(self, tree: SpanningTree) -> Result<Spec, PlanError> {
+        match tree.fits(self.ranks) {
+            true => Ok(Spec { tree, ..self }),
+            false => Err(PlanError::Tree { ranks: self.ranks }),
         }
     }
 
@@ -398,6 +418,12 @@ impl Spec {
     #[must_use]
     pub const fn hosts(&self) -> Hosts {
         self.hosts
+    }
+
+    /// Returns the tree of `spanning_tree` plans.
+    #[must_use]
+    pub const fn tree(&self) -> SpanningTree {
+        self.tree
     }
 
     /// Returns the number of copies of the plan; at least 1.

@@ -3,7 +3,7 @@
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
 use crate::verify::{Credits, Fault, Report, verify};
-use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Sizes, Spec, Weights};
+use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Sizes, SpanningTree, Spec, Weights};
 use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -53,6 +53,9 @@ impl fmt::Display for Case {
         if spec.hosts() != Hosts::One {
             write!(f, ", {}", spec.hosts())?;
         }
+        if spec.tree() != SpanningTree::default() {
+            write!(f, ", tree {:?}", spec.tree())?;
+        }
         if spec.replicas() > 1 {
             write!(f, ", {} replicas", spec.replicas())?;
         }
@@ -91,9 +94,9 @@ impl Case {
 ///
 /// The cases cover every algorithm that supports this number of ranks, with every root, in place and out of
 /// place, in every order of additions that it has, and with packed messages where they are possible. Where it
-/// matters, hosts are dealt in several ways. Each plan is cut into each number of `segments`. Plans for
-/// different codecs are alike, so one codec stands for all. Cases for different numbers of ranks are
-/// independent, so callers may distribute them over threads.
+/// matters, hosts are dealt in several ways, and trees have several shapes. Each plan is cut into each number
+/// of `segments`. Plans for different codecs are alike, so one codec stands for all. Cases for different
+/// numbers of ranks are independent, so callers may distribute them over threads.
 pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
     let algorithms = ALGORITHMS.iter().filter(move |algorithm| algorithm.check_ranks(ranks).is_ok());
     algorithms.flat_map(move |algorithm| {
@@ -104,10 +107,13 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
         });
         variants.flat_map(move |(root, in_place, segments)| {
             packings(algorithm).flat_map(move |(numerics, codec)| {
-                placements(algorithm, ranks).into_iter().filter_map(move |hosts| {
+                placements(algorithm, ranks).into_iter().filter_map(move |placement| {
                     let spec = Spec::new(algorithm.collective, ranks).ok()?.with_root(root).ok()?;
-                    let spec =
-                        spec.with_in_place(in_place).with_segments(segments).ok()?.with_hosts(hosts).ok()?;
+                    let spec = spec.with_in_place(in_place).with_segments(segments).ok()?;
+                    let spec = match placement {
+                        Placing::Hosts(hosts) => spec.with_hosts(hosts).ok()?,
+                        Placing::Tree(tree) => spec.with_tree(tree).ok()?,
+                    };
                     Some(Case { algorithm, spec: spec.with_numerics(numerics).with_codec(codec) })
                 })
             })
@@ -115,12 +121,55 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
     })
 }
 
+/// A property of the machines that some planners look at.
+#[derive(Clone, Copy, Debug)]
+enum Placing {
+    Hosts(Hosts),
+    Tree(SpanningTree),
+}
+
+/// Returns the placements of ranks that differ for planners.
+fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Placing> {
+    match algorithm.name {
+        "hierarchical" => dealt_hosts(ranks).into_iter().map(Placing::Hosts).collect(),
+        "spanning_tree" => trees(ranks).into_iter().map(Placing::Tree).collect(),
+        _ => vec![Placing::Hosts(Hosts::One)],
+    }
+}
+
+/// Returns trees of different shapes: a line in the order of ranks, a line that begins elsewhere, a tree
+/// whose ranks have two further ones, and a star around the last rank. Of many ranks, two or one of them.
+fn trees(ranks: u32) -> Vec<SpanningTree> {
+    let tree = |neighbor: &dyn Fn(u32) -> u32| {
+        SpanningTree::new(&(0..ranks).map(|rank| Rank(neighbor(rank))).collect::<Vec<_>>())
+    };
+    let half = ranks / 2;
+    // The ranks from the middle on, then the others.
+    let turned = |rank: u32| match rank {
+        rank if rank < half => rank.saturating_sub(1),
+        rank if rank + 1 == ranks => 0,
+        rank => rank + 1,
+    };
+    let shapes: [&dyn Fn(u32) -> u32; 4] =
+        [&|rank| rank.saturating_sub(1), &turned, &|rank| rank.saturating_sub(1) / 2, &|rank| match rank {
+            last if last + 1 == ranks => 0,
+            _ => ranks - 1,
+        }];
+    let few = match ranks {
+        0..=12 => 0..4,
+        13..=24 => 1..3,
+        _ => 2..3,
+    };
+    let mut trees: Vec<SpanningTree> = Vec::new();
+    for shape in &shapes[few] {
+        trees.extend(tree(shape).filter(|tree| !trees.contains(tree)));
+    }
+    trees
+}
+
 /// Returns the placements of ranks on hosts that differ for planners: hosts of many ranks and of few, full
 /// and not.
-fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
-    if algorithm.name != "hierarchical" {
-        return vec![Hosts::One];
-    }
+fn dealt_hosts(ranks: u32) -> Vec<Hosts> {
     let sizes = [1, 2, 3, 4, 8].into_iter().filter(|size| *size < ranks);
     let dealt = sizes.flat_map(|size| [Hosts::Blocks(size), Hosts::Turns(size)]);
     let unequal = [vec![1, ranks - 1], vec![ranks.saturating_sub(3), 1, 2]];

@@ -38,9 +38,9 @@ impl Algorithm {
     pub fn takes_uneven_blocks(&self) -> bool {
         use Collective::{AllGather, AllToAll, Gather, ReduceScatter, Scatter};
         match self.collective {
-            AllGather => matches!(self.name, "ring" | "direct" | "hierarchical"),
-            ReduceScatter => matches!(self.name, "ring" | "direct"),
-            Gather | Scatter => matches!(self.name, "direct" | "chain"),
+            AllGather => matches!(self.name, "ring" | "direct" | "hierarchical" | "spanning_tree"),
+            ReduceScatter => matches!(self.name, "ring" | "direct" | "spanning_tree"),
+            Gather | Scatter => matches!(self.name, "direct" | "chain" | "spanning_tree"),
             AllToAll => self.name == "direct",
             _ => false,
         }

@@ -2,7 +2,7 @@
 //!
 //! Each algorithm has a file of its own: `plan/all_reduce/ring.rs` plans `all_reduce` by `ring`. Its public
 //! function `plan` turns a [`Spec`] into a [`Schedule`]. The private modules hold what several planners
-//! share: `trees`, `sub_ring`, `fold`, `halving`, `pairs` and `aggregated`.
+//! share: `trees`, `sub_ring`, `fold`, `halving`, `hops`, `pairs` and `aggregated`.
 //!
 //! Invariants, for every number of ranks and every root, in place and out of place:
 //!
@@ -29,6 +29,7 @@ pub mod exclusive_scan;
 mod fold;
 pub mod gather;
 mod halving;
+mod hops;
 mod pairs;
 pub mod reduce;
 pub mod reduce_scatter;
@@ -71,6 +72,9 @@ macro_rules! algorithms {
     };
 }
 
+/// Name of the algorithms that relay messages along a tree.
+const RELAYING: &str = "spanning_tree";
+
 /// All algorithms. Every collective has one for up to 1024 ranks, and its first is its default.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
     AllReduce all_reduce::ring::plan as "ring" up to 1024 Fast:
@@ -95,6 +99,8 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "rings in the rows of a rectangle, then in its columns; least traffic in about 4 sqrt(n) stages";
     AllReduce all_reduce::hierarchical::plan as "hierarchical" up to 256 Fast:
         "within hosts, around rings between them, then within hosts again";
+    AllReduce all_reduce::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "sums along a tree of cables to its center, and the result back";
     AllGather all_gather::ring::plan as "ring" up to 1024 Reproducible:
         "blocks travel around the ring, n-1 stages";
     AllGather all_gather::direct::plan as "direct" up to 256 Reproducible:
@@ -111,6 +117,8 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "blocks travel half of the ring in either direction, n/2 stages";
     AllGather all_gather::hierarchical::plan as "hierarchical" up to 256 Reproducible:
         "every block once to every host, then to all its ranks";
+    AllGather all_gather::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "blocks along a tree of cables, from neighbor to neighbor";
     ReduceScatter reduce_scatter::ring::plan as "ring" up to 1024 Fast:
         "partial sums travel around the ring, n-1 stages";
     ReduceScatter reduce_scatter::direct::plan as "direct" up to 256 Reproducible:
@@ -123,6 +131,8 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "aggregated trees, the furthest last; log2(n) stages, little data travels far";
     ReduceScatter reduce_scatter::bidirectional_ring::plan as "bidirectional_ring" up to 1024 Fast:
         "sums come from both sides of the ring, n/2 stages";
+    ReduceScatter reduce_scatter::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "sums along a tree of cables to the owner of each block";
     Broadcast broadcast::binomial::plan as "binomial" up to 4096 Reproducible:
         "the number of ranks that have the data doubles in every stage";
     Broadcast broadcast::chain::plan as "chain" up to 4096 Reproducible:
@@ -137,6 +147,8 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "pieces down a tree, then around the ring; for large blocks without segments";
     Broadcast broadcast::double_tree::plan as "double_tree" up to 4096 Reproducible:
         "down two complementary trees, each with half of the data; segments pipeline it";
+    Broadcast broadcast::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "along a tree of cables, from neighbor to neighbor";
     Reduce reduce::binomial::plan as "binomial" up to 4096 Reproducible:
         "the number of sums halves in every stage";
     Reduce reduce::chain::plan as "chain" up to 4096 Fast:
@@ -149,30 +161,40 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "recursive halving, then a gather; for large blocks without segments";
     Reduce reduce::double_tree::plan as "double_tree" up to 4096 Fast:
         "up two complementary trees, each with half of the data; segments pipeline it";
+    Reduce reduce::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "sums along a tree of cables to the root";
     Gather gather::direct::plan as "direct" up to 4096 Reproducible:
         "every rank sends its block to the root, one stage";
     Gather gather::chain::plan as "chain" up to 1024 Reproducible:
         "blocks travel down a chain to the root, n-1 stages; for rings of cables";
     Gather gather::binomial::plan as "binomial" up to 4096 Reproducible:
         "blocks of whole subtrees up a tree, log2(n) stages";
+    Gather gather::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "blocks along a tree of cables to the root";
     Scatter scatter::direct::plan as "direct" up to 4096 Reproducible:
         "the root sends every rank its block, one stage";
     Scatter scatter::chain::plan as "chain" up to 1024 Reproducible:
         "blocks travel down a chain from the root, n-1 stages; for rings of cables";
     Scatter scatter::binomial::plan as "binomial" up to 4096 Reproducible:
         "blocks of whole subtrees down a tree, log2(n) stages";
+    Scatter scatter::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "blocks along a tree of cables from the root";
     Scan scan::chain::plan as "chain" up to 4096 Reproducible:
         "partial sums go from rank to rank down a chain; segments pipeline it";
     Scan scan::recursive_doubling::plan as "recursive_doubling" up to 4096 Fast:
         "sums of 1, 2, 4, ... ranks travel as many ranks ahead, log2(n) stages";
     Scan scan::direct::plan as "direct" up to 256 Reproducible:
         "every rank sends to all higher ranks, one stage";
+    Scan scan::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "partial sums from rank to rank, relayed along a tree of cables";
     ExclusiveScan exclusive_scan::chain::plan as "chain" up to 4096 Reproducible:
         "partial sums go from rank to rank down a chain; segments pipeline it";
     ExclusiveScan exclusive_scan::recursive_doubling::plan as "recursive_doubling" up to 4096 Fast:
         "sums of 1, 2, 4, ... ranks travel as many ranks ahead, log2(n) stages";
     ExclusiveScan exclusive_scan::direct::plan as "direct" up to 256 Reproducible:
         "every rank sends to all higher ranks, one stage";
+    ExclusiveScan exclusive_scan::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "partial sums from rank to rank, relayed along a tree of cables";
     AllToAll all_to_all::direct::plan as "direct" up to 1024 Reproducible:
         "every rank sends each block to its destination, one stage";
     AllToAll all_to_all::ring::plan as "ring" up to 32 Reproducible:
@@ -181,8 +203,12 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "one partner after the other, n-1 stages; in place with two blocks of scratch";
     AllToAll all_to_all::bruck::plan as "bruck" up to 1024 Reproducible:
         "blocks travel by the bits of their distance, log2(n) messages per rank; for tiny blocks";
+    AllToAll all_to_all::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "blocks relayed along a tree of cables; for cables that form no ring";
     SendRecv send_recv::shift::plan as "shift" up to 4096 Reproducible:
         "every rank sends to the next rank and receives from the previous one";
+    SendRecv send_recv::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "blocks relayed to the next rank along a tree of cables";
     Barrier barrier::dissemination::plan as "dissemination" up to 4096 Reproducible:
         "every rank signals the rank 1, 2, 4, ... ranks ahead, log2(n) stages";
     Barrier barrier::ring::plan as "ring" up to 1024 Reproducible:
@@ -191,6 +217,8 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "pairs signal each other, log2(n) stages";
     Barrier barrier::binomial::plan as "binomial" up to 4096 Reproducible:
         "up a tree and down again; fewest messages in total";
+    Barrier barrier::spanning_tree::plan as "spanning_tree" up to 64 Reproducible:
+        "signals along a tree of cables to its center and back";
 };
 
 /// Returns the algorithms of a collective.
@@ -250,6 +278,13 @@ impl Algorithm {
         self.check_numerics(spec.numerics())?;
         check_codec(spec)?;
         (self.planner)(spec)
+    }
+
+    /// Whether the plans relay messages along a tree. Other plans are faster where they have all connections
+    /// that they need.
+    #[must_use]
+    pub fn relays(&self) -> bool {
+        self.name == RELAYING
     }
 
     /// Checks that the algorithm can keep an order of reduction.

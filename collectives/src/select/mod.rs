@@ -31,7 +31,7 @@ pub use tuned::{Fingerprint, Links, Tuned, TunedChoice, TunedError};
 
 use crate::numerics::Core;
 use crate::schedule::InPlace;
-use crate::{Collective, Hosts, MAX_SEGMENTS, Numerics, PlanError, Rank, Spec, plan};
+use crate::{Collective, Hosts, MAX_SEGMENTS, Numerics, PlanError, Rank, SpanningTree, Spec, plan};
 use price::{CallShape, Candidates, Effort, Model};
 use serde::Deserialize;
 use topology::Reach;
@@ -118,6 +118,20 @@ pub struct Requirements {
     pub numerics: Numerics,
     /// The assignment of ranks to hosts.
     pub hosts: Hosts,
+    /// The tree along which messages are relayed where not every rank reaches every other one; `None` where
+    /// no message has to be relayed, or the ranks have no tree.
+    pub tree: Option<SpanningTree>,
+}
+
+impl Requirements {
+    /// Adds hosts and tree to the spec of a plan.
+    ///
+    /// # Errors
+    /// [`PlanError::Hosts`] or [`PlanError::Tree`] if these have more or fewer ranks than the spec.
+    pub fn place(&self, spec: Spec) -> Result<Spec, PlanError> {
+        let spec = spec.with_hosts(self.hosts)?;
+        self.tree.map_or(Ok(spec), |tree| spec.with_tree(tree))
+    }
 }
 
 /// The result of selection.
@@ -320,7 +334,7 @@ pub fn check(
     reach: &Reach,
     requirements: Requirements,
 ) -> Result<(), PlanError> {
-    match first_unconnected(call, root, algorithm, reach, requirements.hosts)? {
+    match first_unconnected(call, root, algorithm, reach, requirements)? {
         None => Ok(()),
         Some((from, to)) => Err(PlanError::NoCable {
             algorithm: plan::algorithm(call.collective, algorithm)?.name,
@@ -343,7 +357,7 @@ fn capable_algorithms(
         plan::algorithms(call.collective).filter(|a| !requirements.uneven || a.takes_uneven_blocks());
     let capable = capable.filter(|a| a.check_numerics(requirements.numerics).is_ok());
     let names = capable.map(|algorithm| algorithm.name);
-    names.filter(|name| first_unconnected(call, root, name, reach, requirements.hosts) == Ok(None)).collect()
+    names.filter(|name| first_unconnected(call, root, name, reach, requirements) == Ok(None)).collect()
 }
 
 fn first_unconnected(
@@ -351,12 +365,12 @@ fn first_unconnected(
     root: Rank,
     algorithm: &str,
     reach: &Reach,
-    hosts: Hosts,
+    requirements: Requirements,
 ) -> Result<Option<(Rank, Rank)>, PlanError> {
     if reach.is_complete() {
         return Ok(None);
     }
-    let spec = Spec::new(call.collective, call.ranks)?.with_root(root)?.with_hosts(hosts)?;
+    let spec = requirements.place(Spec::new(call.collective, call.ranks)?.with_root(root)?)?;
     Ok(plan::plan(&spec, algorithm)?.first_unconnected(reach))
 }
 

@@ -239,7 +239,8 @@ impl<'a> Candidates<'a> {
     /// Divides the algorithms of a collective into candidates and excluded ones.
     ///
     /// A candidate can do calls of `shape`, is not excluded by `names`, and has a connection in `reach` and
-    /// in the cluster for every message.
+    /// in the cluster for every message. Algorithms that relay messages are left out where no message has to
+    /// be relayed.
     ///
     /// # Errors
     /// [`Unpriced::TooManyRanks`] or [`Unpriced::TooFewRanks`], as for [`Model::covers`].
@@ -254,7 +255,9 @@ impl<'a> Candidates<'a> {
         let call = Call { collective: shape.collective, ranks: shape.ranks, block_bytes: 0 };
         // `PlanCosts::new` checks connections on the plan that it builds anyway.
         let everywhere = Reach::complete();
-        for algorithm in plan::algorithms(shape.collective).map(|algorithm| algorithm.name) {
+        let relays = shape.requirements.tree.is_some();
+        let known = plan::algorithms(shape.collective).filter(|known| relays || !known.relays());
+        for algorithm in known.map(|known| known.name) {
             let checked = if names.is_allowed(algorithm) {
                 check_call(call, shape.root, algorithm, &everywhere, shape.requirements)
                     .map_err(|error| error.to_string())
@@ -368,8 +371,8 @@ fn planned(shape: CallShape, algorithm: &str, segments: u32) -> Result<Schedule,
         .with_root(shape.root)?
         .with_in_place(shape.in_place)
         .with_segments(segments)?
-        .with_numerics(shape.requirements.numerics)
-        .with_hosts(shape.requirements.hosts)?;
+        .with_numerics(shape.requirements.numerics);
+    let spec = shape.requirements.place(spec)?;
     plan::plan(&if shape.requirements.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
 }
 

@@ -185,18 +185,19 @@ fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
         .to_string();
     assert!(error.contains("mesh") && error.contains("from rank 0 to rank 2"), "{error}");
     assert!(error.contains("choose ring or bidirectional_ring"), "{error}");
+    // A line of cables.
     let open = ring(5, Some((0, 4)));
-    let error = choose(call, Rank(0), &open, &Policy::default(), Requirements::default())
-        .expect_err("a line")
-        .to_string();
-    assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
-    // Some collectives need only a line of cables.
+    let choose_by = |call, root, reach: &Reach| {
+        choose(call, Rank(root), reach, &Policy::default(), Requirements::default())
+    };
+    let by = |call, root| choose_by(call, root, &open).expect("a line").algorithm;
     let down = Call { collective: Collective::Broadcast, ..call };
-    assert_eq!(
-        choose(down, Rank(0), &open, &Policy::default(), Requirements::default()).expect("a line").algorithm,
-        "chain"
-    );
-    assert!(choose(down, Rank(1), &open, &Policy::default(), Requirements::default()).is_err());
+    assert_eq!([by(call, 0), by(down, 0), by(down, 1)], ["spanning_tree", "chain", "spanning_tree"]);
+    // Ranks that nothing connects.
+    let apart = Reach::new(5, |a, b| b.0 < 3 || a.0 >= 3);
+    let error = choose_by(call, 0, &apart).expect_err("no connection").to_string();
+    assert!(error.contains("from rank 0 to rank 4") && error.contains("order of the cables"), "{error}");
+    assert!(choose_by(down, 1, &apart).is_err());
     // Forwarding plans cannot handle unequal blocks, but the missing cable is the reason to report.
     let exchange = Call { collective: Collective::AllToAll, ..call };
     let uneven = Requirements { uneven: true, ..Requirements::default() };
@@ -212,10 +213,14 @@ fn a_plan_without_a_cable_is_refused_with_the_pair_and_a_way_out() {
 fn where_results_must_be_reproducible_a_missing_cable_is_still_the_reason() {
     let call = Call { collective: Collective::AllReduce, ranks: 4, block_bytes: 4 };
     let requirements = Requirements { numerics: Numerics::Reproducible, ..Requirements::default() };
-    let error = choose(call, Rank(0), &ring(4, None), &Policy::default(), requirements)
-        .expect_err("0 does not reach 2");
+    let apart = Reach::new(4, |a, b| a.0 / 2 == b.0 / 2);
+    let error =
+        choose(call, Rank(0), &apart, &Policy::default(), requirements).expect_err("0 does not reach 2");
     let PlanError::NoCable { from: Rank(0), to: Rank(2), instead, .. } = &error else { panic!("{error}") };
     assert!(!instead.contains(&"ring"), "{error}");
+    // Contributions are relayed to one rank, which adds them in the canonical order.
+    let choice = choose(call, Rank(0), &ring(4, None), &Policy::default(), requirements);
+    assert_eq!(choice.map(|choice| choice.algorithm), Ok("spanning_tree"));
 }
 
 #[test]

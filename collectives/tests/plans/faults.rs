@@ -361,7 +361,7 @@ fn refusals_name_the_remedy() {
     expect![["
         no such plan for all_reduce: unknown algorithm `rign`, did you mean `ring`?; known: ring, \
             bidirectional_ring, mesh, rsag_mesh, recursive_doubling, double_binary_tree, rabenseifner, \
-            reduce_broadcast, multi_ring, torus, hierarchical
+            reduce_broadcast, multi_ring, torus, hierarchical, spanning_tree
         mesh plans all_reduce for at most 256 ranks, not for 2000; choose one of recursive_doubling, \
             double_binary_tree, rabenseifner, reduce_broadcast
         barrier cannot be planned for 0 ranks; a plan has 1 to 4096

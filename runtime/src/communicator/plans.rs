@@ -9,7 +9,7 @@ use crate::{
     executor::Program,
 };
 use collectives::{
-    BlockLayout, Codec, Collective, Hosts, Numerics, Spec, TooLarge, plan,
+    BlockLayout, Codec, Collective, Hosts, Numerics, SpanningTree, Spec, TooLarge, plan,
     schedule::InPlace,
     select::{self, Choice, Names, Overrides, Policy, price},
 };
@@ -161,6 +161,8 @@ pub(super) struct Plans {
     links: Reach,
     /// Placement of ranks on hosts. Equal on all ranks, as are all inputs of the choice of plans.
     hosts: Hosts,
+    /// Tree along which messages are relayed, if not every rank reaches every other one.
+    tree: Option<SpanningTree>,
     policy: Policy,
     segments: u32,
     /// Replaces the policy and the segments, if the program has chosen.
@@ -190,6 +192,7 @@ impl Plans {
         policy: Policy,
         config: &Config,
     ) -> Plans {
+        let tree = SpanningTree::of(ranks, &reach, hosts);
         Plans {
             rank,
             ranks,
@@ -197,6 +200,7 @@ impl Plans {
             reach,
             links,
             hosts,
+            tree,
             policy,
             segments: config.selection.segments,
             overriding: None,
@@ -340,8 +344,8 @@ impl Plans {
                 .with_segments(segments)?
                 .with_numerics(shape.numerics)
                 .with_codec(shape.codec)
-                .with_hosts(self.hosts)?
                 .only_for(self.rank)?;
+            let spec = self.requirements(shape).place(spec)?;
             plan::plan(&if shape.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
         };
         let program = Arc::new(Program::compile(&make()?, self.rank, self.lanes));
@@ -370,8 +374,7 @@ impl Plans {
             ranks: self.ranks,
             block_bytes: shape.count.saturating_mul(shape.elem_bytes.into()),
         };
-        let requirements =
-            select::Requirements { uneven: shape.uneven, numerics: shape.numerics, hosts: self.hosts };
+        let requirements = self.requirements(shape);
         let (policy, segments) = match &self.overriding {
             Some(overriding) => (&overriding.policy, overriding.segments),
             None => (&self.policy, self.segments),
@@ -386,6 +389,11 @@ impl Plans {
             _ => choice.segments,
         };
         Ok((choice.algorithm, segments))
+    }
+
+    fn requirements(&self, shape: &PlanKey) -> select::Requirements {
+        let PlanKey { uneven, numerics, .. } = *shape;
+        select::Requirements { uneven, numerics, hosts: self.hosts, tree: self.tree }
     }
 
     /// Returns the prediction of the cost model for calls of a bucket, which is made once.
@@ -413,6 +421,7 @@ impl Plans {
     /// Limits sends to these pairs of ranks, as if no other cables existed.
     #[cfg(test)]
     pub(super) fn limit_to(&mut self, reach: Reach) {
+        self.tree = SpanningTree::of(self.ranks, &reach, self.hosts);
         self.reach = reach.clone();
         self.links = reach;
     }

@@ -7,7 +7,7 @@ use crate::commands::{
     print,
 };
 use collectives::{
-    Collective, Hosts, Numerics, PlanError, Spec,
+    Collective, Hosts, Numerics, PlanError, SpanningTree, Spec,
     schedule::InPlace,
     select::{
         Call, Choice, Names, Overrides, Policy, Requirements, Tuning, choose,
@@ -138,12 +138,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     if !hosts.fits(args.ranks) {
         return Err(CommandError::new(PlanError::Hosts { hosts, ranks: args.ranks }));
     }
+    let reach = Reach::new(args.ranks, |a, b| model.cluster.route(a, b).is_some());
+    let tree = SpanningTree::of(args.ranks, &reach, hosts);
     let shape = CallShape {
         collective: args.collective,
         ranks: args.ranks,
         root: Rank(args.root),
         in_place: if args.in_place { InPlace::Yes } else { InPlace::No },
-        requirements: Requirements { uneven: args.uneven, numerics, hosts },
+        requirements: Requirements { uneven: args.uneven, numerics, hosts, tree },
     };
     let case = Case::new(model, shape, args, &config)?;
     print(&if args.json { case.json() } else { case.text() });

@@ -25,7 +25,9 @@ pub(super) fn collect_candidates(
     let (algorithm, segments) = comm.plan_of(collective, count, dtype, Rank(0))?;
     let mut found = vec![Candidate { algorithm, segments }];
     let block_bytes = count * dtype.size() as u64;
-    for algorithm in plan::algorithms(collective) {
+    // An algorithm that relays messages is a candidate only where others lack connections.
+    let is_candidate = |candidate: &&plan::Algorithm| !candidate.relays() || candidate.name == algorithm;
+    for algorithm in plan::algorithms(collective).filter(is_candidate) {
         comm.set_algorithm(Some(algorithm.name), 0)?;
         if let Some(suggested) = segments_of(comm, collective, count, dtype) {
             let all = segment_counts(suggested, block_bytes)
@@ -77,7 +79,8 @@ mod tests {
             let found = of(4, collective, if collective == Collective::Barrier { 0 } else { 16 });
             let mut names: Vec<&str> = found.iter().map(|candidate| candidate.algorithm).collect();
             names.sort_unstable();
-            let mut all: Vec<&str> = plan::algorithms(collective).map(|algorithm| algorithm.name).collect();
+            let algorithms = plan::algorithms(collective).filter(|algorithm| !algorithm.relays());
+            let mut all: Vec<&str> = algorithms.map(|algorithm| algorithm.name).collect();
             all.sort_unstable();
             assert_eq!(names, all, "{collective}");
         }

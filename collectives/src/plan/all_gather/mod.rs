@@ -8,3 +8,4 @@ pub mod neighbour_exchange;
 pub mod pat;
 pub mod recursive_doubling;
 pub mod ring;
+pub mod spanning_tree;

@@ -10,4 +10,5 @@ pub mod recursive_doubling;
 pub mod reduce_broadcast;
 pub mod reduce_scatter_all_gather;
 pub mod ring;
+pub mod spanning_tree;
 pub mod torus;

@@ -4,3 +4,4 @@ pub mod bruck;
 pub mod direct;
 pub mod pairwise;
 pub mod ring;
+pub mod spanning_tree;

@@ -4,3 +4,4 @@ pub mod binomial;
 pub mod dissemination;
 pub mod recursive_doubling;
 pub mod ring;
+pub mod spanning_tree;

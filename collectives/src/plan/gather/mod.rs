@@ -3,3 +3,4 @@
 pub mod binomial;
 pub mod chain;
 pub mod direct;
+pub mod spanning_tree;

@@ -6,3 +6,4 @@ pub mod direct;
 pub mod double_tree;
 pub mod knomial;
 pub mod reduce_scatter_gather;
+pub mod spanning_tree;

@@ -6,3 +6,4 @@ pub mod pairwise;
 pub mod pat;
 pub mod recursive_halving;
 pub mod ring;
+pub mod spanning_tree;

@@ -3,3 +3,4 @@
 pub mod chain;
 pub mod direct;
 pub mod recursive_doubling;
+pub mod spanning_tree;

@@ -2,15 +2,15 @@
 
 use crate::commands::CommandError;
 use collectives::{
-    Codec, Collective, Hosts, PlanError, Schedule, Spec, plan,
-    select::{Call, Tuning, segments},
+    Codec, Collective, Hosts, PlanError, Schedule, SpanningTree, Spec, plan,
+    select::{Call, Requirements, Tuning, segments},
     simulate::{
         Costs, Outcome,
         bounds::{Bounds, bounds},
         bus_bandwidth, peers, simulate,
     },
 };
-use topology::{Cluster, Rank};
+use topology::{Cluster, Rank, Reach};
 
 /// Bytes per element.
 const ELEMENT_BYTES: u64 = 4;
@@ -123,7 +123,10 @@ impl Case {
     pub(super) fn run(&self, implementation: Implementation) -> Result<Run, String> {
         let spec = Spec::new(self.collective, self.ranks).and_then(|spec| spec.with_root(self.root));
         let hosts = self.hosts();
-        let spec = spec.and_then(|spec| spec.with_hosts(hosts)).map_err(text_of)?.with_codec(self.codec);
+        let reach = Reach::new(self.ranks, |a, b| self.cluster.route(a, b).is_some());
+        let tree = SpanningTree::of(self.ranks, &reach, hosts);
+        let spec = spec.and_then(|spec| Requirements { hosts, tree, ..Requirements::default() }.place(spec));
+        let spec = spec.map_err(text_of)?.with_codec(self.codec);
         let (schedule, segments, costs) = match implementation {
             Implementation::Own(algorithm) => {
                 let segments = self.segments.unwrap_or_else(|| self.default_segments(algorithm.name));
