@@ -5,7 +5,11 @@ use crate::{
     TBCCL,
     hosts::job,
     network::{CableAddresses, Network, address, cable_address, network_or_return},
+    pulled_cables::say,
 };
+use support::rank_arguments_of;
+use tbccl::{Communicator, DType, Numerics, ReduceOp};
+use tbccl_cli::reference::{Call, Case, Kind, Way, exchange_of};
 
 /// Operations that the tests run, with the bytes of their largest call.
 const OPERATIONS: [&str; 3] = ["all_reduce", "all_to_all", "send_recv"];
@@ -83,21 +87,118 @@ fn both_of_two_cables_are_used() {
 }
 
 #[test]
-fn the_ends_of_a_chain_reach_each_other_over_the_switch_which_is_said() {
+fn the_ends_of_a_chain_reach_each_other_over_the_switch_where_it_is_preferred_which_is_said() {
     let network = network_or_return!(3, &CHAIN, CableAddresses::Networks);
-    let written = run_all(&network, 3, &[]);
+    let written = run_all(&network, 3, &["TBCCL_LAN=always"]);
     let line = "rank 0: no cable leads to rank 2; data for it goes over the network that the ranks met on";
     assert!(written.contains(line) && !written.contains("rank 1: "), "{written}");
     assert!(network.cable_bytes(0)[0] > 4 << 20 && network.switched_bytes() > 4 << 20);
 }
 
+/// Plays the role of this process, if it has one: calls of all collectives, every element compared.
 #[test]
-fn a_chain_is_an_error_that_names_its_ends_where_the_switch_may_not_be_used() {
+fn play() {
+    let Ok(counts) = std::env::var("CABLES_COUNTS") else { return };
+    let mut comm = Communicator::from_env().expect("a communicator");
+    let mut cases = 0;
+    for numerics in [Numerics::Fast, Numerics::Reproducible] {
+        comm.set_numerics(numerics);
+        for count in counts.split(',').map(|count| count.parse().expect("a number")) {
+            cases += run_collectives(&mut comm, count).expect("all ranks take part");
+        }
+    }
+    say(&format!("@done {} {cases}", comm.rank()));
+}
+
+/// Runs all collectives, the vector forms too, in place and out of place. Returns the number of calls.
+fn run_collectives(comm: &mut Communicator, count: usize) -> tbccl::Result<u32> {
+    let mut cases = 0;
+    for call in Call::all().into_iter().filter(|call| *call != Call::Messages) {
+        for in_place in call.places().iter().copied() {
+            let (dtype, op) = (DType::I32, ReduceOp::Sum);
+            let kind = Kind { call, way: Way::Chosen, in_place, dtype, op };
+            // Seeds select roots.
+            for seed in 0..u64::from(comm.size()) {
+                let case = Case { kind, count, seed };
+                let mut exchange = exchange_of(case, comm)?;
+                exchange.alone(comm)?;
+                exchange.check().unwrap_or_else(|why| panic!("{case:?}: {why}"));
+                cases += 1;
+            }
+        }
+    }
+    comm.barrier()?;
+    Ok(cases)
+}
+
+/// Runs all collectives on all hosts over cables, and expects that the switch carries as much with long
+/// messages as with short ones.
+fn expect_all_along_cables(network: &Network, hosts: usize, options: &[&str]) {
+    let rank = rank_arguments_of("cables::play");
+    let (names, ranks) = (names(hosts), hosts * if options.contains(&"--per-host") { 2 } else { 1 });
+    let run = |counts: &str| {
+        let counts = format!("CABLES_COUNTS={counts}");
+        let mut args = vec!["--hosts", &names, "-x", "TBCCL_TRANSPORT=tcp", "-x", &counts];
+        args.extend(options);
+        args.push("--");
+        args.extend(rank.iter().map(String::as_str));
+        let before = network.switched_bytes();
+        let done = job(network, &args).finish();
+        assert!(done.code() == 0 && done.all("done").len() == ranks, "{:?}\n{}", done.messages, done.stderr);
+        assert_eq!(done.stderr, "");
+        network.switched_bytes() - before
+    };
+    let short = run("1");
+    let cables = |network: &Network| (0..hosts).flat_map(|host| network.cable_bytes(host)).sum::<u64>();
+    let before = cables(network);
+    let long = run("30000");
+    let over_cables = cables(network) - before;
+    // The rendezvous uses the switch for as long as a job runs.
+    assert!(over_cables > 50 << 20 && long < short + (1 << 20), "{over_cables}, {long} and {short}");
+}
+
+#[test]
+fn all_collectives_of_a_chain_go_along_its_cables() {
     let network = network_or_return!(3, &CHAIN, CableAddresses::Networks);
+    expect_all_along_cables(&network, 3, &[]);
+}
+
+#[test]
+fn all_collectives_of_a_ring_go_along_its_cables() {
+    let network = network_or_return!(5, &RING, CableAddresses::Networks);
+    expect_all_along_cables(&network, 5, &[]);
+}
+
+/// The chain of the other cables begins at the second host, and not at the first.
+#[test]
+fn a_ring_without_one_of_its_cables_is_a_chain() {
+    let network = network_or_return!(4, &[(1, 2), (2, 3), (3, 0)], CableAddresses::Networks);
+    expect_all_along_cables(&network, 4, &["-x", "TBCCL_LAN=never"]);
+}
+
+#[test]
+fn several_ranks_of_each_host_share_the_cables_of_a_chain() {
+    let network = network_or_return!(3, &[(0, 1), (0, 1), (1, 2)], CableAddresses::Networks);
+    expect_all_along_cables(&network, 3, &["--per-host", "2"]);
+    let before = network.cable_bytes(0);
+    let options = ["--hosts", &names(3), "--per-host", "2", "-x", "TBCCL_TRANSPORT=tcp"];
+    let program = ["--", TBCCL, "bench", "all_reduce", "-b", LARGEST, "-e", LARGEST, "-n", "2", "-w", "1"];
+    let done = job(&network, &[&options[..], &program].concat()).finish();
+    assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
+    let bytes = network.cable_bytes(0);
+    assert!(
+        bytes.iter().zip(&before).all(|(after, before)| after - before > 1 << 20),
+        "{bytes:?} {before:?}"
+    );
+}
+
+#[test]
+fn hosts_that_cables_leave_apart_are_an_error_where_the_switch_may_not_be_used() {
+    let network = network_or_return!(3, &[(0, 1)], CableAddresses::Networks);
     let options = ["-x", "TBCCL_TRANSPORT=tcp", "-x", "TBCCL_LAN=never"];
     let program = ["--", TBCCL, "bench", "barrier"];
     let done = job(&network, &[&["--hosts", &names(3)], &options[..], &program].concat()).finish();
-    let says = "no cable leads from rank 2 to rank 0, and TBCCL_LAN is never";
+    let says = "no cable leads from rank 0 to rank 2, directly or along other ranks, and TBCCL_LAN is never";
     assert!(done.code() != 0 && done.stderr.contains(says), "{}", done.stderr);
 }
 
@@ -174,7 +275,10 @@ fn messages_between_hosts_without_a_cable_arrive_over_the_switch() {
     let options =
         ["-x", "TBCCL_TRANSPORT=tcp", "--", TBCCL, "ping", "--size", "64K", "--time", "0.01", "--json"];
     let done = job(&network, &[&["--hosts", &names(5)], &options[..]].concat()).finish();
-    assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
+    assert_eq!(done.code(), 0, "{}", done.stderr);
+    let says = |line: &&str| line.contains("the program's messages to it go over the network");
+    let said = done.stderr.lines().filter(says).count();
+    assert!((1..=5).contains(&said) && said == done.stderr.lines().count(), "{}", done.stderr);
     let lines = done.sorted_lines();
     // Each rank measures with the four others.
     assert!(lines.len() >= 20, "{lines:?}");

@@ -37,7 +37,8 @@ fn play() {
     }
 }
 
-fn say(line: &str) {
+/// Prints a line in one write, so that lines of ranks do not mix.
+pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(format!("\n{line}\n").as_bytes());
     let _ = out.flush();

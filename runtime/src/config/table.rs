@@ -238,8 +238,8 @@ options! {
         /// interfaces and IPv4 networks of two hosts (auto; off with TBCCL_INTERFACE)
         cables: Option<CableSelection> = None, "TBCCL_CABLES", rank, OrNothing<Plain>;
         /// whether collectives between hosts without a cable use the network that they met on: always,
-        /// never, or auto, only if the cables form no ring in the order of ranks; a program's own messages
-        /// use it unless never (auto)
+        /// never, or auto, only if the cables leave some hosts apart, and otherwise go along other hosts; a
+        /// program's own messages use it unless never (auto)
         lan: Lan = Lan::Auto, "TBCCL_LAN", job, Plain;
         /// whether TCP connections that break are replaced: always, never, or auto, between ranks with a
         /// cable and another path (auto)

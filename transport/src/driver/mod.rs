@@ -10,6 +10,7 @@
 //! | `strict` | shared memory that behaves like a strict device, for tests (feature `test-driver`) |
 //! | `ring_link`, `pull` | link over two rings; reading another process's memory |
 //! | `harness`, `ring_harness` | in tests and fuzzing: messages and shared memory of hostile peers |
+//! | `reachability` | ranks that reach each other along others |
 //! | `peer_timeout` | time since the kernel of a TCP peer has last answered |
 
 mod endpoint;
@@ -21,6 +22,7 @@ pub mod local;
 pub mod mixed;
 mod peer_timeout;
 mod pull;
+mod reachability;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod ring_harness;
 mod ring_link;
@@ -36,3 +38,5 @@ pub use host_memory::{HostMemory, SlabSource};
 #[cfg(target_vendor = "apple")]
 pub use peer_timeout::limit_retransmission;
 pub use peer_timeout::{Overdue, PEER_TIMEOUT, PEER_TIMEOUT_MAX, PEER_TIMEOUT_MIN, unanswered_for};
+
+use reachability::first_unreached;

@@ -6,6 +6,7 @@ use crate::{
     error::{Error, Result},
 };
 use bootstrap::{ConnectSpec, Identity};
+use collectives::SpanningTree;
 use events::{target, warning};
 use std::net::IpAddr;
 use transport::driver::{
@@ -41,6 +42,7 @@ fn open_with(identity: &Identity, config: &Config, slab_bytes: u64) -> Result<Bo
     let options = TcpConfig {
         cables: cables(config, &bind),
         lan: config.tcp.lan,
+        max_relayed_ranks: SpanningTree::MAX_RANKS,
         resume: config.tcp.resume,
         bind,
         // Without a secret, all ranks of the rendezvous belong to this host and user.

@@ -6,9 +6,18 @@ use super::{
     pending::{InitiatorHello, Outbound, responder_hello},
     routes::{Route, Routes},
     socket::configure,
+    warning::WarningHandler,
 };
 use crate::secure::{Handshake, Purpose, Secret, SecureError};
-use std::{io, net::TcpStream, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::TcpStream,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 /// Settings of an endpoint's connections.
 #[derive(Debug)]
@@ -25,6 +34,7 @@ pub(super) struct ConnectionConfig {
 pub(super) struct Dialer {
     pub(super) config: ConnectionConfig,
     pub(super) routes: Arc<Routes>,
+    pub(super) on_warning: WarningHandler,
 }
 
 impl Dialer {
@@ -42,6 +52,9 @@ impl Dialer {
         route: &Route,
         attempt: Option<u32>,
     ) -> Result<Outbound, SecureError> {
+        if route.device.is_none() && self.routes.is_beside_cables(key.peer) {
+            self.warn_of_lan(key.peer);
+        }
         let instances = [self.instance_of(self.routes.rank), self.instance_of(key.peer)];
         let hello = InitiatorHello {
             from: self.routes.rank,
@@ -55,6 +68,18 @@ impl Dialer {
         let expected_hello = responder_hello(key.peer, instances[1]);
         let buffer_bytes = self.config.buffer_bytes;
         Ok(Outbound::begin(route, buffer_bytes, handshake, expected_hello, attempt.is_some())?)
+    }
+
+    /// Warns of messages over the LAN, once per process.
+    #[cold]
+    fn warn_of_lan(&self, peer: u32) {
+        static IS_WARNED: AtomicBool = AtomicBool::new(false);
+        if !IS_WARNED.swap(true, Relaxed) {
+            self.on_warning.warn(&format!(
+                "no cable leads to rank {peer}; the program's messages to it go over the network that the \
+                 ranks met on, collectives go along other ranks"
+            ));
+        }
     }
 
     /// Sets the options of a connection.

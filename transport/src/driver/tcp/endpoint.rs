@@ -196,8 +196,7 @@ impl TcpEndpoint {
     /// Returns the ways to all ranks, over cables as far as the probes have found any.
     ///
     /// # Errors
-    /// [`TransportError::Wiring`] if the cables form no ring in the order of ranks, and no other network may
-    /// be used.
+    /// [`TransportError::Wiring`] if the cables leave ranks apart, and no other network may be used.
     fn find_routes(
         &self,
         peers: Vec<PeerInfo>,
@@ -211,15 +210,16 @@ impl TcpEndpoint {
             devices: cables.devices.clone(),
             interfaces: interfaces(),
             lan: self.config.lan,
+            max_relayed_ranks: self.config.max_relayed_ranks,
         };
-        match routes.paths.find_gap(&routes.peers) {
+        match routes.find_missing_cable() {
             Some((a, b)) if self.config.lan == Lan::Never => {
                 let names: Vec<&str> = cables.devices.iter().map(|device| device.name.as_str()).collect();
                 let ours = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
                 let what = format!(
-                    "no cable leads from rank {a} to rank {b}, and TBCCL_LAN is never: connect each rank \
-                     with the next one, or number the ranks in the order of the cables of a ring; cables of \
-                     this host: {ours} (TBCCL_CABLES)"
+                    "no cable leads from rank {a} to rank {b}, directly or along other ranks, and TBCCL_LAN \
+                     is never: connect each rank with the next one; cables of this host: {ours} \
+                     (TBCCL_CABLES)"
                 );
                 Err(TransportError::Wiring { rank: self.rank, what })
             }
@@ -277,7 +277,7 @@ impl TcpEndpoint {
         let connector = Connector::new(
             Arc::clone(&channels),
             self.match_acks.clone(),
-            Dialer { config, routes: Arc::clone(&routes) },
+            Dialer { config, routes: Arc::clone(&routes), on_warning: self.on_warning.clone() },
             sockets.listeners.into_iter().chain(sockets.cables.listeners).collect(),
             self.on_warning.clone(),
         );
@@ -287,7 +287,7 @@ impl TcpEndpoint {
         self.channels = Some(Arc::clone(&channels));
         let ranks = routes.peers.len() as u32;
         let later = (1..ranks).map(|ahead| (self.rank + ahead) % ranks);
-        let next = later.into_iter().find(|peer| routes.connects(self.rank, *peer));
+        let next = later.into_iter().find(|peer| routes.is_for_schedules(self.rank, *peer));
         next.map_or(Ok(()), |next| connect_first_lane(&channels, next))
     }
 

@@ -104,6 +104,9 @@ pub struct TcpConfig {
     pub cables: CableSelection,
     /// Use of `bind` between hosts that have cables; equal on all ranks.
     pub lan: Lan,
+    /// Most ranks for which schedules relay messages along cables that form no ring in the order of ranks;
+    /// equal on all ranks.
+    pub max_relayed_ranks: u32,
     /// Replacement of connections that break; equal on all ranks.
     pub resume: Resume,
     /// The job's secret.
@@ -146,6 +149,7 @@ impl Default for TcpConfig {
             bind: Bind::default(),
             cables: CableSelection::Off,
             lan: Lan::Auto,
+            max_relayed_ranks: 0,
             resume: Resume::Auto,
             secret: None,
             security: Security::Authenticate,

@@ -11,18 +11,19 @@ use super::{
     cables::{CableAddress, preference},
     peer_info::{CableEnd, HeardPath, PeerInfo},
 };
+use crate::driver::first_unreached;
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
 
 /// Use of networks other than cables between hosts that have cables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lan {
-    /// Only if the cables do not form a ring in the order of ranks: then each pair of hosts without a cable
-    /// uses it.
+    /// For a program's messages between hosts without a cable, and for collectives only if the cables leave
+    /// some hosts apart: otherwise these go along other hosts.
     #[default]
     Auto,
-    /// Each pair of hosts without a cable uses it.
+    /// For everything between hosts without a cable.
     Always,
-    /// Never; hosts without a cable between them are reached along other hosts.
+    /// Never; hosts without a cable between them are reached by collectives along other hosts.
     Never,
 }
 
@@ -184,6 +185,14 @@ impl PathTable {
         self.paths.is_empty()
     }
 
+    /// Returns the lowest rank that cannot be reached from rank 0 along cables, and within hosts.
+    pub(super) fn find_unreached(&self, peers: &[PeerInfo]) -> Option<u32> {
+        let ranks = peers.len() as u32;
+        let is_hop =
+            |a: u32, b: u32| peers[a as usize].host == peers[b as usize].host || self.count(a, b) > 0;
+        first_unreached(ranks, is_hop)
+    }
+
     /// Returns two ranks that are neighbors in the order of ranks and have neither a cable nor a host in
     /// common.
     ///
@@ -311,6 +320,23 @@ mod tests {
         ];
         let table = PathTable::new(&peers, &reports(&peers, |_, _, _| true));
         assert_eq!(table.count(0, 1), 2);
+    }
+
+    #[test]
+    fn hosts_are_reached_along_others_and_those_that_no_cable_leads_to_are_not() {
+        let line = [
+            info("a", &[&[("10.0.1.1", 30)]]),
+            info("b", &[&[("10.0.1.2", 30)], &[("10.0.2.1", 30)]]),
+            info("c", &[&[("10.0.2.2", 30)]]),
+            info("c", &[]),
+        ];
+        let unreached =
+            |peers: &[PeerInfo]| PathTable::new(peers, &reports(peers, |_, _, _| true)).find_unreached(peers);
+        assert_eq!(unreached(&line), None);
+        // The cable between b and c is not there.
+        let apart = [line[0].clone(), line[1].clone(), line[3].clone()];
+        assert_eq!(unreached(&apart), Some(2));
+        assert_eq!(unreached(&line[..1]), None);
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(super) struct Routes {
     /// All interfaces of this host.
     pub(super) interfaces: Vec<Interface>,
     pub(super) lan: Lan,
+    /// Most ranks for which schedules relay messages along cables that form no ring.
+    pub(super) max_relayed_ranks: u32,
 }
 
 impl Routes {
@@ -60,8 +62,25 @@ impl Routes {
         match self.lan {
             Lan::Always => false,
             Lan::Never => true,
-            Lan::Auto => !self.paths.is_empty() && self.paths.find_gap(&self.peers).is_none(),
+            Lan::Auto => !self.paths.is_empty() && self.find_missing_cable().is_none(),
         }
+    }
+
+    /// Returns two ranks without a cable between them that schedules need, if there are any; equal on all
+    /// ranks.
+    ///
+    /// Schedules need a ring in the order of ranks. For not too many ranks any cables that connect them do.
+    pub(super) fn find_missing_cable(&self) -> Option<(u32, u32)> {
+        let gap = self.paths.find_gap(&self.peers)?;
+        if self.peers.len() as u32 > self.max_relayed_ranks {
+            return Some(gap);
+        }
+        self.paths.find_unreached(&self.peers).map(|rank| (0, rank))
+    }
+
+    /// Whether a connection to a rank takes the LAN although schedules go over cables only.
+    pub(super) fn is_beside_cables(&self, peer: u32) -> bool {
+        !self.has_own_path(self.rank, peer) && self.is_cables_only()
     }
 
     fn is_one_host(&self, a: u32, b: u32) -> bool {
