@@ -50,6 +50,28 @@ fn five_ranks_in_a_ring_with_one_cable_and_with_two() {
 }
 
 #[test]
+fn four_ranks_in_a_line() {
+    everywhere(Shape::Line, 4, 1);
+}
+
+#[test]
+fn where_nobody_chooses_rings_and_lines_of_rdma_cables_are_taken_with_tcp_between_other_hosts() {
+    for (profile, service, shape) in
+        [("apple-tb5", "uc", Shape::Ring), ("ib", "rc", Shape::Ring), ("usb4", "uc", Shape::Line)]
+    {
+        let wiring = Wiring { profile, shape, nodes: 5, cables: 1 };
+        let env = [("TBCCL_TRANSPORT", "shm+auto"), ("TBCCL_RDMA_SERVICE", service), ("SOFTRDMA_REMAP", "1")];
+        let done = FabricJob::run(&wiring, "", "relayed", &env);
+        assert!(done.code() == 0, "{wiring:?}, {service}: {:?}\n{}", done.messages, done.stderr);
+        done.assert_success("done", 5);
+        let says = "hosts are connected by RDMA (shm+verbs), collectives along other ranks where no cable";
+        let lines: Vec<&str> =
+            done.stderr.lines().filter(|line| line.contains("hosts are connected by")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(says), "{wiring:?}: {}", done.stderr);
+    }
+}
+
+#[test]
 fn what_needs_more_cables_is_refused_on_every_rank_and_the_rest_goes_on() {
     let ring = Wiring { profile: "apple-tb5", shape: Shape::Ring, nodes: 5, cables: 1 };
     FabricJob::run(&ring, "", "gaps", &[]).assert_success("done", 5);

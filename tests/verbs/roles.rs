@@ -3,13 +3,14 @@
 use rustix::process::{Signal, getpid, kill_process};
 use std::{fmt::Debug, io::Write, path::Path, time::Instant};
 use support::milliseconds;
-use tbccl::{Communicator, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
+use tbccl::{Communicator, Config, Element, Error, Rank, ReduceOp, Result, SharedCommunicator};
 
 /// Plays the role of this process, if it has one; not a test.
 #[test]
 fn play() {
     let Ok(role) = std::env::var("ROLE") else { return };
-    let mut comm = match Communicator::from_env() {
+    let joined = if role == "relayed" { as_a_host_of_its_own() } else { Communicator::from_env() };
+    let mut comm = match joined {
         Ok(comm) => comm,
         Err(error) => {
             let rank = std::env::var("TBCCL_RANK").unwrap_or_else(|_| "0".into());
@@ -35,6 +36,7 @@ fn play() {
         }
         "collectives" => collectives(&mut comm),
         "gaps" => gaps(&mut comm),
+        "relayed" => relayed(&mut comm),
         "disagree" => disagree(&mut comm),
         "operations" => operations(&mut comm, rest.parse().expect("a number")),
         "hosted" => hosted(&mut comm),
@@ -62,6 +64,15 @@ fn play() {
             std::process::exit(1);
         }
     }
+}
+
+/// Joins with the node's name as that of the host, if the launcher has named no host.
+fn as_a_host_of_its_own() -> Result<Communicator> {
+    let mut config = Config::from_env()?;
+    if config.host_id.is_empty() {
+        config.host_id = std::env::var("SOFTRDMA_NODE").expect("a node");
+    }
+    Communicator::from_env_with(&config)
 }
 
 /// Prints in one write, so that lines of ranks do not mix.
@@ -250,6 +261,30 @@ fn gaps(comm: &mut Communicator) -> Result<()> {
     Ok(())
 }
 
+/// Runs all collectives, and sends messages between each two ranks, of which some have no cable.
+fn relayed(comm: &mut Communicator) -> Result<()> {
+    assert_eq!(comm.transport(), "shm+verbs");
+    collectives(comm)?;
+    let (n, me) = (comm.size(), comm.rank().0);
+    for len in [1, 3000, 200_000] {
+        for (a, b) in (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))) {
+            let sent = |from: u32| (0..len).map(|at| element(from, at)).collect::<Vec<u32>>();
+            let mut received = vec![0; len];
+            if me == a {
+                comm.send(&sent(a), Rank(b))?;
+                comm.recv(&mut received, Rank(b))?;
+            } else if me == b {
+                comm.recv(&mut received, Rank(a))?;
+                comm.send(&sent(b), Rank(a))?;
+            } else {
+                continue;
+            }
+            assert!(received == sent(a + b - me), "{len} elements between {a} and {b}");
+        }
+    }
+    comm.barrier()
+}
+
 /// Runs `count` operations of all kinds, most of them small, and checks each.
 fn operations(comm: &mut Communicator, count: u32) -> Result<()> {
     let (n, me) = (comm.size(), comm.rank().0);
@@ -319,7 +354,7 @@ fn until(comm: &mut Communicator, file: &Path) -> Result<()> {
 /// Rank 0 sends to rank 1, which was killed, closes the communicator of both, and prints the milliseconds
 /// that this takes.
 fn close_after_kill(comm: &mut Communicator) -> Result<()> {
-    let config = tbccl::Config::from_env().expect("valid");
+    let config = Config::from_env().expect("valid");
     let mut group = comm.split(Some(0), 0, &config)?.expect("a color");
     group.barrier()?;
     if comm.rank() == Rank(1) {
@@ -336,7 +371,7 @@ fn close_after_kill(comm: &mut Communicator) -> Result<()> {
 /// Rank 1 stops itself before a call on a communicator whose rendezvous it has. Rank 0 prints the
 /// milliseconds until its error.
 fn hosted(comm: &mut Communicator) -> Result<()> {
-    let config = tbccl::Config::from_env().expect("valid");
+    let config = Config::from_env().expect("valid");
     let mut group = comm.split(Some(0), -(comm.rank().0 as i32), &config)?.expect("a color");
     group.barrier()?;
     if comm.rank() == Rank(1) {

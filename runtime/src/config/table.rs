@@ -148,8 +148,9 @@ options! {
         trace: TraceConfig;
     } {
         /// transport between processes: auto, shm, tcp or verbs, or one within hosts and another one between
-        /// them: shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts and shm+tcp
-        /// if not (auto: shm, or shm+auto where ranks reach the rendezvous over TCP)
+        /// them: shm+tcp, shm+verbs, or shm+auto, which is shm+verbs if RDMA connects all hosts, directly or
+        /// along others, and shm+tcp if not (auto: shm, or shm+auto where ranks reach the rendezvous over
+        /// TCP)
         transport: Transport = Transport::Auto, "TBCCL_TRANSPORT", job, Plain;
         /// seconds that an operation may wait without progress, and ranks for each other at the start (30)
         timeout: Duration = Duration::from_secs(30), "TBCCL_TIMEOUT", rank, Seconds,

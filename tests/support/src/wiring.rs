@@ -13,6 +13,8 @@ pub enum Shape {
     Mesh,
     /// Neighbors in number.
     Ring,
+    /// Neighbors in number, but for the last and the first.
+    Line,
 }
 
 /// A fabric of equal devices.
@@ -41,6 +43,7 @@ impl Wiring {
         match self.shape {
             Shape::Mesh => (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect(),
             Shape::Ring => (0..n).map(|a| (a, (a + 1) % n)).collect(),
+            Shape::Line => (1..n).map(|b| (b - 1, b)).collect(),
         }
     }
 

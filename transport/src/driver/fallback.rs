@@ -2,8 +2,11 @@
 //!
 //! Ranks exchange the first driver's messages with a leading tag. A rank that fails sends the reason instead.
 //! All ranks receive the reason in the same round, drop the first driver and start set-up of the second. When
-//! the first driver's set-up ends, ranks exchange one more round to report late failures. A first driver that
-//! does not connect all ranks is not used either: transfers that would fail over it work over the second.
+//! the first driver's set-up ends, ranks exchange one more round to report late failures.
+//!
+//! A first driver that does not connect all ranks is used if schedules can relay messages along its
+//! connections. The second driver then carries messages between the other pairs of ranks (`supplement`). Else
+//! the first driver is not used either: transfers that would fail over it work over the second.
 //!
 //! Invariant: all ranks use the same driver, since the choice follows from messages that all ranks have
 //! received.
@@ -11,7 +14,9 @@
 //! # Safety
 //! The only unsafe function passes registered memory on to the driver in use, under the caller's promise.
 
-use super::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
+use super::{
+    Endpoint, ProgressHandle, RailInfo, RegistrationGuard, first_unreached, supplement::Supplemented,
+};
 use crate::{
     Link, Sleeper, TransportError,
     memory::{Slab, Span},
@@ -38,14 +43,27 @@ enum Stage {
     Empty,
 }
 
-/// Callback for the choice: the name of the driver, and why the first one is not used, if it is not.
-pub type OnChoice = Box<dyn FnOnce(&str, Option<&str>) + Send>;
+/// The driver that the ranks use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice<'a> {
+    /// The first one.
+    First,
+    /// The first one, along whose connections schedules relay messages. Other messages between ranks without
+    /// a connection go over the second.
+    FirstRelaying,
+    /// The second one, for this reason against the first.
+    Second(&'a str),
+}
+
+/// Callback for the choice.
+pub type OnChoice = Box<dyn FnOnce(Choice<'_>) + Send>;
 
 /// One rank's endpoint of one driver or the other.
 pub struct Fallback {
     rank: u32,
     /// Host number of each rank. Ranks of one host need not reach each other.
     hosts: Vec<u32>,
+    max_relayed_ranks: u32,
     stage: Stage,
     second: Option<Box<dyn Endpoint>>,
     on_choice: Option<OnChoice>,
@@ -63,22 +81,24 @@ impl std::fmt::Debug for Fallback {
 impl Fallback {
     /// Returns an endpoint for two drivers; `first` is an error if that driver can't be opened.
     ///
-    /// Ranks with the same number in `hosts` need not reach each other. `on_choice` is called once.
+    /// Ranks with the same number in `hosts` need not reach each other. Of up to `max_relayed_ranks` ranks,
+    /// those without a connection between them may be reached along others. `on_choice` is called once.
     #[must_use]
     pub fn new(
         rank: u32,
-        hosts: Vec<u32>,
+        (hosts, max_relayed_ranks): (Vec<u32>, u32),
         first: Result<Box<dyn Endpoint>, TransportError>,
         second: Box<dyn Endpoint>,
         on_choice: OnChoice,
     ) -> Fallback {
         let first = first.map_err(|error| reason(rank, &error));
-        Fallback { rank, hosts, stage: Stage::First(first), second: Some(second), on_choice: Some(on_choice) }
+        let (stage, second, on_choice) = (Stage::First(first), Some(second), Some(on_choice));
+        Fallback { rank, hosts, max_relayed_ranks, stage, second, on_choice }
     }
 
-    fn notify(&mut self, name: &str, why_not: Option<&str>) {
+    fn notify(&mut self, choice: Choice<'_>) {
         if let Some(on_choice) = self.on_choice.take() {
-            on_choice(name, why_not);
+            on_choice(choice);
         }
     }
 
@@ -86,7 +106,7 @@ impl Fallback {
         // Memory and devices of the first driver are released before the second needs them.
         self.stage = Stage::Empty;
         let mut second = self.second.take().expect("fallback happens once");
-        self.notify(second.name(), Some(why));
+        self.notify(Choice::Second(why));
         let message = second.exchange(&[]);
         self.stage = Stage::Chosen(second);
         message
@@ -98,6 +118,30 @@ impl Fallback {
         let pairs = (0..ranks).flat_map(|a| (a + 1..ranks).map(move |b| (a, b)));
         let mut remote = pairs.filter(|(a, b)| self.hosts[*a as usize] != self.hosts[*b as usize]);
         remote.find(|(a, b)| !endpoint.connects(*a, *b))
+    }
+
+    /// Whether every rank reaches every other one along ranks that the first driver connects, or that share a
+    /// host, and schedules can relay messages so far.
+    fn can_relay(&self, endpoint: &dyn Endpoint) -> bool {
+        let ranks = self.hosts.len() as u32;
+        let is_hop = |a: u32, b: u32| {
+            self.hosts[a as usize] == self.hosts[b as usize] || endpoint.connects(a.min(b), a.max(b))
+        };
+        let is_ring = || (0..ranks).all(|rank| is_hop(rank, (rank + 1) % ranks));
+        match ranks <= self.max_relayed_ranks {
+            true => first_unreached(ranks, is_hop).is_none(),
+            false => self.max_relayed_ranks > 0 && is_ring(),
+        }
+    }
+
+    /// Uses the first driver, and begins set-up of the second one beside it.
+    fn supplement(&mut self, first: Box<dyn Endpoint>) -> Result<Option<Vec<u8>>, TransportError> {
+        let second = self.second.take().expect("the choice happens once");
+        let mut both = Supplemented::new(self.rank, first, second);
+        self.notify(Choice::FirstRelaying);
+        let message = both.exchange(&[]);
+        self.stage = Stage::Chosen(Box::new(both));
+        message
     }
 
     /// Passes the messages of all ranks to the first driver. Returns its next message, with a tag.
@@ -191,9 +235,10 @@ impl Endpoint for Fallback {
                 let unreachable = self.unreachable_pair(&*first);
                 let why = match (strip_tags(messages), unreachable) {
                     (Err(why), _) => why,
+                    (Ok(_), Some(_)) if self.can_relay(&*first) => return self.supplement(first),
                     (Ok(_), Some((a, b))) => format!("no cable connects rank {a} with rank {b}"),
                     (Ok(_), None) => {
-                        self.notify(first.name(), None);
+                        self.notify(Choice::First);
                         self.stage = Stage::Chosen(first);
                         return Ok(None);
                     }
@@ -330,12 +375,12 @@ mod tests {
 
     /// Runs set-up of scripted endpoints on three ranks.
     ///
-    /// Returns the driver that each rank ends up with, and the reason against the first.
+    /// Returns the driver that each rank ends up with, and the reason against the first, or that it relays.
     fn chosen_drivers(
         rounds: usize,
         fails: &[(u32, usize)],
         opens: bool,
-        unreachable_pair: Option<(u32, u32)>,
+        (unreachable_pair, max_relayed_ranks): (Option<(u32, u32)>, u32),
     ) -> Vec<(String, Option<String>)> {
         let layout = ArenaLayout { ranks: 1, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 16 };
         let slab = Slab::new(&Arena::private(layout).expect("memory"), None);
@@ -363,10 +408,16 @@ mod tests {
                 Err(TransportError::Corrupt("none"))
             };
             let sender = sender.clone();
-            let on_choice = move |name: &str, why: Option<&str>| {
+            let on_choice = move |choice: Choice<'_>| {
+                let (name, why) = match choice {
+                    Choice::First => ("first", None),
+                    Choice::FirstRelaying => ("first", Some("relaying")),
+                    Choice::Second(why) => ("second", Some(why)),
+                };
                 sender.send((rank, name.to_owned(), why.map(str::to_owned))).expect("somebody listens");
             };
-            Fallback::new(rank, vec![0, 0, 1], first, scripted("second", rank), Box::new(on_choice))
+            let ranks = (vec![0, 0, 1], max_relayed_ranks);
+            Fallback::new(rank, ranks, first, scripted("second", rank), Box::new(on_choice))
         };
         let mut ends: Vec<Fallback> = (0..3).map(end).collect();
         let mut messages = Vec::new();
@@ -393,9 +444,9 @@ mod tests {
     #[test]
     fn all_take_the_first_if_nothing_speaks_against_it() {
         for rounds in 1..4 {
-            assert_eq!(chosen_drivers(rounds, &[], true, None), vec![("first".to_owned(), None); 3]);
+            assert_eq!(chosen_drivers(rounds, &[], true, (None, 0)), vec![("first".to_owned(), None); 3]);
             // Ranks of one host have shared memory.
-            assert_eq!(chosen_drivers(rounds, &[], true, Some((0, 1)))[0].0, "first");
+            assert_eq!(chosen_drivers(rounds, &[], true, (Some((0, 1)), 0))[0].0, "first");
         }
     }
 
@@ -408,26 +459,34 @@ mod tests {
                 for rank in 0..3 {
                     let why = format!("rank {rank}: {damage}");
                     assert_eq!(
-                        chosen_drivers(rounds, &[(rank, round)], true, None),
+                        chosen_drivers(rounds, &[(rank, round)], true, (None, 0)),
                         second(&why),
                         "{round} of {rounds}"
                     );
                 }
                 let why = format!("rank 1: {damage}");
                 assert_eq!(
-                    chosen_drivers(rounds, &[(1, round), (2, round)], true, None),
+                    chosen_drivers(rounds, &[(1, round), (2, round)], true, (None, 0)),
                     second(&why),
                     "two fail"
                 );
             }
-            let choices = chosen_drivers(rounds, &[(2, rounds)], false, None);
+            let choices = chosen_drivers(rounds, &[(2, rounds)], false, (None, 0));
             assert!(choices.iter().all(|(name, why)| {
                 name == "second" && why.as_ref().is_some_and(|why| why.starts_with("rank 1: "))
             }));
             assert_eq!(
-                chosen_drivers(rounds, &[], true, Some((1, 2))),
+                chosen_drivers(rounds, &[], true, (Some((1, 2)), 2)),
                 second("no cable connects rank 1 with rank 2")
             );
+        }
+    }
+
+    #[test]
+    fn the_first_is_taken_where_messages_can_be_relayed_and_the_second_connects_other_ranks() {
+        for rounds in 1..4 {
+            let choices = chosen_drivers(rounds, &[], true, (Some((1, 2)), 3));
+            assert_eq!(choices, vec![("first".to_owned(), Some("relaying".to_owned())); 3]);
         }
     }
 }

@@ -7,6 +7,7 @@
 //! | [`tcp`], [`verbs`] | links over TCP and over RDMA devices |
 //! | [`mixed`], `host_memory` | shared memory within a host, another driver between hosts |
 //! | `fallback` | a second driver for jobs that can't use the first |
+//! | `supplement` | a second driver for pairs of ranks that the first does not connect |
 //! | `strict` | shared memory that behaves like a strict device, for tests (feature `test-driver`) |
 //! | `ring_link`, `pull` | link over two rings; reading another process's memory |
 //! | `harness`, `ring_harness` | in tests and fuzzing: messages and shared memory of hostile peers |
@@ -29,11 +30,12 @@ mod ring_link;
 pub mod shm;
 #[cfg(feature = "test-driver")]
 pub mod strict;
+mod supplement;
 pub mod tcp;
 pub mod verbs;
 
 pub use endpoint::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
-pub use fallback::{Fallback, OnChoice};
+pub use fallback::{Choice, Fallback, OnChoice};
 pub use host_memory::{HostMemory, SlabSource};
 #[cfg(target_vendor = "apple")]
 pub use peer_timeout::limit_retransmission;

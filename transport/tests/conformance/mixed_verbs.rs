@@ -10,7 +10,7 @@ use std::{path::PathBuf, time::Instant};
 use transport::{
     Protocol, RecvProgress, RecvState, SendProgress, SendState, SizeClass, TransportError,
     driver::{
-        Endpoint, Fallback, HostMemory,
+        Choice, Endpoint, Fallback, HostMemory,
         mixed::{Mixed, OpenInterHost},
         tcp::Security,
         verbs::{VerbsConfig, VerbsEndpoint},
@@ -134,19 +134,37 @@ pub(crate) fn who_waits_for_a_neighbour_answers_other_hosts(mut pair: Pair) {
     assert!(polls(&mut pair) - before >= 100, "nothing was looked for while it waited");
 }
 
+/// Returns the options of a rank without a cable between the last two ranks.
+fn without_cable(_: usize) -> VerbsConfig {
+    let mut config = verbs_config("far_ib");
+    let matrix = config.matrix.as_mut().expect("given");
+    (matrix[1][2], matrix[2][1]) = (vec![], vec![]);
+    config
+}
+
 /// Returns the endpoints of all ranks that prefer RDMA, and the reason of each rank for falling back.
-fn preferring(config: impl Fn(usize) -> VerbsConfig + Sync) -> (Vec<Mixed>, Vec<Option<String>>) {
+///
+/// Of up to `max_relayed_ranks` ranks, those without a cable between them may be reached along others.
+fn preferring(
+    config: impl Fn(usize) -> VerbsConfig + Sync,
+    max_relayed_ranks: u32,
+) -> (Vec<Mixed>, Vec<Option<String>>) {
     let (sender, reasons) = std::sync::mpsc::channel();
     let tcp = config_of_tcp();
     let between = |rank: usize| {
         let (verbs, second, sender) = (config(rank), open(&tcp, rank), sender.clone());
         Box::new(move |host_memory: &mut HostMemory| {
             let first = opened(&verbs, rank, host_memory);
-            let on_choice = Box::new(move |_: &str, why: Option<&str>| {
-                sender.send(why.map(str::to_owned)).expect("somebody listens");
+            let on_choice = Box::new(move |choice: Choice<'_>| {
+                let why = match choice {
+                    Choice::First => None,
+                    Choice::FirstRelaying => Some("relaying".to_owned()),
+                    Choice::Second(why) => Some(why.to_owned()),
+                };
+                sender.send(why).expect("somebody listens");
             });
-            let hosts = host_memory.hosts().to_vec();
-            let both = Fallback::new(rank as u32, hosts, first, Box::new(second), on_choice);
+            let ranks = (host_memory.hosts().to_vec(), max_relayed_ranks);
+            let both = Fallback::new(rank as u32, ranks, first, Box::new(second), on_choice);
             Ok(Box::new(both) as Box<dyn Endpoint>)
         }) as OpenInterHost
     };
@@ -177,7 +195,7 @@ fn on_the_fabric(name: &str, test: impl FnOnce()) {
 #[test]
 fn rdma_is_taken_where_all_ranks_have_it() {
     on_the_fabric("mixed_verbs::rdma_is_taken_where_all_ranks_have_it", || {
-        let (ends, why) = preferring(|_| verbs_config("far_ib"));
+        let (ends, why) = preferring(|_| verbs_config("far_ib"), 3);
         assert!(ends.iter().all(|end| end.name() == "shm+verbs"), "{why:?}");
         assert_eq!(why, [None, None, None]);
     });
@@ -199,19 +217,13 @@ fn tcp_is_taken_by_all_where_one_has_no_library_or_no_device_or_no_cable() {
             }
             _ => verbs_config("far_ib"),
         };
-        let without_cable = |_| {
-            let mut config = verbs_config("far_ib");
-            let matrix = config.matrix.as_mut().expect("given");
-            (matrix[1][2], matrix[2][1]) = (vec![], vec![]);
-            config
-        };
         let tries: [(&(dyn Fn(usize) -> VerbsConfig + Sync), &str); 3] = [
             (&without_library, "rank 1: the verbs library"),
             (&without_device, "rank 1: the device matrix names an"),
             (&without_cable, "no cable connects rank 1 with rank 2"),
         ];
         for (config, sender) in tries {
-            let (mut ends, why) = preferring(config);
+            let (mut ends, why) = preferring(config, 0);
             assert!(ends.iter().all(|end| end.name() == "shm+tcp"), "{why:?}");
             let is_right = |why: &Option<String>| why.as_ref().is_some_and(|why| why.starts_with(sender));
             assert!(why.len() == 3 && why.iter().all(is_right), "{sender}: {why:?}");
@@ -219,5 +231,24 @@ fn tcp_is_taken_by_all_where_one_has_no_library_or_no_device_or_no_cable() {
             assert!(ends.iter().all(|end| end.slab().free_bytes() == LAYOUT.slab_bytes as u64));
             exchange_all(&mut ends);
         }
+    });
+}
+
+#[test]
+fn rdma_is_taken_along_other_ranks_and_tcp_between_those_without_a_cable() {
+    let name = "mixed_verbs::rdma_is_taken_along_other_ranks_and_tcp_between_those_without_a_cable";
+    on_the_fabric(name, || {
+        let (mut ends, why) = preferring(without_cable, 3);
+        assert!(ends.iter().all(|end| end.name() == "shm+verbs"), "{why:?}");
+        assert!(why.len() == 3 && why.iter().all(|why| why.as_deref() == Some("relaying")), "{why:?}");
+        for end in &ends {
+            let pairs = [(0, 1), (0, 2), (1, 2)];
+            assert!(pairs.iter().all(|(a, b)| end.connects(*a, *b)));
+            assert_eq!(pairs.map(|(a, b)| end.is_for_schedules(a, b)), [true, true, false]);
+        }
+        let driver = |link: &dyn transport::Link| link.capabilities().driver;
+        let drivers = [(0, 2), (1, 2)].map(|(from, to)| driver(&*ends[from].link(to, 0)));
+        assert_eq!(drivers, ["verbs", "tcp"]);
+        exchange_all(&mut ends);
     });
 }

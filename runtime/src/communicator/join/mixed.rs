@@ -3,6 +3,7 @@
 use super::{failure::not_started, tcp, verbs};
 use crate::{Config, Transport, error::Result};
 use bootstrap::Identity;
+use collectives::SpanningTree;
 use events::{notice, target, tracing::info};
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -11,7 +12,7 @@ use std::{
 use transport::{
     TransportError,
     driver::{
-        Endpoint, Fallback, HostMemory, OnChoice,
+        Choice, Endpoint, Fallback, HostMemory, OnChoice,
         mixed::{Mixed, OpenInterHost},
         verbs::{VerbsConfig, VerbsEndpoint},
     },
@@ -54,7 +55,8 @@ fn over_verbs(
     Box::new(VerbsEndpoint::new_at(options, rank, host_memory, say))
 }
 
-/// Selects RDMA if it connects all hosts, TCP if not. A failure of RDMA is not an error.
+/// Selects RDMA if it connects all hosts, directly or along others, TCP if not. A failure of RDMA is not an
+/// error.
 fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
     let (rank, is_first) = (identity.rank(), !identity.has_parent());
     let address_timeout = address_wait(identity, config);
@@ -67,7 +69,8 @@ fn over_either(identity: &Identity, config: &Config) -> Result<OpenInterHost> {
         let is_first_of_host = hosts.iter().position(|host| *host == hosts[rank as usize]);
         let says_wait = is_first && is_first_of_host == Some(rank as usize);
         let first = options.map(|options| over_verbs(&options, rank, host_memory, say_wait(rank, says_wait)));
-        Ok(Box::new(Fallback::new(rank, hosts, first, second, print_choice(is_first && rank == 0))))
+        let ranks = (hosts, SpanningTree::MAX_RANKS);
+        Ok(Box::new(Fallback::new(rank, ranks, first, second, print_choice(is_first && rank == 0))))
     }))
 }
 
@@ -94,11 +97,16 @@ fn say_wait(rank: u32, says: bool) -> Box<dyn FnMut(&str) + Send> {
 
 /// Returns a function that reports the selected transport; rank 0 of a job shows it to the user.
 fn print_choice(says: bool) -> OnChoice {
-    Box::new(move |_, why_not| {
-        HAS_TAKEN_TCP.fetch_or(why_not.is_some(), Relaxed);
-        let text = match why_not {
-            None => "hosts are connected by RDMA (shm+verbs)".to_owned(),
-            Some(why) => format!("hosts are connected by TCP (shm+tcp), not by RDMA: {why}"),
+    Box::new(move |choice| {
+        HAS_TAKEN_TCP.fetch_or(matches!(choice, Choice::Second(_)), Relaxed);
+        let text = match choice {
+            Choice::First => "hosts are connected by RDMA (shm+verbs)".to_owned(),
+            Choice::FirstRelaying => {
+                "hosts are connected by RDMA (shm+verbs), collectives along other ranks where no cable \
+                 connects two; the program's messages between such ranks go over TCP"
+                    .to_owned()
+            }
+            Choice::Second(why) => format!("hosts are connected by TCP (shm+tcp), not by RDMA: {why}"),
         };
         if says { notice!(target::INIT, None, "{text}") } else { info!(target: target::INIT, "{text}") }
     })
