@@ -17,7 +17,7 @@
 //! | `output` | the log: stderr or a file per rank |
 //! | `receiver` | the subscriber for processes that have none, with log and handler |
 //! | `audit` | who joined a job, and who was refused |
-//! | `own_file` | files of this user, opened for appending |
+//! | `own_file` | files of this user, opened for appending or created |
 //!
 //! Invariants: the receiver is installed only by [`log`] and [`set_handler`], and never in the place of a
 //! subscriber of the program. A message of [`warning!`], [`notice!`] or [`failure!`] is never lost: without a
@@ -36,7 +36,7 @@ pub mod target;
 pub use audit::{Occurrence, audit, flush_audit, open_audit};
 pub use filter::{Filter, FilterError};
 pub use output::{Format, LogOptions};
-pub use own_file::open_own;
+pub use own_file::{create_own, open_own};
 pub use receiver::{Handler, log, print_if_unheard, set_handler, set_rank};
 pub use record::{Record, Value};
 pub use tracing;

@@ -1,11 +1,11 @@
-//! Files of this user, opened for appending.
+//! Files of this user, opened for appending or created.
 //!
 //! Others may be able to write to the folder, as to `/tmp`. So a file is written only if it is a regular file
 //! of this user with no other name, and never through a symbolic link.
 
 use rustix::fs::OFlags;
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
@@ -19,17 +19,40 @@ pub fn open_own(path: &Path) -> io::Result<File> {
     // Opening a pipe without a reader is an error instead of a wait.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = OpenOptions::new().append(true).create(true).custom_flags(flags.bits() as i32).open(path)?;
-    let found = file.metadata()?;
-    if found.is_file() && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw() {
-        return Ok(file);
+    if is_own(&file.metadata()?) { Ok(file) } else { Err(not_own()) }
+}
+
+/// Creates a file for reading and writing, in the place of an earlier file of this user.
+///
+/// # Errors
+/// The system's error, or one that says that the earlier file is not this user's alone.
+pub fn create_own(path: &Path) -> io::Result<File> {
+    let create = || OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    match create() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            if !is_own(&fs::symlink_metadata(path)?) {
+                return Err(not_own());
+            }
+            fs::remove_file(path)?;
+            create()
+        }
+        created => created,
     }
-    Err(io::Error::other("there is a file of that name that is not this user's alone"))
+}
+
+/// Whether a file is a regular file of this user with no other name.
+fn is_own(found: &Metadata) -> bool {
+    found.is_file() && found.nlink() == 1 && found.uid() == rustix::process::geteuid().as_raw()
+}
+
+fn not_own() -> io::Error {
+    io::Error::other("there is a file of that name that is not this user's alone")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, io::Write};
+    use std::io::{Read, Write};
 
     #[test]
     fn no_file_is_opened_that_another_user_has_put_in_its_place() {
@@ -41,6 +64,7 @@ mod tests {
         fs::hard_link(at("precious"), at("second name")).expect("linked");
         for name in ["link", "dangling", "second name"] {
             assert!(open_own(&at(name)).is_err(), "{name}");
+            assert!(create_own(&at(name)).is_err(), "{name}");
         }
         assert!(!at("missing").exists());
         assert_eq!(fs::read_to_string(at("precious")).expect("read"), "mine");
@@ -48,5 +72,18 @@ mod tests {
             open_own(&at("own")).expect("this user's").write_all(b"x").expect("written");
         }
         assert_eq!(fs::read_to_string(at("own")).expect("read"), "xx");
+    }
+
+    #[test]
+    fn a_created_file_takes_the_place_of_an_earlier_one_whose_readers_keep_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("own");
+        fs::write(&path, "earlier").expect("written");
+        let mut earlier = File::open(&path).expect("opened");
+        create_own(&path).expect("this user's").write_all(b"new").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "new");
+        let mut text = String::new();
+        earlier.read_to_string(&mut text).expect("read");
+        assert_eq!(text, "earlier");
     }
 }

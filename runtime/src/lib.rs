@@ -32,7 +32,7 @@ mod processors;
 mod recorder;
 pub mod shared;
 mod sync;
-mod trace;
+pub mod trace;
 pub mod why;
 
 pub use bootstrap::{self, UniqueId, launcher_of_env, ranks_of_env};

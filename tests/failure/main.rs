@@ -16,6 +16,7 @@
 //! | `roles` | the roles of ranks |
 //! | `scarcity` | too few cores, too little memory, descriptors or rights |
 //! | `threads` | failures among threads |
+//! | `traces` | traces of jobs in which a rank is killed |
 
 #[cfg(target_os = "linux")]
 mod aborts;
@@ -40,3 +41,5 @@ mod roles;
 mod scarcity;
 #[cfg(target_os = "linux")]
 mod threads;
+#[cfg(target_os = "linux")]
+mod traces;

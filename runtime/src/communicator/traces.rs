@@ -7,7 +7,7 @@ use super::{Communicator, Identifier, watch::Peers};
 use crate::{
     Config,
     error::{Error, PeerName},
-    trace::{Trace, TracedRank},
+    trace::{Trace, TraceOptions, TracedRank},
 };
 use bootstrap::Connection;
 use std::sync::Arc;
@@ -28,11 +28,13 @@ pub(super) fn begin(
         communicator: name_of(identifier, connection.is_none()),
         made_by: identifier.made_by.clone(),
     };
-    let trace = Trace::new(folder, config.trace.events, &config.host_id, Communicator::LANES, traced);
-    if let Some(connection) = connection {
-        trace.sample_clock(connection);
-    }
-    Some(Arc::new(trace))
+    let options = TraceOptions {
+        folder,
+        events: config.trace.events,
+        host_id: &config.host_id,
+        lanes: Communicator::LANES,
+    };
+    Trace::new(options, traced, connection).map(Arc::new)
 }
 
 /// Returns the name of a communicator. Those of threads are numbered within their process.

@@ -351,7 +351,7 @@ options! {
         /// folder for a trace of each rank's calls, messages and waits, for Perfetto and `tbccl trace`, see
         /// docs/trace.md (none)
         folder: Option<PathBuf> = None, "TBCCL_TRACE", rank, Auto<FilePath>;
-        /// latest events that a rank keeps for its trace, 16 to 16777216, about 100 bytes each (131072)
+        /// latest events that a rank keeps for its trace, 16 to 16777216, 64 bytes each (131072)
         events: u32 = 1 << 17, "TBCCL_TRACE_EVENTS", rank, Plain,
             |count| (16..=1 << 24).contains(count) => "must be from 16 to 16777216";
     }

@@ -4,13 +4,12 @@
 //! microseconds on the host's monotonic clock, except those of clock samples, which are nanoseconds.
 
 use super::{
-    TracedRank,
+    about::{About, micros},
+    event::{CallEnd, CallEvent, Event, StepEvent, StepKind, TaggedEvent},
     layout::{Threads, Track, rail_threads},
     rails::Outage,
-    tape::{CallEnd, CallEvent, Event, StepEvent, StepKind, TaggedEvent, Tape},
 };
 use crate::call::CallKind;
-use bootstrap::ClockSample;
 use events::open_own;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,17 +19,16 @@ use std::{
     path::Path,
 };
 
-/// Version of the object `tbccl`.
-const FORMAT: u32 = 1;
-
 /// The content of a rank's file.
 pub(super) struct TraceFile<'t> {
-    pub(super) traced: &'t TracedRank,
-    pub(super) clock: &'t str,
-    pub(super) samples: &'t [ClockSample],
-    pub(super) error: Option<String>,
-    pub(super) tape: &'t Tape,
+    pub(super) about: About,
+    pub(super) events: &'t [Event],
+    pub(super) algorithms: &'t [String],
     pub(super) outages: &'t [Outage],
+    /// Time for the end of events that have none.
+    pub(super) latest: u64,
+    /// Outcome of calls without an end.
+    pub(super) open_outcome: &'static str,
 }
 
 /// An event that lasts, as the viewers read it.
@@ -54,11 +52,6 @@ struct Timed {
     event: Event,
 }
 
-/// Returns microseconds.
-fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1e3
-}
-
 impl TraceFile<'_> {
     /// Writes the file, in the place of an earlier one of the same name. A file that can't be completed is
     /// removed.
@@ -77,16 +70,16 @@ impl TraceFile<'_> {
         written
     }
 
-    fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// Writes the content of the file.
+    pub(super) fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"tbccl\":")?;
-        serde_json::to_writer(&mut *out, &self.about())?;
+        serde_json::to_writer(&mut *out, &self.about)?;
         out.write_all(b",\n\"traceEvents\":[\n")?;
-        let rank = self.traced.rank.0;
-        let name = json!({ "name": format!("rank {rank}") });
+        let name = json!({ "name": format!("rank {}", self.about.rank) });
         self.write_metadata(out, "process_name", None, &name)?;
         let mut events = self.timed();
         events.sort_by_key(|timed| (timed.begin, std::cmp::Reverse(timed.end)));
-        let mut threads = Threads::new(self.traced.names.len());
+        let mut threads = Threads::new(self.about.size as usize);
         for timed in &events {
             let thread = threads.place(timed.track, timed.begin, timed.end);
             self.write_event(out, timed, thread)?;
@@ -106,35 +99,10 @@ impl TraceFile<'_> {
         out.write_all(b"]}\n")
     }
 
-    /// Returns the object `tbccl`.
-    fn about(&self) -> Value {
-        let TracedRank { rank, names, transport, communicator, made_by } = self.traced;
-        let own = &names[rank.index()];
-        let (lost, lost_until) = self.tape.lost();
-        let samples: Vec<[u64; 3]> = self.samples.iter().map(|s| [s.sent, s.server, s.received]).collect();
-        json!({
-            "format": FORMAT,
-            "kind": "rank",
-            "version": env!("CARGO_PKG_VERSION"),
-            "rank": rank.0,
-            "size": names.len(),
-            "host": own.host,
-            "process": own.pid,
-            "communicator": communicator,
-            "made_by": made_by,
-            "transport": transport,
-            "clock": { "name": self.clock, "reference": "rendezvous", "samples": samples },
-            "lost": lost,
-            "lost_until": micros(lost_until),
-            "error": self.error,
-        })
-    }
-
     /// Returns the events with their tracks. Events without an end last until the latest time.
     fn timed(&self) -> Vec<Timed> {
-        let latest = self.tape.latest();
-        let timed = |event: Event| {
-            let (track, begin, end) = match &event {
+        let timed = |event: &Event| {
+            let (track, begin, end) = match event {
                 Event::Call(call) => (Track::Local, call.begin, call.end),
                 Event::EntryWait(wait) => (Track::Local, wait.begin, wait.end),
                 Event::Step(step) => (track_of(step), step.begin, step.end),
@@ -143,15 +111,15 @@ impl TraceFile<'_> {
                 }
                 Event::Tagged(message) => (Track::From(message.peer), message.begin, message.end),
             };
-            let end = if end == 0 { latest.max(begin) } else { end };
-            Timed { track, begin, end, event }
+            let end = if end == 0 { self.latest } else { end };
+            Timed { track, begin, end: end.max(begin), event: *event }
         };
-        self.tape.events().map(timed).collect()
+        self.events.iter().map(timed).collect()
     }
 
     fn write_outage(&self, out: &mut dyn Write, outage: &Outage, thread: u64) -> io::Result<()> {
         let Outage { peer, device, peer_device, begin, end } = outage;
-        let end = if *end == 0 { self.tape.latest().max(*begin) } else { *end };
+        let end = if *end == 0 { self.latest.max(*begin) } else { *end };
         let args = json!({ "peer": peer, "device": device, "peer_device": peer_device });
         self.write_slice(out, ("rail is down", "rail"), (thread, *begin, end), &args)
     }
@@ -204,7 +172,7 @@ impl TraceFile<'_> {
         (tid, begin, end): (u64, u64, u64),
         args: &Value,
     ) -> io::Result<()> {
-        let pid = self.traced.rank.0;
+        let pid = self.about.rank;
         let (ts, dur) = (micros(begin), micros(end - begin));
         serde_json::to_writer(&mut *out, &Slice { ph: "X", name, cat, pid, tid, ts, dur, args })?;
         out.write_all(b",\n")
@@ -218,13 +186,13 @@ impl TraceFile<'_> {
         args: &Value,
     ) -> io::Result<()> {
         let tid = thread.unwrap_or(0);
-        let event = json!({ "ph": "M", "name": name, "pid": self.traced.rank.0, "tid": tid, "args": args });
+        let event = json!({ "ph": "M", "name": name, "pid": self.about.rank, "tid": tid, "args": args });
         serde_json::to_writer(&mut *out, &event)?;
         out.write_all(b",\n")
     }
 
     fn write_last(&self, out: &mut dyn Write) -> io::Result<()> {
-        let rank = self.traced.rank.0;
+        let rank = self.about.rank;
         let args = json!({ "sort_index": 2 * u64::from(rank) });
         let event = json!({ "ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": args });
         serde_json::to_writer(&mut *out, &event)?;
@@ -234,7 +202,7 @@ impl TraceFile<'_> {
     fn call_args(&self, call: &CallEvent) -> Value {
         let record = &call.record;
         let outcome = match call.outcome {
-            CallEnd::UnderWay => "under way",
+            CallEnd::UnderWay => self.open_outcome,
             CallEnd::Done => "done",
             CallEnd::Failed => "failed",
         };
@@ -247,7 +215,7 @@ impl TraceFile<'_> {
             "call": record.seq,
             "scope": scope,
             "what": record.to_string(),
-            "algorithm": self.tape.algorithm_name(call.algorithm),
+            "algorithm": self.algorithms.get(usize::from(call.algorithm)).map_or("", String::as_str),
             "bytes": call.bytes,
             "outcome": outcome,
         });

@@ -1,9 +1,16 @@
-//! The events of a rank: a ring of fixed size, and the calls and steps under way.
+//! The recording of a rank: its ring of events, and the calls and steps under way.
 //!
 //! The clock is read once per completed step, and in waits after a few polls. A step begins when it is first
 //! polled, and takes the time of the latest reading for that: nothing has completed since.
 
-use crate::call::{CallKind, CallRecord};
+use super::{
+    event::{
+        CallEnd, CallEvent, END, EntryWait, Event, EventWords, StepCall, StepEvent, StepKind, StepMessage,
+        TaggedEvent, with_outcome,
+    },
+    ring::{Content, Overwritten, Ring, is_open_call},
+};
+use crate::call::CallRecord;
 use bootstrap::monotonic_nanos;
 use topology::Rank;
 
@@ -12,117 +19,6 @@ use topology::Rank;
 const IDLE_POLLS: u32 = 4;
 /// Nanoseconds between two readings from which polls are long: the rank yields its core, or sleeps.
 const LONG_POLLS_NANOS: u64 = 2_000;
-
-/// The kind of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StepKind {
-    Send,
-    Recv,
-    RecvReduce,
-    Copy,
-    Reduce,
-    Encode,
-    Decode,
-    DecodeReduce,
-}
-
-/// The end of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CallEnd {
-    UnderWay,
-    Done,
-    Failed,
-}
-
-/// A call. Times are nanoseconds on the host's monotonic clock.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CallEvent {
-    pub(super) record: CallRecord,
-    pub(super) bytes: u64,
-    pub(super) begin: u64,
-    /// 0 while the call is under way.
-    pub(super) end: u64,
-    pub(super) outcome: CallEnd,
-    /// Index in [`Tape::algorithms`].
-    pub(super) algorithm: u16,
-}
-
-/// The call that a step belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct StepCall {
-    /// Number of the call; 0 if unknown.
-    pub(super) seq: u64,
-    /// Whether it is a message and no collective, which are numbered apart.
-    pub(super) is_message: bool,
-}
-
-/// The message of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StepMessage {
-    pub(crate) peer: Rank,
-    pub(crate) lane: u8,
-    /// Position among the messages of the call with this peer, direction and lane.
-    pub(crate) index: u32,
-}
-
-/// A step: a message or local work.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StepEvent {
-    pub(super) begin: u64,
-    /// Time at which the first bytes of a receive arrived; equal to `begin` if they were there.
-    pub(super) arrived: u64,
-    /// 0 if the run ended before the step did.
-    pub(super) end: u64,
-    pub(super) bytes: u64,
-    pub(super) call: StepCall,
-    pub(super) step: u32,
-    pub(super) kind: StepKind,
-    pub(super) message: Option<StepMessage>,
-}
-
-/// A wait for a rank to enter a call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EntryWait {
-    pub(super) begin: u64,
-    pub(super) end: u64,
-    pub(super) peer: Rank,
-}
-
-/// A tagged message, from the request to its completion.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TaggedEvent {
-    pub(crate) begin: u64,
-    pub(crate) end: u64,
-    /// Number of the request on this rank.
-    pub(crate) request: u64,
-    pub(crate) is_send: bool,
-    /// The other rank; this one for a message to itself.
-    pub(crate) peer: Rank,
-    pub(crate) context: u32,
-    pub(crate) tag: i32,
-    pub(crate) bytes: u64,
-}
-
-/// An event.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
-    Call(CallEvent),
-    Step(StepEvent),
-    EntryWait(EntryWait),
-    Tagged(TaggedEvent),
-}
-
-impl Event {
-    /// Returns the time at which the event ended; 0 if it did not.
-    fn end(&self) -> u64 {
-        match self {
-            Event::Call(CallEvent { end, .. })
-            | Event::Step(StepEvent { end, .. })
-            | Event::Tagged(TaggedEvent { end, .. })
-            | Event::EntryWait(EntryWait { end, .. }) => *end,
-        }
-    }
-}
 
 /// A step under way. Times are 0 before they are known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -147,22 +43,25 @@ pub(crate) struct StepFacts {
     pub(crate) message: Option<StepMessage>,
 }
 
-/// The events of a rank.
+/// A call of the latest run.
+#[derive(Clone, Copy, Debug)]
+struct RunCall {
+    /// Number of its event.
+    number: u64,
+    of_steps: StepCall,
+}
+
+/// The recording of a rank.
 #[derive(Debug)]
 pub(crate) struct Tape {
-    /// Ring of the latest events; grows up to its capacity, which is allocated at the start.
-    ring: Vec<Event>,
-    capacity: usize,
-    /// Position of the oldest event, once the ring is full.
-    oldest: usize,
-    /// Number of events that were overwritten.
-    lost: u64,
-    /// Time of the latest end among the lost events.
-    lost_until: u64,
+    ring: Ring,
     /// Names of algorithms.
     algorithms: Vec<String>,
-    /// Calls of the latest run. They move to the ring when the next run begins: their end may change.
-    calls: Vec<CallEvent>,
+    /// Calls of the latest run.
+    calls: Vec<RunCall>,
+    /// Calls of the run that its steps have overwritten, because it has more events than the ring. They are
+    /// written again at the end of the run.
+    overwritten: Vec<Overwritten>,
     /// Steps of the run, by index.
     steps: Vec<Progress>,
     /// Latest reading of the clock.
@@ -174,16 +73,12 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    pub(super) fn new(capacity: usize, lanes: u8) -> Tape {
-        let capacity = capacity.max(1);
+    pub(super) fn new(ring: Ring, lanes: u8) -> Tape {
         Tape {
-            ring: Vec::with_capacity(capacity),
-            capacity,
-            oldest: 0,
-            lost: 0,
-            lost_until: 0,
+            ring,
             algorithms: Vec::new(),
             calls: Vec::new(),
+            overwritten: Vec::new(),
             steps: Vec::new(),
             now: 0,
             idle_polls_left: 1,
@@ -198,7 +93,7 @@ impl Tape {
 
     /// Begins a run of `steps` steps. Room for more steps than any run before is allocated here.
     pub(crate) fn begin_run(&mut self, steps: usize) {
-        self.keep_calls();
+        self.calls.clear();
         self.steps.clear();
         self.steps.resize(steps, Progress::default());
         self.now = monotonic_nanos();
@@ -209,21 +104,24 @@ impl Tape {
         let algorithm = self.algorithm(algorithm);
         let (begin, bytes) = (self.now, bytes as u64);
         let outcome = CallEnd::UnderWay;
-        self.calls.push(CallEvent { record: *record, bytes, begin, end: 0, outcome, algorithm });
+        let call = CallEvent { record: *record, bytes, begin, end: 0, outcome, algorithm };
+        let number = self.push(&call.encode());
+        self.calls.push(RunCall { number, of_steps: CallEvent::of_steps(record) });
     }
 
     fn algorithm(&mut self, name: &str) -> u16 {
         let known = self.algorithms.iter().position(|known| known == name);
         let index = known.unwrap_or_else(|| {
             self.algorithms.push(name.to_owned());
+            self.ring.add_name(name);
             self.algorithms.len() - 1
         });
         index.try_into().unwrap_or(u16::MAX)
     }
 
-    /// Returns the name of an algorithm.
-    pub(super) fn algorithm_name(&self, index: u16) -> &str {
-        self.algorithms.get(usize::from(index)).map_or("", String::as_str)
+    /// Returns the names of algorithms.
+    pub(super) fn algorithms(&self) -> &[String] {
+        &self.algorithms
     }
 
     /// Records that a step is polled, which begins it.
@@ -272,13 +170,9 @@ impl Tape {
     fn end_step(&mut self, facts: &StepFacts, end: u64) {
         let StepFacts { at, step, call, kind, bytes, message } = *facts;
         let Progress { begin, arrived, .. } = std::mem::take(&mut self.steps[at as usize]);
-        let call = self.calls.get(usize::from(call)).map_or(StepCall { seq: 0, is_message: false }, |call| {
-            StepCall {
-                seq: call.record.seq,
-                is_message: !matches!(call.record.kind, CallKind::Collective(_)),
-            }
-        });
-        self.push(Event::Step(StepEvent { begin, arrived, end, bytes, call, step, kind, message }));
+        let unknown = StepCall { seq: 0, is_message: false };
+        let call = self.calls.get(usize::from(call)).map_or(unknown, |call| call.of_steps);
+        self.push(&StepEvent { begin, arrived, end, bytes, call, step, kind, message }.encode());
     }
 
     /// Records a step that the end of a failed run has cut off. Steps that had not begun are not recorded.
@@ -293,66 +187,78 @@ impl Tape {
     /// Ends the calls of the run.
     pub(crate) fn end_run(&mut self, outcome: CallEnd) {
         self.now = monotonic_nanos();
-        for call in &mut self.calls {
-            (call.end, call.outcome) = (self.now, outcome);
+        for at in 0..self.calls.len() {
+            let number = self.calls[at].number;
+            if self.ring.set_end(number, self.now) {
+                self.ring.set_outcome(number, outcome);
+            }
+        }
+        if !self.overwritten.is_empty() {
+            self.write_again(outcome);
+        }
+    }
+
+    /// Writes the calls again that the steps of the run have overwritten.
+    #[cold]
+    fn write_again(&mut self, outcome: CallEnd) {
+        for Overwritten { number, mut words } in std::mem::take(&mut self.overwritten) {
+            (words[0], words[END]) = (with_outcome(words[0], outcome), self.now);
+            let again = self.push(&words);
+            if let Some(call) = self.calls.iter_mut().find(|call| call.number == number) {
+                call.number = again;
+            }
         }
     }
 
     /// Records a wait, since `begin`, for a rank to enter the calls of the run, which it makes longer.
     pub(crate) fn waited_for_entry(&mut self, peer: Rank, begin: u64) {
         let end = monotonic_nanos();
-        self.push(Event::EntryWait(EntryWait { begin, end, peer }));
+        self.push(&Event::EntryWait(EntryWait { begin, end, peer }).encode());
         self.now = end;
-        self.calls.iter_mut().for_each(|call| call.end = end);
+        for call in &self.calls {
+            self.ring.set_end(call.number, end);
+        }
     }
 
     /// Records a tagged message that is complete.
     pub(crate) fn tagged(&mut self, message: TaggedEvent) {
         self.now = self.now.max(message.end);
-        self.push(Event::Tagged(message));
+        self.push(&Event::Tagged(message).encode());
     }
 
     /// Records that the calls of the run have failed after their last step.
     pub(crate) fn calls_failed(&mut self) {
-        self.calls.iter_mut().for_each(|call| call.outcome = CallEnd::Failed);
-    }
-
-    /// Moves the calls of the latest run to the ring.
-    fn keep_calls(&mut self) {
-        for at in 0..self.calls.len() {
-            self.push(Event::Call(self.calls[at]));
+        for call in &self.calls {
+            self.ring.set_outcome(call.number, CallEnd::Failed);
         }
-        self.calls.clear();
     }
 
     #[inline]
-    fn push(&mut self, event: Event) {
-        if self.ring.len() < self.capacity {
-            return self.ring.push(event);
+    fn push(&mut self, words: &EventWords) -> u64 {
+        if let Some(oldest) = self.ring.oldest() {
+            self.ring.lose(oldest.words[END]);
+            if is_open_call(&oldest.words) {
+                self.keep(oldest);
+            }
         }
-        let oldest = std::mem::replace(&mut self.ring[self.oldest], event);
-        self.lost += 1;
-        self.lost_until = self.lost_until.max(oldest.end());
-        self.oldest = (self.oldest + 1) % self.capacity;
+        self.ring.push(words)
     }
 
-    /// Returns the events, in the order of their ends, and then the calls of the latest run.
-    pub(super) fn events(&self) -> impl Iterator<Item = Event> + '_ {
-        let (newer, older) = self.ring.split_at(self.oldest);
-        let calls = self.calls.iter().map(|call| Event::Call(*call));
-        older.iter().chain(newer).copied().chain(calls)
+    #[cold]
+    fn keep(&mut self, call: Overwritten) {
+        self.overwritten.push(call);
     }
 
-    /// Returns the number of lost events, and the time of the latest end among them.
-    pub(super) fn lost(&self) -> (u64, u64) {
-        (self.lost, self.lost_until)
+    /// Returns the events and their loss.
+    pub(super) fn content(&self) -> Content {
+        self.ring.content()
     }
 
-    /// Returns the capacities of all memory.
+    /// Returns the capacities of all memory beside the ring.
     #[cfg(test)]
     pub(super) fn room(&self) -> [usize; 4] {
-        let Tape { ring, algorithms, calls, steps, .. } = self;
-        [ring.capacity(), algorithms.capacity(), calls.capacity(), steps.capacity()]
+        let Tape { algorithms, calls, steps, overwritten, .. } = self;
+        [algorithms.capacity(), calls.capacity(), steps.capacity(), overwritten.capacity()]
     }
 
     /// Returns the time for the end of events that have none.

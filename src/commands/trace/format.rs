@@ -6,6 +6,7 @@ use std::{
     io::{self, BufReader},
     path::Path,
 };
+use tbccl::trace::json_of_ring;
 
 /// Version of the object `tbccl` that this program reads and writes.
 pub(super) const FORMAT: u32 = 1;
@@ -239,7 +240,19 @@ pub(super) fn micros(nanos: u64) -> f64 {
 /// The system's error, or the place at which the file is no trace, as the rest of a sentence.
 pub(super) fn read(path: &Path) -> Result<TraceFile, String> {
     let file = File::open(path).map_err(|error| error.to_string())?;
-    let file: TraceFile = serde_json::from_reader(BufReader::with_capacity(1 << 16, file)).map_err(reason)?;
+    checked(serde_json::from_reader(BufReader::with_capacity(1 << 16, file)))
+}
+
+/// Reads the ring of events that a killed rank has left.
+///
+/// # Errors
+/// The system's error, or the reason for which the ring is of no use, as the rest of a sentence.
+pub(super) fn read_ring(path: &Path) -> Result<TraceFile, String> {
+    checked(serde_json::from_slice(&json_of_ring(path)?))
+}
+
+fn checked(file: serde_json::Result<TraceFile>) -> Result<TraceFile, String> {
+    let file = file.map_err(reason)?;
     let format = match &file.tbccl {
         Some(About::Rank(about)) => about.format,
         Some(About::Merged(about)) => about.format,

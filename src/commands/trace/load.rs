@@ -1,11 +1,14 @@
 //! From paths to the files of the ranks of one communicator.
+//!
+//! A rank that was killed has left a ring of events, `rank-*.ring`, and no file or an incomplete one. A ring
+//! is read only where the file of the same name is of no use.
 
 use super::{
     super::{CommandError, error::warn, progress::Progress},
-    format::{About, AboutMerged, AboutRank, Event, read},
+    format::{About, AboutMerged, AboutRank, Event, TraceFile, read, read_ring},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -34,7 +37,7 @@ fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
         let entries = fs::read_dir(path).map_err(|error| unreadable(path, &error.to_string()))?;
         let is_of_rank = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with("rank-") && name.ends_with(".json")
+            name.starts_with("rank-") && (name.ends_with(".json") || is_ring(path))
         };
         let found = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_of_rank);
         let before = files.len();
@@ -46,7 +49,34 @@ fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
     }
     files.sort_unstable();
     files.dedup();
+    // The ring is read in the place of the file, if at all.
+    let rings: BTreeSet<PathBuf> = files.iter().filter(|path| is_ring(path)).cloned().collect();
+    files.retain(|path| is_ring(path) || !rings.contains(&path.with_extension("ring")));
     Ok(files)
+}
+
+fn is_ring(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "ring")
+}
+
+/// Reads the file of a rank, or the ring of a rank without a complete file. `None` for a ring of no use, of
+/// which a warning tells.
+fn read_either(path: &Path) -> Result<Option<(PathBuf, TraceFile)>, CommandError> {
+    if !is_ring(path) {
+        let file = read(path).map_err(|why| unreadable(path, &why))?;
+        return Ok(Some((path.to_owned(), file)));
+    }
+    let complete = path.with_extension("json");
+    if let Ok(file) = read(&complete) {
+        return Ok(Some((complete, file)));
+    }
+    match read_ring(path) {
+        Ok(file) => Ok(Some((path.to_owned(), file))),
+        Err(why) => {
+            warn(format_args!("`{}` is left out: {why}", path.display()));
+            Ok(None)
+        }
+    }
 }
 
 /// Reads the files of ranks, and returns those of one communicator, by rank.
@@ -55,7 +85,7 @@ pub(super) fn ranks(paths: &[PathBuf], communicator: Option<&str>) -> Result<Vec
     let progress = Progress::new(paths.len(), "files");
     let mut by_communicator: BTreeMap<String, Vec<RankFile>> = BTreeMap::new();
     for path in paths {
-        let file = read(&path).map_err(|why| unreadable(&path, &why))?;
+        let Some((path, file)) = read_either(&path)? else { continue };
         let Some(About::Rank(about)) = file.tbccl else {
             return Err(unreadable(
                 &path,
@@ -67,6 +97,9 @@ pub(super) fn ranks(paths: &[PathBuf], communicator: Option<&str>) -> Result<Vec
         progress.advance();
     }
     progress.finish();
+    if by_communicator.is_empty() {
+        return Err(CommandError::new("no file is of any use; run the job again with --trace"));
+    }
     let mut files = choose(by_communicator, communicator)?;
     files.sort_by_key(|file| file.about.rank);
     check(&files)?;

@@ -27,13 +27,14 @@ Examples:
 
 Open the result at https://ui.perfetto.dev or chrome://tracing. A process is a rank; its threads are
 the directions of messages. Arrows lead from sends to receives. The clocks of hosts are aligned by
-samples that each rank takes from the rendezvous; the largest error is printed and is in the file.";
+samples that each rank takes from the rendezvous; the largest error is printed and is in the file.
+The events of ranks that were killed are read from rank-*.ring.";
 
 /// Merge the files of ranks into one, on one clock
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Files of ranks, or folders with files rank-*.json
+    /// Files of ranks, or folders with files rank-*.json and rank-*.ring
     #[arg(value_name = "DIR|FILE", required = true)]
     paths: Vec<PathBuf>,
 

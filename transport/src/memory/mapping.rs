@@ -143,6 +143,16 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Maps the first `len` bytes of a file, which has them and which no process shortens.
+    pub(super) fn of_file(file: impl AsFd, len: usize) -> std::io::Result<Mapping> {
+        let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, file, 0) }?;
+        let mapping = Mapping::mapped(Ok(start), len).map_err(std::io::Error::other)?;
+        mapping.exclude_from_core_dumps();
+        Ok(mapping)
+    }
+
     fn mapped(start: io::Result<*mut std::ffi::c_void>, len: usize) -> Result<Mapping, TransportError> {
         let start = start.map_err(|e| TransportError::Memory {
             what: format!("mapping {len} bytes of address space"),
