@@ -34,8 +34,8 @@ fn slices<'v>(file: &'v Value, category: &str) -> Vec<&'v Value> {
     events.iter().filter(|event| event["ph"] == "X" && event["cat"] == category).collect()
 }
 
-/// Merges the traces of a folder, and checks the result.
-fn assert_checked(folder: &Path) {
+/// Merges the traces of a folder, checks the result, and returns its summary.
+fn assert_checked(folder: &Path) -> String {
     let merged = tempfile::NamedTempFile::new().expect("a file");
     let merge = tbccl().args(["trace", "merge"]).arg(folder).arg("-o").arg(merged.path()).output();
     let merge = merge.expect("it runs");
@@ -44,6 +44,9 @@ fn assert_checked(folder: &Path) {
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
     let said = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(said.contains(" 0 with one end in failed or lost calls"), "{said}");
+    let summary = tbccl().args(["trace", "summary"]).arg(merged.path()).output().expect("it runs");
+    assert!(summary.status.success(), "{summary:?}");
+    String::from_utf8(summary.stdout).expect("text")
 }
 
 #[test]
@@ -79,7 +82,8 @@ fn messages_groups_and_large_calls_have_both_ends_in_a_trace() {
         slices(&files[0], "call").iter().filter_map(|call| call["args"]["what"].as_str()).collect();
     assert!(calls.contains(&"send of 100 u8 to rank 2"), "{calls:?}");
     assert!(calls.contains(&"all_reduce of 40000 f32, op sum"), "{calls:?}");
-    assert_checked(folder.path());
+    let summary = assert_checked(folder.path());
+    assert!(!summary.contains("context"), "no message is tagged: {summary}");
 }
 
 #[test]
@@ -158,5 +162,13 @@ fn tagged_messages_have_both_ends_in_a_trace() {
             assert_eq!(lengths, [8, 9, 3_000, 100_000], "{category}");
         }
     }
-    assert_checked(folder.path());
+    let summary = assert_checked(folder.path());
+    let rows: Vec<Vec<&str>> = summary.lines().map(|line| line.split_whitespace().collect()).collect();
+    for from in 0..3 {
+        for (tag, messages, bytes) in [("5", "3", "3017"), ("6", "1", "100000")] {
+            let (from, to) = (from.to_string(), ((from + 1) % 3).to_string());
+            let begin = [&*from, &*to, "3", tag, messages, bytes];
+            assert!(rows.iter().any(|row| row.starts_with(&begin)), "{begin:?} is missing:\n{summary}");
+        }
+    }
 }

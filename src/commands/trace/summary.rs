@@ -1,9 +1,12 @@
-//! `tbccl trace summary`: time per collective and size, waits per peer, and the rank that others wait for.
+//! `tbccl trace summary`: time per collective and size, waits per peer, the rank that others wait for, and
+//! tagged messages.
 
 use super::{
     super::{CommandError, print},
-    format::{Category, Event, Scope},
+    format::{AboutMerged, Category, Event, Scope},
     load,
+    matching::{ends, match_messages},
+    merge::lost_until,
 };
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
@@ -13,7 +16,11 @@ Examples:
 
 A call lasts from its begin on the first rank to its end on the last one. A wait for a peer is the
 time in which a receive was ready and no byte of it had arrived; waits for several peers overlap.
-The last table counts how often each rank was the last one to begin a collective.";
+The third table counts how often each rank was the last one to begin a collective.
+
+Tagged messages have a table by sender, receiver, context and tag. A message lasts from the time at
+which both ranks had asked for it to its arrival. Times before that are waits of the rank that asked
+first, for the sender or for the receiver.";
 
 /// Summarize a merged trace: time per collective and size, waits, slowest rank
 #[derive(Debug, clap::Args)]
@@ -49,6 +56,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     text.push_str(&table_of_calls(&calls));
     text.push_str(&table_of_waits(&events));
     text.push_str(&table_of_late_ranks(&calls, about.clock_error_us));
+    text.push_str(&table_of_tagged(&about, &events));
     print(&text);
     Ok(ExitCode::SUCCESS)
 }
@@ -136,6 +144,76 @@ fn table_of_late_ranks(calls: &[Call], error_us: f64) -> String {
     rows.sort_by_key(|(_, (_, time))| std::cmp::Reverse(*time));
     for (rank, (count, time)) in rows {
         text.push_str(&format!("{rank:>6} {count:>14} {:>20.3}\n", time as f64 / 1e6));
+    }
+    text
+}
+
+/// Most rows of the table of tagged messages.
+const TAGGED_ROWS: usize = 50;
+
+/// Tagged messages of a sender, receiver, context and tag. Times are nanoseconds.
+#[derive(Debug, Default)]
+struct Tagged {
+    bytes: u64,
+    /// Times of the messages, from the later request to the arrival.
+    times: Vec<u64>,
+    /// Sums of the times in which the receiver waited for the sender's request, and the other way round.
+    for_sender: u64,
+    for_receiver: u64,
+}
+
+/// Returns the table of tagged messages whose ends are both in the trace; nothing without any.
+fn table_of_tagged(about: &AboutMerged, events: &[Event]) -> String {
+    let mut found: BTreeMap<(u32, u32, u32, i32), Tagged> = BTreeMap::new();
+    for (send, receive) in match_messages(events, |rank| lost_until(about, rank)).pairs {
+        let (send, receive) = (&events[send], &events[receive]);
+        let (Some(args), Some((from, to))) = (&send.args, ends(send)) else { continue };
+        let (Some(Scope::Tagged), Some(context), Some(tag)) = (args.scope, args.context, args.tag) else {
+            continue;
+        };
+        let (Some((sent, _)), Some((posted, arrived))) = (send.times(), receive.times()) else { continue };
+        let row = found.entry((from, to, context, tag)).or_default();
+        row.bytes += args.bytes.unwrap_or(0);
+        row.times.push(arrived.saturating_sub(sent.max(posted)));
+        row.for_sender += sent.saturating_sub(posted);
+        row.for_receiver += posted.saturating_sub(sent);
+    }
+    let mut rows: Vec<_> = found.into_iter().collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    rows.sort_by_key(|(key, row)| (std::cmp::Reverse(row.times.iter().sum::<u64>()), *key));
+    let mut text = format!(
+        "\n{:>6} {:>6} {:>8} {:>11} {:>9} {:>14} {:>12} {:>12} {:>12} {:>14} {:>16}\n",
+        "from",
+        "to",
+        "context",
+        "tag",
+        "messages",
+        "bytes",
+        "median us",
+        "largest us",
+        "total ms",
+        "for sender ms",
+        "for receiver ms"
+    );
+    let more = rows.len().saturating_sub(TAGGED_ROWS);
+    for ((from, to, context, tag), row) in rows.iter_mut().take(TAGGED_ROWS) {
+        row.times.sort_unstable();
+        let (count, total) = (row.times.len(), row.times.iter().sum::<u64>());
+        text.push_str(&format!("{from:>6} {to:>6} {context:>8} {tag:>11} {count:>9} "));
+        text.push_str(&format!(
+            "{:>14} {:>12.1} {:>12.1} {:>12.3} {:>14.3} {:>16.3}\n",
+            row.bytes,
+            row.times[count / 2] as f64 / 1e3,
+            row.times[count - 1] as f64 / 1e3,
+            total as f64 / 1e6,
+            row.for_sender as f64 / 1e6,
+            row.for_receiver as f64 / 1e6,
+        ));
+    }
+    if more > 0 {
+        text.push_str(&format!("and {more} more, each with less time\n"));
     }
     text
 }
