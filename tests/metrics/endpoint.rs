@@ -151,6 +151,22 @@ fn rails_of_devices_have_their_state_and_the_bytes_that_they_have_sent() {
 }
 
 #[test]
+fn rails_over_tcp_have_the_bytes_of_their_sockets_in_both_directions() {
+    let port = free_port();
+    let job = Job::start("busy", Some(port), &[("TBCCL_TRANSPORT", "tcp")]);
+    let scrape = scrape_until(port, "both ranks have sent and received by their rails", |scrape| {
+        let bytes = |name: &str, rank| scrape.sum(name, &[("rank", rank)]);
+        ["0", "1"].iter().all(|rank| {
+            bytes("tbccl_rail_sent_bytes_total", rank) > 1e5
+                && bytes("tbccl_rail_received_bytes_total", rank) > 1e5
+        })
+    });
+    let rails: Vec<_> = scrape.with("tbccl_rail_received_bytes_total", &[]).map(|(rail, _)| rail).collect();
+    assert_eq!(rails.len(), 2, "no rank has a rail to itself: {rails:?}");
+    assert_eq!(job.finish().code(), 0);
+}
+
+#[test]
 fn a_rank_that_stays_takes_over_from_the_one_that_served() {
     let port = free_port();
     let job = Job::start("work", Some(port), &[]);

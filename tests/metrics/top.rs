@@ -2,7 +2,7 @@
 
 use crate::{client::free_port, job::Job};
 use serde_json::Value;
-use support::tbccl;
+use support::{eventually, tbccl};
 
 /// Runs `tbccl top` for a job; returns its exit status, and its output.
 fn top(job: u32, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -43,6 +43,22 @@ fn with_an_endpoint_the_share_of_time_in_calls_is_shown_too() {
         assert!(rank["operations_per_second"].as_f64().is_some_and(|rate| rate > 1.0), "{text}");
         assert_eq!((&rank["errors"], &rank["resent"]), (&0.into(), &0.into()), "{text}");
     }
+    assert_eq!(job.finish().code(), 0);
+}
+
+#[test]
+fn rails_over_tcp_have_rates_in_both_directions() {
+    let job = Job::start("busy", None, &[("TBCCL_TRANSPORT", "tcp")]);
+    // The bytes of rails are read once in a second of calls.
+    eventually("both rails have rates", || {
+        let (_, text, _) = top(job.process.id(), &["--json"]);
+        let rates: Value = serde_json::from_str(&text).expect("JSON");
+        let rails = rates["rails"].as_array().expect("a list");
+        let has = |rail: &Value, rate: &str| rail[rate].as_f64().is_some_and(|rate| rate > 0.0);
+        let has_both =
+            |rail: &Value| has(rail, "sent_bytes_per_second") && has(rail, "received_bytes_per_second");
+        rails.len() == 2 && rails.iter().all(has_both)
+    });
     assert_eq!(job.finish().code(), 0);
 }
 

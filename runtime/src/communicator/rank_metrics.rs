@@ -72,6 +72,7 @@ fn rails_to(peer: u32, rails: &[RailInfo]) -> impl Iterator<Item = RailMetrics> 
         is_up: rail.is_up,
         signaling_rate: rail.gigabits.map(|gigabits| gigabits * GIGABIT),
         sent_bytes: rail.sent_bytes,
+        received_bytes: rail.received_bytes,
     })
 }
 

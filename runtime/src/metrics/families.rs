@@ -271,8 +271,11 @@ pub const FAMILIES: &[Family] = &[
         RAIL,
         |of| rails(of, |rail| rail.signaling_rate.map(Value::Number)),
     ),
-    family("rail_sent", Some(Bytes), Counter, "Bytes sent by the rail (RDMA)", RAIL, |of| {
+    family("rail_sent", Some(Bytes), Counter, "Bytes sent by the rail", RAIL, |of| {
         rails(of, |rail| rail.sent_bytes.map(Value::Count))
+    }),
+    family("rail_received", Some(Bytes), Counter, "Bytes received by the rail (TCP)", RAIL, |of| {
+        rails(of, |rail| rail.received_bytes.map(Value::Count))
     }),
     family(
         "registered",
@@ -310,6 +313,7 @@ mod tests {
             rails: vec![RailMetrics {
                 signaling_rate: Some(1.0),
                 sent_bytes: Some(1),
+                received_bytes: Some(1),
                 ..RailMetrics::default()
             }],
             errors: [("Timeout".to_owned(), 1)].into(),

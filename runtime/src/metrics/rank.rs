@@ -138,6 +138,9 @@ pub struct RailMetrics {
     /// Bytes posted to the rail, where the transport counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent_bytes: Option<u64>,
+    /// Bytes received from the rail, where the transport counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub received_bytes: Option<u64>,
 }
 
 impl RankMetrics {

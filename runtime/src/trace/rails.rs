@@ -73,7 +73,8 @@ mod tests {
 
     fn rail(ours: &str, is_up: bool) -> RailInfo {
         let theirs = format!("far of {ours}");
-        RailInfo { ours: ours.into(), theirs, gigabits: None, is_thunderbolt: true, is_up, sent_bytes: None }
+        let (ours, gigabits, sent_bytes, received_bytes) = (ours.into(), None, None, None);
+        RailInfo { ours, theirs, gigabits, is_thunderbolt: true, is_up, sent_bytes, received_bytes }
     }
 
     #[test]

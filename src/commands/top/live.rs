@@ -242,6 +242,7 @@ mod tests {
             peer_device: "rdma_en3".into(),
             is_up: false,
             sent_bytes_per_second: None,
+            received_bytes_per_second: None,
             signaling_bytes_per_second: Some(5e9),
         };
         let rates = Rates { seconds: 1.0, ranks: (0..ranks).map(rank).collect(), rails: vec![rail] };

@@ -48,6 +48,8 @@ pub(super) struct RailRates {
     pub(super) is_up: bool,
     /// Bytes that this end sends per second, where the transport counts them.
     pub(super) sent_bytes_per_second: Option<f64>,
+    /// Bytes that this end receives per second, where the transport counts them.
+    pub(super) received_bytes_per_second: Option<f64>,
     pub(super) signaling_bytes_per_second: Option<f64>,
 }
 
@@ -123,7 +125,10 @@ impl RailRates {
     ) -> RailRates {
         let is_same = |rail: &&RailMetrics| (rail.peer, rail.number) == (now.peer, now.number);
         let earlier = before.and_then(|before| before.rails.iter().find(is_same));
-        let more = earlier.and_then(|earlier| now.sent_bytes?.checked_sub(earlier.sent_bytes?));
+        let rate = |of: fn(&RailMetrics) -> Option<u64>| {
+            let more = of(now)?.checked_sub(of(earlier?)?)?;
+            (seconds > 0.0).then_some(more as f64 / seconds)
+        };
         RailRates {
             job_id: job_id(job),
             rank,
@@ -131,7 +136,8 @@ impl RailRates {
             device: now.ours.clone(),
             peer_device: now.theirs.clone(),
             is_up: now.is_up,
-            sent_bytes_per_second: more.filter(|_| seconds > 0.0).map(|more| more as f64 / seconds),
+            sent_bytes_per_second: rate(|rail| rail.sent_bytes),
+            received_bytes_per_second: rate(|rail| rail.received_bytes),
             signaling_bytes_per_second: now.signaling_rate,
         }
     }
@@ -159,6 +165,7 @@ mod tests {
             rails: vec![RailMetrics {
                 peer: 1,
                 sent_bytes: Some(received),
+                received_bytes: Some(2 * received),
                 is_up: true,
                 ..RailMetrics::default()
             }],
@@ -182,6 +189,7 @@ mod tests {
         assert_eq!((rank.waiting_share, rank.call_share), (Some(0.25), None), "calls are not counted");
         assert_eq!((rank.resent, rank.job_id.as_str()), (Some(2), "0000000000000005"));
         assert_eq!(rates.rails[0].sent_bytes_per_second, Some(2000.0));
+        assert_eq!(rates.rails[0].received_bytes_per_second, Some(4000.0));
     }
 
     #[test]

@@ -16,8 +16,15 @@ pub(super) const RANK_HEAD: [(&str, bool); 10] = [
     ("errors", true),
     ("now", false),
 ];
-pub(super) const RAIL_HEAD: [(&str, bool); 6] =
-    [("rank", false), ("rail", false), ("to", false), ("state", false), ("sent", true), ("signaling", true)];
+pub(super) const RAIL_HEAD: [(&str, bool); 7] = [
+    ("rank", false),
+    ("rail", false),
+    ("to", false),
+    ("state", false),
+    ("sent", true),
+    ("received", true),
+    ("signaling", true),
+];
 
 /// Returns the cells of a rank.
 pub(super) fn rank_row(rank: &RankRates) -> [String; 10] {
@@ -38,7 +45,7 @@ pub(super) fn rank_row(rank: &RankRates) -> [String; 10] {
 }
 
 /// Returns the cells of a rail.
-pub(super) fn rail_row(rail: &RailRates) -> [String; 6] {
+pub(super) fn rail_row(rail: &RailRates) -> [String; 7] {
     let or_dash = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), byte_rate);
     [
         rail.rank.to_string(),
@@ -46,6 +53,7 @@ pub(super) fn rail_row(rail: &RailRates) -> [String; 6] {
         format!("{} of rank {}", rail.peer_device, rail.peer),
         if rail.is_up { "up" } else { "down" }.to_owned(),
         or_dash(rail.sent_bytes_per_second),
+        or_dash(rail.received_bytes_per_second),
         or_dash(rail.signaling_bytes_per_second),
     ]
 }

@@ -28,6 +28,8 @@ pub struct RailInfo {
     pub is_up: bool,
     /// Bytes posted to the rail by this end since it was made, where the driver counts them.
     pub sent_bytes: Option<u64>,
+    /// Bytes received from the rail since it was made, where the driver counts them.
+    pub received_bytes: Option<u64>,
 }
 
 /// Registration of user memory with a driver; it ends when the guard is dropped.

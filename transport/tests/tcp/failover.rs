@@ -13,7 +13,7 @@ use std::{
 use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
     driver::{
-        Endpoint,
+        Endpoint, RailInfo,
         tcp::{Bind, CableSelection, Lan, Resume, Security, TcpConfig, TcpEndpoint, WarningHandler},
     },
     memory::Span,
@@ -27,12 +27,13 @@ pub(crate) fn with(security: Security, lan: Lan) -> TcpConfig {
     TcpConfig { cables: CableSelection::Auto, security, lan, ..config() }
 }
 
-/// Results of a rank: the longest time of an exchange, and the warnings of its endpoint.
+/// Results of a rank: the longest time of an exchange, and the warnings and rails of its endpoint.
 #[derive(Debug)]
 pub(crate) struct Report {
     longest: Duration,
     warnings: Vec<String>,
     error: Option<TransportError>,
+    rails: Vec<RailInfo>,
 }
 
 /// Stops the exchange when dropped, also if an assertion fails.
@@ -63,7 +64,8 @@ pub(crate) fn exchange_while(hosts: &Hosts, config: &TcpConfig, act: impl FnOnce
             barrier.wait();
         }
         let mut links = [0, 1].map(|lane| end.link(1 - rank as u32, lane));
-        let mut report = Report { longest: Duration::ZERO, warnings: Vec::new(), error: None };
+        let mut report =
+            Report { longest: Duration::ZERO, warnings: Vec::new(), error: None, rails: Vec::new() };
         let mut round = 0;
         let error = loop {
             let began = Instant::now();
@@ -80,6 +82,7 @@ pub(crate) fn exchange_while(hosts: &Hosts, config: &TcpConfig, act: impl FnOnce
             end.close(PATIENCE);
         }
         report.error = error;
+        report.rails = end.rails(1 - rank as u32);
         report.warnings.append(&mut log.lock().expect("no panics"));
         report
     };
@@ -191,6 +194,38 @@ fn either_of_two_cables_may_be_pulled_and_put_back() {
             for says in ["does not work", "works again"] {
                 assert!(report.warnings.iter().any(|warning| warning.contains(says)), "{report:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn the_bytes_of_each_cable_are_counted_at_both_ends() {
+    let hosts = hosts_or_return!(2);
+    for security in [Security::Authenticate, Security::Encrypt] {
+        let before = [0, 1].map(|cable| hosts.received_bytes(0, &format!("cable{cable}")));
+        let reports = exchange_while(&hosts, &with(security, Lan::Never), |hosts| {
+            for cable in [0, 1, 0, 1] {
+                carries(hosts, cable);
+            }
+        });
+        expect_right(&reports, Duration::from_secs(5));
+        for (cable, before) in before.into_iter().enumerate() {
+            let name = format!("cable{cable}");
+            let bytes = |report: &Report| {
+                let rail = report.rails.iter().find(|rail| rail.ours == name).expect("a rail per cable");
+                (rail.sent_bytes.expect("counted"), rail.received_bytes.expect("counted"))
+            };
+            let [(_, received), (sent, _)] = [0, 1].map(|rank| bytes(&reports[rank]));
+            // The interface also counts headers of packets, probes and handshakes.
+            let on_cable = hosts.received_bytes(0, &name) - before;
+            assert!(
+                received <= sent && sent - received < 1 << 16,
+                "{name}: {sent} sent, {received} received"
+            );
+            assert!(
+                received < on_cable && received as f64 > 0.9 * on_cable as f64,
+                "{received} of {on_cable}"
+            );
         }
     }
 }

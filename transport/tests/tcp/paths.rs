@@ -23,6 +23,10 @@ fn ranks_meet_on_an_interface_by_its_name_and_say_which_way_they_go() {
     assert!(rails[0].theirs.contains(['.', ':']), "{rails:?}");
     let [a, b] = &mut ends[..] else { panic!("two ranks") };
     echo(&mut *a.link(1, 0), &mut *b.link(0, 0), 3, 1000);
+    // The network that the ranks met on is a rail, too.
+    let (ours, theirs) = (&a.rails(1)[0], &b.rails(0)[0]);
+    assert!(ours.sent_bytes.is_some_and(|bytes| bytes > 1000), "{ours:?}");
+    assert_eq!((ours.sent_bytes, ours.received_bytes), (theirs.received_bytes, theirs.sent_bytes));
 }
 
 #[test]

@@ -21,9 +21,9 @@ pub(super) struct Channel {
     pub(super) incoming: Incoming,
 }
 
-/// Makes the channel of a connection, and registers its socket in the table.
-pub(super) fn open_channel(table: &ConnectionTable, connection: Connection) -> Channel {
-    let socket = table.register(Socket::new(connection.stream));
+/// Makes the channel of a connection to a peer, and registers its socket in the table.
+pub(super) fn open_channel(table: &ConnectionTable, peer: u32, connection: Connection) -> Channel {
+    let socket = table.register(connection.stream, peer);
     let (outgoing, incoming) = match connection.ciphers.map(|ciphers| *ciphers) {
         None => (Outgoing::Plain(PlainOutgoing::default()), Incoming::Plain(PlainIncoming::new())),
         Some((sealer, opener)) => (

@@ -6,7 +6,7 @@
 //! initiator waits for a [`Verdict`] before it uses the connection, so nothing is sent into a connection that
 //! the other end has refused.
 
-use super::{probe_cache::ProbeCache, socket::Socket, wire::Striping};
+use super::{probe_cache::ProbeCache, socket::Socket, traffic::TrafficTable, wire::Striping};
 use crate::{
     TransportError,
     secure::{Opener, Sealer},
@@ -142,6 +142,8 @@ pub(super) struct ConnectionTable {
     requested: Mutex<Vec<(u32, u8)>>,
     /// Sockets in use by links, for the sleeper and for closing.
     sockets: Mutex<Vec<Weak<Socket>>>,
+    /// Bytes of the rails to all peers.
+    pub(super) traffic: TrafficTable,
     /// Wakes the connector's thread.
     pub(super) connector_waker: Waker,
     /// Wakes threads that wait for a connection, when the state of a lane changes.
@@ -184,11 +186,17 @@ impl ConnectionTable {
             striping,
             requested: Mutex::default(),
             sockets: Mutex::default(),
+            traffic: TrafficTable::default(),
             connector_waker: Waker::new()?,
             state_waker: Waker::new()?,
             refused: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
         })
+    }
+
+    /// Returns the table with counters of the bytes of rails.
+    pub(super) fn with_traffic(self, traffic: TrafficTable) -> ConnectionTable {
+        ConnectionTable { traffic, ..self }
     }
 
     /// Returns the distribution of messages to a peer over its connections.
@@ -333,9 +341,10 @@ impl ConnectionTable {
         }
     }
 
-    /// Adds a socket to those that the sleeper and closing look at.
-    pub(super) fn register(&self, socket: Socket) -> Arc<Socket> {
-        let socket = Arc::new(socket);
+    /// Makes the socket of a connection to a peer, and adds it to those that the sleeper and closing look at.
+    pub(super) fn register(&self, stream: TcpStream, peer: u32) -> Arc<Socket> {
+        let traffic = self.traffic.of(peer, &stream);
+        let socket = Arc::new(Socket::new(stream, traffic));
         let mut sockets = lock(&self.sockets);
         sockets.retain(|known| known.strong_count() > 0);
         sockets.push(Arc::downgrade(&socket));

@@ -25,6 +25,7 @@ use super::{
     resume::ChannelTable,
     routes::Routes,
     sleeper::SocketSleeper,
+    traffic::TrafficTable,
     warning::WarningHandler,
     wire::Striping,
 };
@@ -254,7 +255,7 @@ impl TcpEndpoint {
             self.config.probes.clone(),
         )
         .map_err(|error| self.system("making a table of connections", error))?;
-        let table = Arc::new(table);
+        let table = Arc::new(table.with_traffic(TrafficTable::new(routes.rail_ends())));
         let is_resumable = |peer| match self.config.resume {
             Resume::Auto => routes.has_several_paths(self.rank, peer),
             Resume::Always => true,
@@ -424,6 +425,10 @@ impl Endpoint for TcpEndpoint {
         let mut rails = known.map_or_else(Vec::new, |routes| routes.rails(peer));
         if let Some(channels) = &self.channels {
             rails.iter_mut().for_each(|rail| rail.is_up = !channels.is_down(peer, &rail.ours));
+            for (rail, traffic) in rails.iter_mut().zip(channels.connections.traffic.to(peer)) {
+                let (sent, received) = traffic.bytes();
+                (rail.sent_bytes, rail.received_bytes) = (Some(sent), Some(received));
+            }
         }
         rails
     }

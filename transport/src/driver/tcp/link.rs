@@ -83,7 +83,8 @@ impl TcpLink {
     #[cold]
     fn connect(&mut self) -> Result<bool, TransportError> {
         if let Some(connections) = self.table.take(self.peer, self.lane)? {
-            self.channels = connections.into_iter().map(|one| open_channel(&self.table, one)).collect();
+            self.channels =
+                connections.into_iter().map(|one| open_channel(&self.table, self.peer, one)).collect();
         } else if !self.requested {
             self.requested = true;
             self.table.request(self.peer, self.lane);

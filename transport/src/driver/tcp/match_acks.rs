@@ -198,7 +198,7 @@ impl Inner {
         if self.connection.is_none() {
             let taken = table.take(peer, table.lanes)?;
             let taken = taken.and_then(|mut one| one.pop());
-            self.connection = taken.map(|one| AckConnection::Single(open_channel(table, one)));
+            self.connection = taken.map(|one| AckConnection::Single(open_channel(table, peer, one)));
             if self.connection.is_none() && request && !self.requested {
                 self.requested = true;
                 table.request(peer, table.lanes);

@@ -68,6 +68,7 @@ mod sleeper;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod warning;
 mod wire;
 

@@ -369,7 +369,7 @@ impl Reconnects {
         }
         let (stream, ciphers) = attempt.into_parts();
         dialer.configure(&stream)?;
-        let socket = self.channels.connections.register(Socket::new(stream));
+        let socket = self.channels.connections.register(stream, task.key.peer);
         let connection = PendingSocket::new(Arc::clone(&socket), ciphers, self.channels.is_encrypted);
         let send_offset = |connection: &mut PendingSocket, ours| connection.send_offset(ours);
         channel.lock().channel.run_initiated(theirs, connection, send_offset)?;
@@ -395,7 +395,7 @@ impl Reconnects {
         if verdict != Verdict::Accepted {
             return;
         }
-        let socket = self.channels.connections.register(Socket::new(stream));
+        let socket = self.channels.connections.register(stream, key.peer);
         inner.channel.await_offset(PendingSocket::new(
             Arc::clone(&socket),
             ciphers,

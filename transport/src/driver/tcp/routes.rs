@@ -7,6 +7,7 @@ use super::{
     paths::{CablePath, Lan, PathTable},
     peer_info::{CableEnd, PeerInfo},
     probe::scoped,
+    traffic::RailEnds,
 };
 use crate::driver::RailInfo;
 use if_addrs::Interface;
@@ -165,8 +166,11 @@ impl Routes {
         })
     }
 
-    /// Describes the paths to a peer, in the order in which both ends number them.
+    /// Describes the paths to a peer, in the order in which both ends number them; none to this rank.
     pub(super) fn rails(&self, peer: u32) -> Vec<RailInfo> {
+        if peer == self.rank {
+            return Vec::new();
+        }
         let paths = self.paths.between(self.rank, peer);
         if paths.is_empty() {
             return self.rail_over_lan(peer).into_iter().collect();
@@ -180,9 +184,26 @@ impl Routes {
                 theirs: self.peers[peer as usize].cables[usize::from(path.theirs.cable)].name.clone(),
                 is_up: true,
                 sent_bytes: None,
+                received_bytes: None,
             }
         };
         paths.into_iter().map(rail).collect()
+    }
+
+    /// Returns the addresses of the rails to each peer, in the order of [`Routes::rails`].
+    pub(super) fn rail_ends(&self) -> impl Iterator<Item = Vec<RailEnds>> {
+        (0..self.peers.len() as u32).map(|peer| self.rail_ends_to(peer))
+    }
+
+    fn rail_ends_to(&self, peer: u32) -> Vec<RailEnds> {
+        let paths = self.paths.between(self.rank, peer);
+        if paths.is_empty() {
+            return vec![None];
+        }
+        let at = |rank: u32, end: CableEnd| {
+            self.peers[rank as usize].cables[usize::from(end.cable)].addresses[usize::from(end.address)].ip
+        };
+        paths.into_iter().map(|path| Some((at(self.rank, path.ours), at(peer, path.theirs)))).collect()
     }
 
     fn rail_over_lan(&self, peer: u32) -> Option<RailInfo> {
@@ -190,7 +211,9 @@ impl Routes {
         let (name, gigabits) = interface_of(local_address_towards(address).ok()?);
         let is_thunderbolt = is_thunderbolt(&name);
         let theirs = address.ip().to_string();
-        Some(RailInfo { ours: name, theirs, gigabits, is_thunderbolt, is_up: true, sent_bytes: None })
+        let (sent_bytes, received_bytes) = (None, None);
+        let ours = name;
+        Some(RailInfo { ours, theirs, gigabits, is_thunderbolt, is_up: true, sent_bytes, received_bytes })
     }
 }
 

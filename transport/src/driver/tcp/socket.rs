@@ -4,7 +4,7 @@
 //! The kernel reads and writes within spans whose owners provide them for the duration of the call. It checks
 //! addresses itself.
 
-use super::wire::HEADER_BYTES;
+use super::{traffic::Traffic, wire::HEADER_BYTES};
 use crate::memory::{Span, SpanMut};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -14,7 +14,10 @@ use rustix::{
 use std::{
     io::{self, ErrorKind},
     net::{IpAddr, Shutdown, TcpStream},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -59,11 +62,13 @@ pub(super) struct Socket {
     pub(super) wants_read: AtomicBool,
     /// Whether the link's latest write found no room.
     pub(super) wants_write: AtomicBool,
+    /// Bytes of the rail that the connection takes, if it is one.
+    traffic: Option<Arc<Traffic>>,
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream) -> Socket {
-        Socket { stream, wants_read: AtomicBool::new(false), wants_write: AtomicBool::new(false) }
+    pub(super) fn new(stream: TcpStream, traffic: Option<Arc<Traffic>>) -> Socket {
+        Socket { stream, wants_read: AtomicBool::new(false), wants_write: AtomicBool::new(false), traffic }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -100,6 +105,9 @@ impl Socket {
     fn sent(&self, result: isize) -> io::Result<usize> {
         match usize::try_from(result) {
             Ok(sent) => {
+                if let Some(traffic) = &self.traffic {
+                    traffic.add_sent(sent);
+                }
                 if self.wants_write.load(Relaxed) {
                     self.wants_write.store(false, Relaxed);
                 }
@@ -174,6 +182,9 @@ impl Source for Socket {
         match usize::try_from(result) {
             Ok(0) => Ok(ReadResult::Eof),
             Ok(came) => {
+                if let Some(traffic) = &self.traffic {
+                    traffic.add_received(came);
+                }
                 if self.wants_read.load(Relaxed) {
                     self.wants_read.store(false, Relaxed);
                 }

@@ -20,6 +20,7 @@ pub(super) fn rails(engine: &Engine, peer: u32) -> Vec<RailInfo> {
             is_thunderbolt: port.context.is_thunderbolt(),
             is_up: port.is_active && rail.is_up(),
             sent_bytes: Some(rail.sent_bytes),
+            received_bytes: None,
         }
     };
     peer.rails().iter().map(info).collect()
