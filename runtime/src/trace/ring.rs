@@ -41,6 +41,10 @@ const HEADER: usize = 256;
 const SLOT: usize = 8;
 const NUMBER: usize = 7;
 
+/// Bytes of a ring whose pages are there from the start, more than those of the default number of events: a
+/// page fault takes as long as several events.
+const POPULATED_BYTES: usize = 16 << 20;
+
 /// The latest events of a rank.
 #[derive(Debug)]
 pub(super) struct Ring {
@@ -75,6 +79,7 @@ impl Ring {
     }
 
     fn of(words: Words, capacity: usize) -> Ring {
+        words.populate(POPULATED_BYTES);
         let header = words.as_slice();
         header[CAPACITY].store(capacity as u64, Relaxed);
         header[0].store(MAGIC, Release);

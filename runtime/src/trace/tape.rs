@@ -184,9 +184,11 @@ impl Tape {
         }
     }
 
-    /// Ends the calls of the run.
+    /// Ends the calls of the run. A run that is done ends with its last step, whose end has just been read.
     pub(crate) fn end_run(&mut self, outcome: CallEnd) {
-        self.now = monotonic_nanos();
+        if outcome != CallEnd::Done {
+            self.now = monotonic_nanos();
+        }
         for at in 0..self.calls.len() {
             let number = self.calls[at].number;
             if self.ring.set_end(number, self.now) {

@@ -188,6 +188,18 @@ impl Mapping {
         self.len == 0
     }
 
+    /// Takes the page faults of the first stores to the first `most` bytes now, where the system can do that
+    /// (Linux 5.14).
+    pub(super) fn populate(&self, most: usize) {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        // SAFETY: the range is within this mapping; the advice changes no contents. After a failure the
+        // stores take the faults.
+        let _ =
+            unsafe { mm::madvise(self.as_ptr().cast(), self.len.min(most), mm::Advice::LinuxPopulateWrite) };
+        #[cfg(not(all(target_os = "linux", not(miri))))]
+        let _ = most;
+    }
+
     fn exclude_from_core_dumps(&self) {
         #[cfg(all(target_os = "linux", not(miri)))]
         // SAFETY: the range is this mapping; the advice changes no contents. Failure only makes dumps larger.

@@ -32,6 +32,11 @@ impl Words {
         Ok(Words { mapping, len })
     }
 
+    /// Takes the page faults of the first stores to the first `most` bytes now.
+    pub fn populate(&self, most: usize) {
+        self.mapping.populate(most);
+    }
+
     /// Allocates the first `len` words of a new, empty file and maps them.
     ///
     /// # Errors
