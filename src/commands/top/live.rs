@@ -265,7 +265,7 @@ mod tests {
         for part in [
             "tbccl top: 2 ranks of 1 jobs, over 1.0 s",
             "1     mac0  71        1312  4.1 GB/s      83 %      2 %       0       0  all_reduce number 17",
-            "0     rdma_en2  rdma_en3 of rank 1  down      -   5.0 GB/s",
+            "0     rdma_en2  rdma_en3 of rank 1  down      -         -   5.0 GB/s",
             "q ends, arrows scroll",
         ] {
             assert!(screen.contains(part), "{part} is missing in\n{screen}");
