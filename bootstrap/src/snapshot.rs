@@ -70,7 +70,8 @@ pub enum ProcessState {
 
 impl ProcessState {
     /// Returns the state of a process of this host.
-    pub(crate) fn of(pid: u32) -> ProcessState {
+    #[must_use]
+    pub fn of(pid: u32) -> ProcessState {
         match process_state(pid) {
             Some('T' | 't') => ProcessState::Stopped,
             Some('D') => ProcessState::Uninterruptible,
@@ -81,7 +82,8 @@ impl ProcessState {
     }
 
     /// Whether a process in this state gives no answer, however long one waits.
-    pub(crate) fn is_final(self) -> bool {
+    #[must_use]
+    pub fn is_final(self) -> bool {
         matches!(self, ProcessState::Stopped | ProcessState::Ended)
     }
 }

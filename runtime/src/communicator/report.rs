@@ -7,7 +7,7 @@
 
 use super::{control::Control, live, status};
 use crate::why::Report;
-use bootstrap::{Snapshot, SnapshotReply, SnapshotRequester};
+use bootstrap::{ProcessState, Snapshot, SnapshotReply, SnapshotRequester};
 use events::{open_own, target, warning};
 use std::{
     collections::BTreeSet,
@@ -63,7 +63,11 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     if is_over() {
         return Reported::Elsewhere;
     }
-    let report = Box::new(Report::new(&snapshots, &[status::of_process()], 0.0));
+    // Of processes whose rendezvous is silent, this host knows its own.
+    let host = super::machine::host_name();
+    let state_of =
+        |of: &str, pid: u32| if of == host { ProcessState::of(pid) } else { ProcessState::Unknown };
+    let report = Box::new(Report::with_states(&snapshots, &[status::of_process()], 0.0, &state_of));
     Reported::Report { report, is_rendezvous_silent }
 }
 

@@ -66,8 +66,13 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Builds the graph from snapshots, and from statuses that are known without one.
-    pub(super) fn new(snapshots: &[Snapshot], own: &[ProcessStatus]) -> Graph {
+    /// Builds the graph from snapshots, and from statuses that are known without one. `state_of` returns the
+    /// states of processes that only other ranks name.
+    pub(super) fn new(
+        snapshots: &[Snapshot],
+        own: &[ProcessStatus],
+        state_of: &dyn Fn(&str, u32) -> ProcessState,
+    ) -> Graph {
         let mut graph = Graph::default();
         let parse = |text: &String| serde_json::from_str::<ProcessStatus>(text).ok();
         let answered = snapshots.iter().flat_map(|snapshot| &snapshot.ranks).filter_map(|rank| match rank {
@@ -82,7 +87,7 @@ impl Graph {
         }
         snapshots.iter().for_each(|snapshot| graph.add_absent(snapshot));
         snapshots.iter().for_each(|snapshot| graph.add_members_of(snapshot));
-        graph.add_named_members();
+        graph.add_named_members(state_of);
         graph.number_communicators();
         graph
     }
@@ -157,14 +162,17 @@ impl Graph {
     }
 
     /// Adds the members that statuses name.
-    fn add_named_members(&mut self) {
+    fn add_named_members(&mut self, state_of: &dyn Fn(&str, u32) -> ProcessState) {
         let named = |node: &Node| -> Vec<(usize, Vec<(u32, String)>)> {
             node.parts.iter().map(|(at, status)| (*at, status.members.clone())).collect()
         };
         for (at, members) in self.nodes.iter().flat_map(named).collect::<Vec<_>>() {
             for (rank, (pid, host)) in (0..).zip(members) {
                 if pid != 0 && self.node_of_process(&host, pid).is_none() {
-                    let presence = NodePresence::NotReported;
+                    let presence = match state_of(&host, pid) {
+                        state if state.is_final() => NodePresence::Silent(state),
+                        _ => NodePresence::NotReported,
+                    };
                     self.add_node(Node {
                         host: host.clone(),
                         pid,

@@ -248,16 +248,20 @@ fn busy(graph: &Graph, edge: Edge) -> Knot {
     let others = and_others(graph, &[edge.to]);
     let label = graph.label_for(edge.to, communicator);
     let working = format!("{label} is at work in {call}, and does not wait{others}");
-    let is_lost = |node: &&usize| {
-        matches!(graph.nodes[**node].presence, NodePresence::Silent(_) | NodePresence::Died(_))
-    };
-    match graph.communicators[communicator].members.iter().flatten().find(is_lost) {
+    match silent_member(graph, communicator) {
         None => Knot::new(graph, KnotKind::Busy, &[edge.to], working),
-        Some(lost) => {
-            let sentence = format!("{}; {working}", absence(graph, *lost));
-            Knot::new(graph, KnotKind::Silent, &[*lost, edge.to], sentence)
+        Some(silent) => {
+            let sentence = format!("{}; {working}", absence(graph, silent));
+            Knot::new(graph, KnotKind::Silent, &[silent, edge.to], sentence)
         }
     }
+}
+
+/// Returns a member of a communicator that gives no answer, or has died.
+fn silent_member(graph: &Graph, communicator: usize) -> Option<usize> {
+    let is_silent =
+        |node: &usize| matches!(graph.nodes[*node].presence, NodePresence::Silent(_) | NodePresence::Died(_));
+    graph.communicators[communicator].members.iter().flatten().copied().find(is_silent)
 }
 
 /// Returns what members do that may have to send: `: rank 1 has been outside tbccl for 8.2 s, after ...` of
@@ -320,7 +324,15 @@ fn absent(graph: &Graph, edge: Edge) -> Knot {
         call_at(graph, edge.from),
         and_more(graph, edge)
     );
-    Knot::new(graph, kind, &[edge.to], sentence)
+    let communicator = graph.part(edge.from).0;
+    match silent_member(graph, communicator).filter(|_| kind == KnotKind::Unknown) {
+        None => Knot::new(graph, kind, &[edge.to], sentence),
+        // The rendezvous may be that rank's.
+        Some(silent) => {
+            let sentence = format!("{}; {sentence}", absence(graph, silent));
+            Knot::new(graph, KnotKind::Silent, &[silent, edge.to], sentence)
+        }
+    }
 }
 
 /// Returns `, and so do 3 more ranks`, of those that wait besides the two ranks of an edge.

@@ -26,7 +26,7 @@ pub use status::{
 };
 pub use table::{CommunicatorRow, RankRow};
 
-use bootstrap::Snapshot;
+use bootstrap::{ProcessState, Snapshot};
 use graph::Graph;
 use serde::Serialize;
 use std::fmt;
@@ -47,7 +47,18 @@ impl Report {
     /// has waited for `min_wait` seconds, there is no knot.
     #[must_use]
     pub fn new(snapshots: &[Snapshot], own: &[ProcessStatus], min_wait: f64) -> Report {
-        let graph = Graph::new(snapshots, own);
+        Report::with_states(snapshots, own, min_wait, &|_, _| ProcessState::Unknown)
+    }
+
+    /// Makes a report as [`Report::new`]. `state_of` returns the states of processes, by host and process id,
+    /// of which no rendezvous has told.
+    pub(crate) fn with_states(
+        snapshots: &[Snapshot],
+        own: &[ProcessStatus],
+        min_wait: f64,
+        state_of: &dyn Fn(&str, u32) -> ProcessState,
+    ) -> Report {
+        let graph = Graph::new(snapshots, own, state_of);
         Report {
             knot: Knot::find(&graph, min_wait),
             communicators: table::communicators(&graph),

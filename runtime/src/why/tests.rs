@@ -467,6 +467,26 @@ fn a_rank_that_gets_no_answer_of_the_rendezvous_says_so() {
     assert_eq!((report.knot.kind, report.knot.sentence.as_str()), (KnotKind::Unknown, sentence), "{report}");
 }
 
+/// `tbccl chaos --seed 108 --round 147 --transport shm`: the stopped rank had the rendezvous.
+#[test]
+fn a_stopped_rank_is_named_although_the_rendezvous_is_silent() {
+    let members = [0, 1, 2].map(|rank| (100 + rank, "a".to_owned())).to_vec();
+    let call = Some(collective("barrier", 5, 1, 2.0));
+    let world = CommunicatorStatus { members, call, ..communicator(WORLD, 0, 3, 5) };
+    let own =
+        ProcessStatus { host: "a".into(), pid: 100, communicators: vec![world], ..ProcessStatus::default() };
+    let state_of = |host: &str, pid: u32| match (host, pid) {
+        ("a", 101) => ProcessState::Alive,
+        ("a", 102) => ProcessState::Stopped,
+        _ => ProcessState::Unknown,
+    };
+    let report = Report::with_states(&[], &[own], 0.0, &state_of);
+    let sentence = "rank 2 (process 102 on a) is stopped (state T; `kill -CONT 102` there continues it); the \
+                    rendezvous does not answer, so nothing is known of rank 1 (process 101 on a); rank 0 \
+                    waits for it in barrier number 5";
+    assert_eq!((report.knot.kind, report.knot.sentence.as_str()), (KnotKind::Silent, sentence), "{report}");
+}
+
 #[test]
 fn ranks_that_are_threads_are_nodes_of_their_own() {
     let thread =
