@@ -10,7 +10,7 @@ use crate::why::Report;
 use bootstrap::{ProcessState, Snapshot, SnapshotReply, SnapshotRequester};
 use events::{open_own, target, warning};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, Write},
     path::Path,
     sync::Arc,
@@ -44,6 +44,8 @@ pub(super) enum Reported {
 /// is the one that reports. Once `is_over`, nothing more is collected: the call has another error.
 pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut() -> bool) -> Reported {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
+    let own_host = super::machine::host_name();
+    let stopped = stopped_members(&own_host);
     let mut snapshots = Vec::new();
     let mut covered: BTreeSet<(u32, String)> = BTreeSet::new();
     let mut is_rendezvous_silent = false;
@@ -63,12 +65,23 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     if is_over() {
         return Reported::Elsewhere;
     }
-    // Of processes whose rendezvous is silent, this host knows its own.
-    let host = super::machine::host_name();
-    let state_of =
-        |of: &str, pid: u32| if of == host { ProcessState::of(pid) } else { ProcessState::Unknown };
+    let state_of = |host: &str, pid: u32| {
+        let known = stopped.get(&pid).filter(|_| host == own_host);
+        known.copied().unwrap_or(ProcessState::Unknown)
+    };
     let report = Box::new(Report::with_states(&snapshots, &[status::of_process()], 0.0, &state_of));
     Reported::Report { report, is_rendezvous_silent }
+}
+
+/// Returns the members of this process's communicators on its host that are stopped or have ended. A
+/// rendezvous of theirs tells of nobody. A rank that goes on before the report is made has still caused the
+/// wait.
+fn stopped_members(host: &str) -> BTreeMap<u32, ProcessState> {
+    let live = live::all();
+    let names = live.iter().flat_map(|control| control.names().iter());
+    let pids: BTreeSet<u32> = names.filter(|name| name.host == host).map(|name| name.pid).collect();
+    let states = pids.into_iter().map(|pid| (pid, ProcessState::of(pid)));
+    states.filter(|(_, state)| state.is_final()).collect()
 }
 
 /// Returns snapshots that have the other processes on this host, for metrics; none where there are no others.
