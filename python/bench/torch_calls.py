@@ -37,6 +37,23 @@ def python_overhead(group: dist.ProcessGroup, calls: int = 2_000) -> float:
     return min(seconds_of(lambda: dist.all_reduce(tensor, group=group), calls) for _ in range(5))
 
 
+def ways(group: dist.ProcessGroup, rounds: int, calls: int = 500) -> dict[str, float]:
+    """Returns the median over rounds of the seconds of a call of one float, blocking and asynchronous."""
+    tensor = torch.ones(1)
+    times: dict[str, list[float]] = {"blocking": [], "asynchronous": []}
+    for _ in range(rounds):
+        for way, is_async in (("blocking", False), ("asynchronous", True)):
+
+            def call(is_async: bool = is_async) -> None:
+                work = dist.all_reduce(tensor, group=group, async_op=is_async)
+                if work is not None:
+                    work.wait()
+
+            dist.barrier(group)
+            times[way].append(seconds_of(call, calls))
+    return {way: statistics.median(each) for way, each in times.items()}
+
+
 def compare(groups: dict[str, dist.ProcessGroup], length: int, rounds: int) -> dict[str, list[float]]:
     """Returns the mean seconds of a call in each round, by backend."""
     calls = max(2, min(200, (4 << 20) // length))
@@ -64,6 +81,10 @@ def main() -> None:
     cost = python_overhead(alone)
     if dist.get_rank() == 0:
         print(f"a call of 1 float in a group of one process: {cost * 1e6:.1f} us")
+    for way, seconds in ways(groups["tbccl"], arguments.rounds).items():
+        if dist.get_rank() == 0:
+            print(f"a call of 1 float in a group of all processes, {way}: {seconds * 1e6:.1f} us")
+    if dist.get_rank() == 0:
         print(f"{'bytes':>10} {'tbccl us':>10} {'gloo us':>10} {'ratio':>7}")
     for length in (length for length in BYTES if length <= arguments.most):
         times = compare(groups, length, arguments.rounds)
