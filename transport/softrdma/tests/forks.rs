@@ -126,17 +126,24 @@ fn as_another() {
 /// The role of the parent in `a_child_does_not_keep_its_parent_alive`, which starts this program again. Does
 /// nothing otherwise.
 ///
-/// Opens a device, forks a child that sleeps, and waits to be killed.
+/// Opens a device, forks a child that sleeps, and waits to be killed. The child has closed what it inherits
+/// once `fork` has returned there, which takes a while on a busy machine.
 #[test]
 fn as_parent() {
     let Some(path) = std::env::var_os("FORK_TEST_FOLDER").map(std::path::PathBuf::from) else { return };
     let _end = End::new(IB, 0, &path, Options::for_service(QpType::RC));
-    // SAFETY: the child only sleeps and exits.
+    // SAFETY: the child only makes a file, sleeps and exits.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
+        let made = std::fs::write(path.join("forked"), "");
         thread::sleep(Duration::from_secs(30));
         // SAFETY: `_exit` runs no code of the parent.
-        unsafe { libc::_exit(0) };
+        unsafe { libc::_exit(i32::from(made.is_err())) };
+    }
+    let until = Instant::now() + Duration::from_secs(15);
+    while !path.join("forked").exists() {
+        assert!(Instant::now() < until, "the child never ran");
+        thread::sleep(Duration::from_millis(1));
     }
     std::fs::write(path.join("ready.new"), pid.to_string()).expect("written");
     std::fs::rename(path.join("ready.new"), path.join("ready")).expect("renamed");
