@@ -6,6 +6,9 @@
 //! thread at once: twice as many as after the job that was late before. Without jobs the thread sleeps until
 //! it is woken.
 //!
+//! Invariant: the thread sleeps without a limit only while no naps are left, and then every new job wakes it.
+//! So no job waits for longer than a nap, unless another one runs; the end of that one wakes the thread.
+//!
 //! This module holds no lock and does not sleep: the queue does.
 
 use std::time::Duration;

@@ -223,7 +223,7 @@ pub(super) struct LeftRing<'f> {
 /// Reads the bytes of a file with a ring.
 ///
 /// # Errors
-/// What the file lacks, as the rest of a sentence.
+/// A text that says what the file lacks, as the rest of a sentence.
 pub(super) fn read(bytes: &[u8]) -> Result<LeftRing<'_>, String> {
     let (words, _) = bytes.as_chunks::<8>();
     let word = |at: usize| u64::from_le_bytes(words[at]);
