@@ -3,7 +3,8 @@
 //! Python runs signal handlers on its main thread, when that thread holds the GIL. A wait therefore takes the
 //! GIL from time to time and checks whether a handler raised an exception, as for Ctrl-C. Inside a call the
 //! library does so through [`is_interrupted`]; the exception is stored for the calling thread, which raises
-//! it in place of the call's error. A handler may itself make calls that wait: waits nest.
+//! it in place of the call's error. A handler may itself make calls that wait: waits nest. Calls on other
+//! threads never take the GIL, which another thread may hold while it waits for them.
 //!
 //! A child forked from a process with communicators has none of its threads, and its peers take it for its
 //! parent. In such a child every function fails, and nothing whose destructor waits for a thread is dropped.
@@ -27,6 +28,8 @@ pub(crate) const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 thread_local! {
     /// Time of this thread's last check for signals.
     static LAST_SIGNAL_CHECK: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Whether this is Python's main thread, once known.
+    static IS_MAIN: Cell<Option<bool>> = const { Cell::new(None) };
     /// Exception that a signal handler raised during the call.
     static PENDING_EXCEPTION: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
@@ -35,8 +38,9 @@ thread_local! {
 ///
 /// The library calls this several times per second.
 pub(crate) fn is_interrupted() -> bool {
-    if !waits::is_in_call() {
-        // The progress thread, which runs queued calls: a thread that waits for them checks by itself.
+    if !waits::is_in_call() || IS_MAIN.get() == Some(false) {
+        // The progress thread runs queued calls: a thread that waits for them checks by itself. Handlers run
+        // on the main thread only.
         return false;
     }
     let now = Instant::now();
@@ -53,11 +57,25 @@ pub(crate) fn is_interrupted() -> bool {
 /// takes the place of its result.
 #[inline]
 pub(crate) fn run_interruptible<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> PyResult<T> {
+    if IS_MAIN.get().is_none() {
+        find_main_thread(py);
+    }
     let done = py.detach(call);
     match PENDING_EXCEPTION.take() {
         None => Ok(done),
         Some(exception) => Err(exception),
     }
+}
+
+/// Finds out whether this is Python's main thread. If Python can't tell, it may be.
+#[cold]
+fn find_main_thread(py: Python<'_>) {
+    let is_main = || -> PyResult<bool> {
+        let threading = py.import("threading")?;
+        let ident = threading.call_method0("get_ident")?;
+        threading.call_method0("main_thread")?.getattr("ident")?.eq(ident)
+    };
+    IS_MAIN.set(Some(is_main().unwrap_or(true)));
 }
 
 /// Runs uninterruptible work on a thread of its own, and waits for it.

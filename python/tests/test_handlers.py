@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from conftest import SHM, TCP, Transport, run
 
@@ -25,3 +27,9 @@ def test_ctrl_c_ends_a_call_after_a_handler_has_called_another_communicator(tran
 
 def test_a_handler_that_calls_init_in_the_midst_of_init_is_told() -> None:
     assert run(SHM, 2, "handlers.py", "joining").count("survived") == 2
+
+
+def test_a_call_of_a_thread_goes_on_while_the_main_thread_holds_the_gil(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.write_bytes(b"\0")
+    assert run(SHM, 2, "handlers.py", "held_gil", str(flag)).count("survived") == 2

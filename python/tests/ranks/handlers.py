@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import sys
@@ -177,6 +178,40 @@ def another_communicator(comm: tbccl.Communicator) -> None:
         time.sleep(0.5)
         other.close()
         comm.barrier()
+    comm.close()
+    print("survived", flush=True)
+
+
+def held_gil(comm: tbccl.Communicator) -> None:
+    """A call that a thread makes goes on while the main thread holds the GIL."""
+    # After some calls a thread that waits makes them itself.
+    calls = 300
+    # Rank 1 can't finish the last one without rank 0.
+    large = np.ones(1 << 20)
+
+    def wait_for_calls() -> None:
+        for _ in range(calls):
+            comm.all_reduce_async(np.ones(1)).wait()
+        comm.all_reduce_async(large).wait()
+
+    with open(sys.argv[2], "r+b") as file, mmap.mmap(file.fileno(), 1) as is_done:
+        if comm.rank == 0:
+            thread = threading.Thread(target=wait_for_calls)
+            thread.start()
+            time.sleep(0.2)
+            sys.setswitchinterval(1000)
+            until = time.monotonic() + SOON_SECONDS
+            while is_done[0] == 0 and time.monotonic() < until:
+                pass
+            sys.setswitchinterval(0.005)
+            assert is_done[0] == 1, "the call has waited for the GIL"
+            thread.join()
+        else:
+            for _ in range(calls):
+                comm.all_reduce(np.ones(1))
+            time.sleep(0.6)
+            comm.all_reduce(large)
+            is_done[0] = 1
     comm.close()
     print("survived", flush=True)
 
