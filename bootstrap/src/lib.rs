@@ -78,7 +78,8 @@ mod wire;
 
 pub use address::host_and_port;
 pub use client::{
-    Connection, DeathWatch, Joined, LAUNCHER_ADVICE, Notice, SnapshotReply, SnapshotRequester, provide_status,
+    Connection, DeathWatch, Joined, LAUNCHER_ADVICE, Notice, Pause, SnapshotReply, SnapshotRequester,
+    latest_pause, provide_status,
 };
 pub use clock::{ClockSample, monotonic_nanos};
 pub use connect::{ConnectSpec, RendezvousHost};

@@ -11,6 +11,7 @@
 //! | `join` | from an address to a connection |
 //! | `channel` | state of a connection, shared with the status thread |
 //! | `deaths` | ends of processes, for a rank that waits at a later rendezvous |
+//! | `pauses` | times in which this process did not run |
 //! | `status` | function that describes this process |
 //! | `status_thread` | thread that answers requests for the status of this process |
 //! | `snapshot` | the status of all ranks, for any thread |
@@ -19,6 +20,7 @@
 mod channel;
 mod deaths;
 mod join;
+mod pauses;
 mod snapshot;
 mod snapshot_requests;
 mod status;
@@ -27,6 +29,7 @@ mod status_thread;
 pub use channel::LAUNCHER_ADVICE;
 pub use deaths::DeathWatch;
 pub use join::Joined;
+pub use pauses::{Pause, latest_pause};
 pub use snapshot::SnapshotRequester;
 pub use snapshot_requests::SnapshotReply;
 pub use status::provide_status;

@@ -5,15 +5,23 @@
 //! waits elsewhere, and this thread reads after [`GRACE`]. So a job that works costs one wake-up per message
 //! and no lock.
 //!
+//! It wakes twice a second besides, which tells of times in which the process did not run (`pauses`).
+//!
 //! The thread starts with the first connection and ends after the last one. A forked child of the process has
 //! no such thread, and starts none for its parent's connections.
 
-use super::{channel::Channel, locked};
+use super::{
+    channel::Channel,
+    locked,
+    pauses::{LONGEST_SLEEP, PAUSES},
+};
+use crate::clock::monotonic_nanos;
 use mio::{Events, Interest, Poll, Registry, Token, Waker, unix::SourceFd};
 use rustix::fd::{AsFd, AsRawFd, RawFd};
 use std::{
     collections::BTreeMap,
     io::ErrorKind,
+    process,
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     thread,
     time::{Duration, Instant},
@@ -92,6 +100,12 @@ impl Watched {
         self.thread = Some(Thread { registry, waker, origin: Origin::here() });
         Some(())
     }
+
+    /// Forgets the thread, which is about to end.
+    fn end_thread(&mut self) {
+        PAUSES.end();
+        self.thread = None;
+    }
 }
 
 impl Registration {
@@ -127,8 +141,11 @@ fn run(mut poll: Poll) {
     let mut due: BTreeMap<usize, Instant> = BTreeMap::new();
     loop {
         let next = due.values().min().map(|at| at.saturating_duration_since(Instant::now()));
-        match poll.poll(&mut events, next) {
-            Err(e) if e.kind() != ErrorKind::Interrupted => return watched().thread = None,
+        PAUSES.sleep(process::id(), monotonic_nanos());
+        let polled = poll.poll(&mut events, Some(next.unwrap_or(LONGEST_SLEEP)));
+        PAUSES.wake(monotonic_nanos());
+        match polled {
+            Err(e) if e.kind() != ErrorKind::Interrupted => return watched().end_thread(),
             _ => {}
         }
         let now = Instant::now();
@@ -138,8 +155,7 @@ fn run(mut poll: Poll) {
         {
             let mut watched = watched();
             if watched.channels.is_empty() {
-                watched.thread = None;
-                return;
+                return watched.end_thread();
             }
             due.extend(watched.urgent.drain(..).map(|token| (token, now)));
             due.retain(|token, _| watched.channels.contains_key(token));

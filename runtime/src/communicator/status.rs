@@ -9,8 +9,12 @@ use super::{control::Control, live, rank_metrics};
 use crate::{
     call::{CallKind, CallRecord},
     recorder::{Outcome, Recorded},
-    why::{CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, ProcessStatus, RailStatus, Wait},
+    why::{
+        CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, PauseStatus, ProcessStatus, RailStatus,
+        Wait,
+    },
 };
+use bootstrap::Pause;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -73,6 +77,7 @@ pub(super) fn of_process() -> ProcessStatus {
         pid: std::process::id(),
         communicators,
         joining: joining.map(|(made_by, seconds)| JoinStatus { made_by, seconds }).collect(),
+        pause: bootstrap::latest_pause().map(pause_status),
         metrics: rank_metrics::of_process(&live),
     }
 }
@@ -134,6 +139,10 @@ fn call_status(record: &CallRecord, seconds: f64, others: usize, wait: Option<Wa
         others,
         wait,
     }
+}
+
+fn pause_status(pause: Pause) -> PauseStatus {
+    PauseStatus { seconds: pause.lasted.as_secs_f64(), ended: pause.ended.as_secs_f64() }
 }
 
 fn past_call(call: &Recorded) -> PastCall {

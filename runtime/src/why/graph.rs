@@ -3,7 +3,7 @@
 //! A node is one rank of the job: a process, or a thread where the ranks of a process are threads. It may
 //! belong to several communicators. Answers about the same process are merged.
 
-use super::status::{CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, ProcessStatus};
+use super::status::{CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, PauseStatus, ProcessStatus};
 use bootstrap::{Presence, ProcessState, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +36,14 @@ pub(super) struct Node {
     pub(super) parts: Vec<(usize, CommunicatorStatus)>,
     /// Communicator that the process is joining.
     pub(super) joining: Option<JoinStatus>,
+    /// The latest time in which the process did not run.
+    pub(super) pause: Option<PauseStatus>,
+}
+
+impl Node {
+    fn without_status(host: String, pid: u32, presence: NodePresence) -> Node {
+        Node { host, pid, presence, parts: Vec::new(), joining: None, pause: None }
+    }
 }
 
 /// A communicator of a job.
@@ -114,7 +122,8 @@ impl Graph {
             }
             let (host, joining) = (process.host.clone(), process.joining.first().cloned());
             let presence = NodePresence::Answered;
-            self.add_node(Node { host, pid: process.pid, presence, parts, joining });
+            let pause = process.pause;
+            self.add_node(Node { host, pid: process.pid, presence, parts, joining, pause });
         }
     }
 
@@ -137,7 +146,7 @@ impl Graph {
             let member = snapshot.members.ranks.iter().find(|(of, ..)| *of == rank);
             let (pid, host) = member.map_or((0, String::new()), |(_, pid, host)| (*pid, host.clone()));
             if pid == 0 || self.node_of_process(&host, pid).is_none() {
-                self.add_node(Node { host, pid, presence, parts: Vec::new(), joining: None });
+                self.add_node(Node::without_status(host, pid, presence));
                 if pid == 0 {
                     // No process is known, so the rank is found by its number only.
                     let at = self.communicator(snapshot.members.id, snapshot.members.size);
@@ -173,13 +182,7 @@ impl Graph {
                         state if state.is_final() => NodePresence::Silent(state),
                         _ => NodePresence::NotReported,
                     };
-                    self.add_node(Node {
-                        host: host.clone(),
-                        pid,
-                        presence,
-                        parts: Vec::new(),
-                        joining: None,
-                    });
+                    self.add_node(Node::without_status(host.clone(), pid, presence));
                 }
                 self.add_member(at, rank, pid, &host);
             }
@@ -322,6 +325,12 @@ impl Graph {
             Some((at, rank)) => format!("rank {rank} of communicator {at}"),
             None => self.process_name(node),
         }
+    }
+
+    /// Returns the name of a node, and its process: `rank 3 (process 77 on a)`.
+    pub(super) fn label_with_process(&self, node: usize) -> String {
+        let (label, process) = (self.label(node), self.process_name(node));
+        if label == process { label } else { format!("{label} ({process})") }
     }
 
     /// Returns the process of a node: `process 77 on a`.

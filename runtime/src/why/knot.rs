@@ -3,14 +3,13 @@
 use super::{
     cause::{Cause, Edge, find},
     graph::{Graph, NodePresence, Position},
+    paused,
     status::{CallStatus, JoinStatus, Kind, PastCall, RailStatus},
+    words::{NAMED, list, numbered, seconds},
 };
 use bootstrap::ProcessState;
 use serde::Serialize;
 use std::{collections::BTreeSet, fmt};
-
-/// Number of ranks that a sentence names.
-const NAMED: usize = 6;
 
 /// The cause of a hang.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,6 +33,8 @@ pub enum KnotKind {
     NotJoined,
     /// A process does not answer: it is stopped, or its host is gone.
     Silent,
+    /// A process did not run for a while, and does again: others had waited for it.
+    Paused,
     /// A process has ended, or has closed the communicator.
     Gone,
     /// A rank's communicator has failed.
@@ -68,30 +69,21 @@ impl Knot {
             return knot;
         }
         match find(graph) {
-            Some(cause) if longest >= min_wait => knot_of(graph, &cause),
+            Some(cause) if longest >= min_wait => after_pause(graph, &cause, longest),
             _ => no_wait(graph, longest),
         }
+    }
+
+    /// Adds a process, and puts a sentence about it in front.
+    fn preceded(mut self, kind: KnotKind, process: (u32, String), sentence: &str) -> Knot {
+        self.processes.retain(|other| *other != process);
+        self.processes.insert(0, process);
+        Knot { kind, sentence: format!("{sentence}; {}", self.sentence), processes: self.processes }
     }
 
     fn new(graph: &Graph, kind: KnotKind, nodes: &[usize], sentence: String) -> Knot {
         let process = |node: &usize| (graph.nodes[*node].pid, graph.nodes[*node].host.clone());
         Knot { kind, sentence, processes: nodes.iter().map(process).collect() }
-    }
-}
-
-/// Returns a time for people: `8.2 s`.
-pub(super) fn seconds(time: f64) -> String {
-    if time >= 100.0 { format!("{time:.0} s") } else { format!("{time:.1} s") }
-}
-
-/// Joins names: `a, b and c`.
-fn list(names: &[String]) -> String {
-    let shown = &names[..names.len().min(NAMED)];
-    match (shown, names.len() - shown.len()) {
-        ([], _) => String::new(),
-        ([one], 0) => one.clone(),
-        ([first @ .., last], 0) => format!("{} and {last}", first.join(", ")),
-        (shown, more) => format!("{} and {more} more", shown.join(", ")),
     }
 }
 
@@ -109,15 +101,6 @@ pub(super) fn call_name(graph: &Graph, communicator: usize, call: &CallStatus) -
 /// Returns the name of an ended call, as [`call_name`] does.
 pub(super) fn past_name(graph: &Graph, communicator: usize, call: &PastCall) -> String {
     format!("{}{}", numbered(&call.name, Some(call.number)), graph.of_communicator(communicator))
-}
-
-/// Puts the number of a call, if it has one, behind its verb.
-fn numbered(name: &str, number: Option<u64>) -> String {
-    let number = number.map(|number| format!(" number {number}")).unwrap_or_default();
-    match name.split_once(' ') {
-        Some((verb, rest)) => format!("{verb}{number} {rest}"),
-        None => format!("{name}{number}"),
-    }
 }
 
 fn call_at(graph: &Graph, at: Position) -> String {
@@ -212,6 +195,16 @@ fn idle_time(graph: &Graph, node: usize) -> Option<f64> {
     latest.map(|(_, call)| call.seconds)
 }
 
+/// Returns the knot that a cause is after the longest wait. A process that did not run meanwhile comes first.
+fn after_pause(graph: &Graph, cause: &Cause, waited: f64) -> Knot {
+    let knot = knot_of(graph, cause);
+    let Some((node, pause)) = paused::behind(graph, cause, waited) else { return knot };
+    let (length, ended) = (seconds(pause.seconds), seconds(pause.ended));
+    let sentence = format!("{} did not run for {length}, until {ended} ago", graph.label_with_process(node));
+    let process = (graph.nodes[node].pid, graph.nodes[node].host.clone());
+    knot.preceded(KnotKind::Paused, process, &sentence)
+}
+
 fn knot_of(graph: &Graph, cause: &Cause) -> Knot {
     match cause {
         Cause::Absent(edge) => absent(graph, *edge),
@@ -293,8 +286,7 @@ fn latest_to_call(graph: &Graph, at: Position) -> Option<String> {
 
 /// Returns a sentence about a node that does not take part any more.
 fn absence(graph: &Graph, node: usize) -> String {
-    let (label, process) = (graph.label(node), graph.process_name(node));
-    let who = if label == process { label } else { format!("{label} ({process})") };
+    let who = graph.label_with_process(node);
     match &graph.nodes[node].presence {
         NodePresence::Silent(ProcessState::Stopped) => {
             let pid = graph.nodes[node].pid;

@@ -10,19 +10,23 @@
 //! | `graph` | ranks, communicators and waits, merged from all statuses |
 //! | `cause` | the cause of the waits |
 //! | `knot` | the cause in one sentence |
+//! | `paused` | processes that did not run for a while, in that sentence |
+//! | `words` | times, lists and numbers in words |
 //! | `table` | a table of all ranks |
 
 mod cause;
 mod graph;
 mod knot;
+mod paused;
 mod status;
 mod table;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use knot::{Knot, KnotKind};
 pub use status::{
-    CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, ProcessStatus, RailStatus, Wait,
+    CallStatus, CommunicatorStatus, JoinStatus, Kind, PastCall, PauseStatus, ProcessStatus, RailStatus, Wait,
 };
 pub use table::{CommunicatorRow, RankRow};
 

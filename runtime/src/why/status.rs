@@ -17,9 +17,21 @@ pub struct ProcessStatus {
     /// Communicators that the process is joining.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joining: Vec<JoinStatus>,
+    /// Latest time in which the process did not run, if there was one of a second or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<PauseStatus>,
     /// Metrics of the ranks of the process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<RankMetrics>,
+}
+
+/// A time in which a process did not run: a signal had stopped it, its host was asleep, or it got no core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PauseStatus {
+    /// Length.
+    pub seconds: f64,
+    /// Time since it ended.
+    pub ended: f64,
 }
 
 /// A communicator that a process is joining.

@@ -3,8 +3,9 @@
 use super::{
     Report,
     graph::{Graph, Node, NodePresence, Position},
-    knot::{call_name, past_name, seconds},
+    knot::{call_name, past_name},
     status::{JoinStatus, PastCall, RailStatus},
+    words::seconds,
 };
 use serde::Serialize;
 use std::fmt;

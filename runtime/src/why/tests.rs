@@ -9,6 +9,7 @@ struct Job {
     ranks: Vec<Vec<CommunicatorStatus>>,
     absent: Vec<(usize, Presence)>,
     joining: Vec<(usize, JoinStatus)>,
+    pauses: Vec<(usize, PauseStatus)>,
 }
 
 /// Number of the world's communicator.
@@ -73,7 +74,7 @@ impl Job {
     /// Returns a job whose ranks have made 16 collectives.
     fn new(ranks: usize) -> Job {
         let ranks = (0..ranks).map(|rank| vec![communicator(WORLD, rank, ranks, 16)]).collect();
-        Job { ranks, absent: Vec::new(), joining: Vec::new() }
+        Job { ranks, absent: Vec::new(), joining: Vec::new(), pauses: Vec::new() }
     }
 
     /// Puts a rank into a call of the world.
@@ -121,6 +122,7 @@ impl Job {
                 pid: 100 + rank as u32,
                 communicators: self.ranks[rank].clone(),
                 joining: joining.collect(),
+                pause: self.pauses.iter().find(|(of, _)| *of == rank).map(|(_, pause)| *pause),
                 metrics: Vec::new(),
             };
             absent.unwrap_or(Presence::Answered(serde_json::to_string(&status).expect("a status")))
@@ -413,6 +415,38 @@ fn a_stopped_rank_is_named_although_the_one_that_waits_for_it_does_not_say_so() 
     );
 }
 
+/// `tbccl chaos --seed 108 --round 147 --transport shm`: the stopped rank went on just as the limit passed.
+#[test]
+fn a_rank_that_was_stopped_until_now_is_named_before_the_message_that_does_not_arrive() {
+    let job = || {
+        let job = Job::new(3).call(0, collective("all_reduce", 17, 1, 5.0));
+        job.call(1, collective("all_reduce", 17, 0, 4.9)).call(2, collective("all_reduce", 17, 0, 0.1))
+    };
+    let undelivered =
+        "no message gets from rank 1 to rank 0 (over tcp): rank 0 waits in all_reduce number 17";
+    job().assert(KnotKind::Undelivered, undelivered);
+    let pause = PauseStatus { seconds: 4.8, ended: 0.1 };
+    let short = PauseStatus { seconds: 1.2, ended: 2.0 };
+    let paused = Job { pauses: vec![(0, short), (2, pause)], ..job() };
+    let report = paused.assert(
+        KnotKind::Paused,
+        &format!("rank 2 (process 102 on a) did not run for 4.8 s, until 0.1 s ago; {undelivered}"),
+    );
+    assert_eq!(report.knot.processes[0], (102, "a".to_owned()));
+    // A pause before the wait has delayed nobody.
+    let before = PauseStatus { ended: 5.5, ..pause };
+    Job { pauses: vec![(2, before)], ..job() }.assert(KnotKind::Undelivered, undelivered);
+}
+
+/// The process that is named there is the cause for certain.
+#[test]
+fn a_pause_does_not_come_before_a_rank_that_is_stopped_now() {
+    let pause = PauseStatus { seconds: 2.0, ended: 0.1 };
+    let job = ring_without(3, &[2]).absent(2, Presence::Silent(ProcessState::Stopped));
+    let knot = Job { pauses: vec![(0, pause)], ..job }.report().knot;
+    assert_eq!((knot.kind, knot.processes), (KnotKind::Silent, vec![(102, "a".to_owned())]));
+}
+
 #[test]
 fn a_job_without_long_waits_has_no_knot() {
     Job::new(2).assert(
@@ -439,7 +473,7 @@ fn ranks_that_have_not_joined_are_named() {
         "rank 0 and rank 2 have waited for 7.0 s for other ranks to join split 3 of color 0; rank 1 has been \
          outside tbccl for 8.2 s, after barrier number 16",
     );
-    let job = Job { ranks: job.ranks, absent: Vec::new(), joining: vec![job.joining.remove(0)] };
+    job.joining.truncate(1);
     job.call(1, collective("all_reduce", 17, 0, 6.0)).assert(
         KnotKind::NeverCalled,
         "rank 0 and rank 2 never called all_reduce number 17: rank 0 has waited for 7.0 s for other ranks \
