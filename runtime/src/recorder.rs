@@ -216,7 +216,8 @@ impl Recorder {
 
     /// Whether the latest call is under way.
     pub(crate) fn is_in_call(&self) -> bool {
-        self.read(self.begun()).is_some_and(|kept| kept.outcome == Outcome::UnderWay)
+        let latest = Some(self.begun()).filter(|begun| *begun > 0);
+        latest.and_then(|number| self.read(number)).is_some_and(|kept| kept.outcome == Outcome::UnderWay)
     }
 
     /// Returns the latest calls, the oldest first, as they are now.
@@ -437,6 +438,17 @@ mod tests {
         recorder.dump(&flight, &mut out).expect("memory takes all");
         let text = String::from_utf8(out).expect("text");
         text.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
+    }
+
+    /// The status of a process waited 0.4 s for each communicator that had made no call.
+    #[test]
+    fn a_rank_that_has_made_no_call_is_in_none() {
+        let recorder = Recorder::new(None);
+        assert!(!recorder.is_in_call());
+        recorder.begin(&record(1), 8);
+        assert!(recorder.is_in_call());
+        recorder.end(1, Outcome::Done, true, || {});
+        assert!(!recorder.is_in_call());
     }
 
     #[test]

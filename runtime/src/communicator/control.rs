@@ -389,6 +389,11 @@ impl Control {
         if self.recorder.begun() > 0 { None } else { self.agreement.message(self.rank) }
     }
 
+    /// Publishes that this rank waits for no tagged message any more.
+    pub(crate) fn finish_tagged_message(&self) {
+        self.agreement.finish_message();
+    }
+
     /// Whether a call is in progress.
     pub(super) fn is_in_call(&self) -> bool {
         self.recorder.is_in_call() || self.tagged_message().is_some()

@@ -159,12 +159,9 @@ impl LinkAccess {
         watch.look(&executor.waiting_for_message(&about.record, about.details, about.waited))
     }
 
-    /// Publishes the operation that this rank waits for, or that it waits for none.
-    pub(crate) fn publish_waiting(&self, record: Option<&CallRecord>) {
-        match record {
-            Some(record) => self.0.peers.agreement.enter_message(record),
-            None => self.0.peers.agreement.finish_message(),
-        }
+    /// Publishes the operation that this rank waits for.
+    pub(crate) fn publish_waiting(&self, record: &CallRecord) {
+        self.0.peers.agreement.enter_message(record);
     }
 
     /// Returns the error for a failed link to a peer.

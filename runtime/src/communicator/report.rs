@@ -21,6 +21,9 @@ use std::{
 /// comes within two seconds after the time limit; this leaves half a second for a busy machine.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
+/// Time beyond that for the other threads of this process.
+const OWN_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// Time for which a rank waits for the error of the one that reports.
 pub(super) const REPORT_TIMEOUT: Duration = Duration::from_millis(1800);
 
@@ -65,11 +68,12 @@ pub(super) fn collect(control: &Control, claims: bool, mut is_over: impl FnMut()
     if is_over() {
         return Reported::Elsewhere;
     }
+    let own = status::of_process_until(deadline + OWN_TIMEOUT);
     let state_of = |host: &str, pid: u32| {
         let known = stopped.get(&pid).filter(|_| host == own_host);
         known.copied().unwrap_or(ProcessState::Unknown)
     };
-    let report = Box::new(Report::with_states(&snapshots, &[status::of_process()], 0.0, &state_of));
+    let report = Box::new(Report::with_states(&snapshots, &[own], 0.0, &state_of));
     Reported::Report { report, is_rendezvous_silent }
 }
 

@@ -60,11 +60,17 @@ pub(super) fn describe() -> String {
 
 /// Returns the status of this process.
 pub(super) fn of_process() -> ProcessStatus {
+    of_process_until(Instant::now() + PUBLISH_TIMEOUT)
+}
+
+/// Returns the status of this process. Calls in progress publish their waits until the deadline, and for no
+/// longer than usually.
+pub(super) fn of_process_until(deadline: Instant) -> ProcessStatus {
+    let deadline = deadline.min(Instant::now() + PUBLISH_TIMEOUT);
     let live: Vec<Arc<Control>> = live::all().into_iter().filter(|control| control.is_here()).collect();
     live.iter().for_each(|control| control.request_counters());
     let asked: Vec<Option<u64>> =
         live.iter().map(|control| control.is_in_call().then(|| control.request_wait())).collect();
-    let deadline = Instant::now() + PUBLISH_TIMEOUT;
     let communicators = live.iter().zip(asked).map(|(control, asked)| {
         let wait = asked.and_then(|count| control.published_wait(count, deadline));
         of_communicator(control, wait)

@@ -426,9 +426,9 @@ impl Engine {
         }
     }
 
-    /// Publishes on this rank's board the request that it waits for, or that it waits for none.
-    pub(super) fn publish_waiting(&self, info: Option<&RequestInfo>) {
-        self.links.publish_waiting(info.map(RequestInfo::record).as_ref());
+    /// Publishes on this rank's board the request that it waits for.
+    pub(super) fn publish_waiting(&self, info: &RequestInfo) {
+        self.links.publish_waiting(&info.record());
     }
 
     /// Turns a link error into the error of the latest request on that link.

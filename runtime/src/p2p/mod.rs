@@ -411,7 +411,7 @@ impl Core {
         };
         let moved = open.drive();
         if let Some(waited) = look.filter(|_| !moved) {
-            open.publish_waiting(Some(&state.info));
+            open.publish_waiting(&state.info);
             open.look(&state.info, waited);
         }
         let failed = |open: &Engine| open.failed().map(|error| Err(error.clone()));
@@ -450,8 +450,8 @@ impl Core {
                 thread::yield_now();
             }
         };
-        if shown && let Ok(Some(open)) = self.engine.try_lock().as_deref() {
-            open.publish_waiting(None);
+        if shown {
+            self.control.finish_tagged_message();
         }
         result
     }
