@@ -137,14 +137,17 @@ impl Observation<'_> {
         self.round.faults.iter().zip(self.injected).filter_map(|(fault, at)| Some((fault, (*at)?)))
     }
 
-    /// Whether a fault that may fail calls has come when a process had passed all of its steps. The next
-    /// communicator may meet it.
+    /// Whether a fault that may fail calls has come when a process had passed all of its steps, or has not
+    /// failed a call so far although it lasts. The next communicator may meet it.
     fn is_hit_late(&self) -> bool {
         let first = self.accounts.iter().filter_map(|account| account.finished).min();
+        let is_unmet = self.accounts.iter().all(|account| account.failures.is_empty());
         let mut faults = self.round.faults.iter().zip(self.effective);
         faults.any(|(fault, at)| {
             let is_late = at.zip(first).is_some_and(|(at, first)| at > first);
-            is_late && self.round.effect(fault) == Effect::Fails
+            // A device is broken from then on, which shows when it is polled.
+            let lasts = fault.kind == Kind::Overflow && at.is_some() && is_unmet;
+            (is_late || lasts) && self.round.effect(fault) == Effect::Fails
         })
     }
 

@@ -193,6 +193,28 @@ fn the_next_communicator_may_fail_by_a_fault_that_took_until_after_the_last_step
     }
 }
 
+/// `chaos --seed 122 --round 414 --transport verbs --fabric ib`: no call polled the completion queue after it
+/// had overflowed.
+#[test]
+fn the_next_communicator_may_be_the_first_to_meet_a_broken_device() {
+    let error = "the link to rank 1 failed: the completion queue has overflowed";
+    for (kind, has_failed, is_excused) in
+        [(Kind::Overflow, false, true), (Kind::Overflow, true, false), (Kind::Stop, false, false)]
+    {
+        let round = round_with(Kind::Stop, 1);
+        let mut round = Round { faults: vec![Fault { kind, ..round.faults[0].clone() }], ..round };
+        round.setting.fabric = Some(FabricChoice::Profile("ib"));
+        (round.nodes, round.per_node) = (3, 1);
+        let mut accounts = accounts(&round);
+        if has_failed {
+            accounts[0].failures.push(failed(Some(0), 2 * SECOND, SECOND, "the link to rank 1 failed"));
+        }
+        accounts[0].add(Report::Next { took: 5, error: Some(error.to_owned()) });
+        let verdict = judged(&round, &accounts, &[Some(SECOND)]);
+        assert_eq!(verdict.violations.is_empty(), is_excused, "{kind:?}: {verdict:?}");
+    }
+}
+
 #[test]
 fn ranks_that_end_with_their_launcher_may_tell_of_its_end() {
     let kinds = [(Kind::Launcher, true), (Kind::Rendezvous, true), (Kind::Reset, true), (Kind::Stop, false)];
