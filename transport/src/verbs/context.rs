@@ -7,7 +7,7 @@
 //! they were fetched.
 
 use super::{
-    Action, AsyncEvent, Cause, DeviceInfo, Gid, Library, Refusal, VerbsError,
+    Action, AsyncEvent, Cause, DeviceInfo, Gid, Library, Refusal, VerbsError, answer,
     errno::{Errno, check},
     functions::Functions,
     port::PORT,
@@ -49,8 +49,12 @@ impl Library {
     /// - [`VerbsError::UnknownDevice`], with the most similar name and all names.
     /// - [`VerbsError::Refused`] when the device can't be opened.
     /// - [`VerbsError::Symbol`] when its operations table is incomplete.
+    /// - [`VerbsError::Hangs`] when the device does not answer.
     pub fn open(&self, name: &str) -> Result<Context, VerbsError> {
-        self.with_device(name, |info, device| Context::open(self, info, device))
+        let (library, of) = (self.clone(), name.to_owned());
+        answer::within(answer::LIMIT, name, Action::Open, move || {
+            library.with_device(&of, |info, device| Context::open(&library, info, device))
+        })
     }
 }
 

@@ -76,6 +76,28 @@ pub enum VerbsError {
         /// The addresses, each with its index.
         gids: Vec<String>,
     },
+    /// A call to the library has not returned.
+    #[error(
+        "{device}: {action} has not returned for {:.1} s: the driver hangs in the kernel, as it may after a \
+         process was killed that used RDMA; end such processes, and restart this machine if that does not help",
+        waited.as_secs_f64()
+    )]
+    Hangs {
+        /// The device; the library where no device is open.
+        device: String,
+        /// The action.
+        action: Action,
+        /// Time spent waiting.
+        waited: Duration,
+    },
+    /// A call to the library could not be made on a thread.
+    #[error("{action} is not possible: there is no thread for it ({reason}); see `ulimit -u`")]
+    NoThread {
+        /// The action.
+        action: Action,
+        /// The system's message.
+        reason: String,
+    },
     /// A call to the library failed.
     #[error(transparent)]
     Refused(Box<Refusal>),
@@ -110,6 +132,7 @@ impl VerbsError {
             VerbsError::UnknownDevice { name: device, .. }
             | VerbsError::NoAddress { device, .. }
             | VerbsError::NoSuchGid { device, .. }
+            | VerbsError::Hangs { device, .. }
             | VerbsError::Work { device, .. } => Some(device),
             VerbsError::Refused(refusal) => Some(&refusal.device),
             _ => None,

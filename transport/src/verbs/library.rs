@@ -9,7 +9,7 @@
 //! starting the program. Device lists are freed once, after everything read from them was copied.
 
 use super::{
-    Action, Cause, DeviceInfo, VerbsError,
+    Action, Cause, DeviceInfo, VerbsError, answer,
     device::{describe, name_of},
     errno::Errno,
     error::advice,
@@ -80,10 +80,15 @@ impl Library {
     /// Returns the library's devices, in its order.
     ///
     /// # Errors
-    /// [`VerbsError::Refused`] when it can't list them.
+    /// [`VerbsError::Refused`] when it can't list them, [`VerbsError::Hangs`] when it does not return.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, VerbsError> {
-        match DeviceList::of(self) {
-            Ok(list) => Ok(list.iter().map(|device| describe(self.functions(), device)).collect()),
+        let library = self.clone();
+        let list = move || {
+            let list = DeviceList::of(&library)?;
+            Ok(list.iter().map(|device| describe(library.functions(), device)).collect())
+        };
+        match answer::within(answer::LIMIT, self.name(), Action::ListDevices, list) {
+            Ok(devices) => Ok(devices),
             // libibverbs returns no list on systems without any RDMA driver.
             Err(VerbsError::Refused(refusal)) if refusal.errno.is_unsupported() => Ok(Vec::new()),
             Err(error) => Err(error),

@@ -9,7 +9,7 @@
 //! In a forked child the objects are still the parent's. Dropping them there does nothing.
 //!
 //! Invariants: nothing here waits for a peer, and only [`find_gid`] and [`AddressWait`] sleep, up to their
-//! timeouts. Posting and polling call the library's operations table directly, without allocation and without
+//! timeouts. Listing and opening devices wait up to a time limit for the driver (`answer`). Posting and polling call the library's operations table directly, without allocation and without
 //! a lock of this crate.
 //! Every failed call becomes a [`VerbsError`] with the action, the device and the library's answer.
 //!
@@ -17,6 +17,7 @@
 //! protocol, keeps no credits, and does not distinguish the software device.
 
 mod address;
+mod answer;
 mod capabilities;
 mod completion;
 mod context;
