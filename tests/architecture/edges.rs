@@ -97,6 +97,7 @@ const UNSAFE: &[&str] = &[
     "runtime/src/p2p/harness.rs",
     "src/reference/parcel.rs",
     "runtime/src/p2p/mod.rs",
+    "runtime/src/trace/counter.rs",
     "runtime/src/shared/mod.rs",
     "runtime/src/shared/queue/tests.rs",
     "runtime/src/shared/biased_lock/guarded.rs",

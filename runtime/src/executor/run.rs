@@ -19,7 +19,6 @@ use super::{
     workspace::Workspace,
 };
 use crate::call::{CallKind, CallRecord};
-use bootstrap::monotonic_nanos;
 use collectives::ReduceOp;
 use following::begun;
 use observer::{Observer, Unobserved};
@@ -264,7 +263,7 @@ impl Executor {
         watch: &mut dyn Watch,
         done: impl FnMut() -> bool,
     ) -> Result<(), Stop> {
-        let began = self.trace.as_ref().map(|_| monotonic_nanos());
+        let began = self.trace.as_ref().map(|recorded| recorded.trace.now());
         let waited = self.wait_for_entry(peer, watch, done);
         if let (Some(Recorded { trace, .. }), Some(began)) = (&self.trace, began) {
             trace.tape().waited_for_entry(peer, began);

@@ -9,7 +9,6 @@ use crate::{
     error::Result,
     trace::{TaggedEvent, Trace},
 };
-use bootstrap::monotonic_nanos;
 use std::sync::Arc;
 
 /// The trace that messages are recorded in.
@@ -21,10 +20,10 @@ impl Records {
         Records(trace)
     }
 
-    /// Returns the time for the begin of a request; 0 without a trace.
+    /// Returns the time on the trace's clock for the begin of a request; 0 without a trace.
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        if self.0.is_some() { monotonic_nanos() } else { 0 }
+        self.0.as_ref().map_or(0, |trace| trace.now())
     }
 
     /// Records a complete request.
@@ -39,9 +38,11 @@ impl Records {
 #[cold]
 fn record(trace: &Trace, info: &RequestInfo, delivery: &Delivery) {
     let is_send = info.kind == CallKind::Send;
-    trace.tape().tagged(TaggedEvent {
+    let mut tape = trace.tape();
+    tape.relate_clock();
+    tape.tagged(TaggedEvent {
         begin: info.began,
-        end: monotonic_nanos(),
+        end: trace.now(),
         request: info.number,
         is_send,
         peer: info.peer.filter(|_| is_send).unwrap_or(delivery.from),

@@ -41,6 +41,8 @@ struct Clock {
     reference: String,
     /// Local time before, time of the rendezvous, local time after; nanoseconds.
     samples: Vec<[u64; 3]>,
+    /// Nanoseconds by which times of events are off this clock at most.
+    event_error: u64,
 }
 
 impl About {
@@ -63,6 +65,7 @@ impl About {
                 name: clock.to_owned(),
                 reference: "rendezvous".to_owned(),
                 samples: samples.iter().map(|s| [s.sent, s.server, s.received]).collect(),
+                event_error: 0,
             },
             lost: 0,
             lost_until: 0.0,
@@ -70,8 +73,10 @@ impl About {
         }
     }
 
-    /// Returns the description with the loss of a ring and the reason for which the communicator has failed.
+    /// Returns the description with the loss and the clock of a ring, and the reason for which the
+    /// communicator has failed.
     pub(super) fn with_loss(self, content: &Content, error: Option<String>) -> About {
-        About { lost: content.lost, lost_until: micros(content.lost_until), error, ..self }
+        let clock = Clock { event_error: content.clock_error, ..self.clock };
+        About { lost: content.lost, lost_until: micros(content.lost_until), error, clock, ..self }
     }
 }

@@ -42,7 +42,8 @@ pub(crate) enum CallEnd {
     Failed,
 }
 
-/// A call. Times are nanoseconds on the host's monotonic clock.
+/// A call. Times of events are ticks of the trace's clock as they are recorded, and nanoseconds on the host's
+/// monotonic clock as they are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallEvent {
     /// The call. Only the lower half of its plan is kept.
@@ -136,8 +137,12 @@ const CALL_FAILED: u8 = 3;
 const ENTRY_WAIT: u8 = 4;
 const TAGGED_SEND: u8 = 5;
 const TAGGED_RECV: u8 = 6;
+const CLOCK: u8 = 7;
 /// Tag of the first kind of steps.
 const STEP: u8 = 8;
+
+/// First word of a pair of the clock, which is no event of the trace.
+pub(super) const CLOCK_PAIR: u64 = (CLOCK as u64) << TAG;
 
 /// Flags of a step, beside its number and its lane.
 const OF_MESSAGE: u64 = 1 << 40;
@@ -248,6 +253,27 @@ impl Event {
             | Event::Step(StepEvent { begin, end, .. })
             | Event::Tagged(TaggedEvent { begin, end, .. })
             | Event::EntryWait(EntryWait { begin, end, .. }) => *begin.max(end),
+        }
+    }
+
+    /// Returns the event with other times.
+    pub(super) fn with_times(self, time: impl Fn(u64) -> u64) -> Event {
+        match self {
+            Event::Call(call) => {
+                Event::Call(CallEvent { begin: time(call.begin), end: time(call.end), ..call })
+            }
+            Event::Step(step) => Event::Step(StepEvent {
+                begin: time(step.begin),
+                arrived: time(step.arrived),
+                end: time(step.end),
+                ..step
+            }),
+            Event::EntryWait(wait) => {
+                Event::EntryWait(EntryWait { begin: time(wait.begin), end: time(wait.end), ..wait })
+            }
+            Event::Tagged(tagged) => {
+                Event::Tagged(TaggedEvent { begin: time(tagged.begin), end: time(tagged.end), ..tagged })
+            }
         }
     }
 

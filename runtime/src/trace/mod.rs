@@ -8,6 +8,8 @@
 //! | module | purpose |
 //! |---|---|
 //! | `tape` | the recording: a ring of events, and the calls and steps under way |
+//! | `clock` | the clock of events, and its relation to the host's |
+//! | `counter` | the processor's counter of time |
 //! | `event` | events, and their form as words |
 //! | `ring` | the ring of events, in memory or in a file that survives the process |
 //! | `recover` | the file of a rank that was killed, from its ring |
@@ -16,14 +18,17 @@
 //! | `about` | the description of a rank in its file |
 //! | `file` | the file of a rank, as JSON for Chrome's trace viewer and Perfetto |
 //!
-//! Invariants: the tape is locked once per run, by the thread that makes the calls. Times are those of the
-//! host's monotonic clock; samples of the rendezvous' clock in the file relate it to other hosts. A file
+//! Invariants: the tape is locked once per run, by the thread that makes the calls. Times are ticks of
+//! `EventClock` as they are recorded, and those of the host's monotonic clock in files of traces; samples of
+//! the rendezvous' clock in the file relate it to other hosts. A file
 //! that can't be written is a warning and fails no call. The file of a ring exists until the file of the
 //! trace is complete.
 //!
 //! Tagged messages have a communicator of their own, in whose trace `p2p` records them as they complete.
 
 mod about;
+mod clock;
+mod counter;
 mod event;
 mod file;
 mod layout;
@@ -39,6 +44,7 @@ pub(crate) use tape::{StepFacts, Tape};
 use crate::{error::PeerName, sync::locked};
 use about::About;
 use bootstrap::{ClockSample, Connection, monotonic_nanos};
+use clock::{ClockPair, EventClock};
 use events::{target, warning};
 use file::TraceFile;
 use rails::RailLog;
@@ -77,6 +83,8 @@ pub(crate) struct Trace {
     /// Path of this rank's file.
     path: PathBuf,
     traced: TracedRank,
+    /// The clock of events.
+    event_clock: EventClock,
     /// Name of the host's clock: equal for processes that share it.
     clock: String,
     samples: Mutex<Vec<ClockSample>>,
@@ -112,16 +120,24 @@ impl Trace {
         let clock = clock_name(host_id);
         let samples = connection.map(sample_clock).unwrap_or_default();
         let about = About::new(&traced, &clock, &samples);
-        let (ring_file, ring) = ring_of(&path, (events as usize).max(1), &about)?;
+        let (event_clock, start) = EventClock::start();
+        let (ring_file, ring) = ring_of(&path, (events as usize).max(1), &start, &about)?;
         Some(Trace {
             path,
             traced,
+            event_clock,
             clock,
             samples: Mutex::new(samples),
-            tape: Mutex::new(Tape::new(ring, lanes)),
-            rails: Mutex::default(),
+            tape: Mutex::new(Tape::new(ring, event_clock, lanes)),
+            rails: Mutex::new(RailLog::new(event_clock)),
             ring_file: Mutex::new(ring_file),
         })
+    }
+
+    /// Returns the time on the clock of events.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.event_clock.now()
     }
 
     /// Returns the tape, for the thread that makes the calls.
@@ -131,9 +147,9 @@ impl Trace {
 
     /// Looks at the rails of an endpoint to all ranks, unless that was done a moment ago.
     pub(crate) fn observe_rails(&self, endpoint: &dyn Endpoint) {
-        let (now, mut log) = (monotonic_nanos(), locked(&self.rails));
-        if log.is_due(now) {
-            let size = self.traced.names.len() as u32;
+        let mut log = locked(&self.rails);
+        if log.is_due(self.now()) {
+            let (now, size) = (monotonic_nanos(), self.traced.names.len() as u32);
             (0..size).for_each(|peer| log.see(now, peer, &endpoint.rails(peer)));
         }
     }
@@ -155,7 +171,7 @@ impl Trace {
             events: &content.events,
             algorithms: tape.algorithms(),
             outages: rails.outages(),
-            latest: tape.latest(),
+            latest: content.timeline.nanos(tape.latest()),
             open_outcome: "under way",
         };
         let written = file.write(&self.path);
@@ -182,13 +198,18 @@ impl Trace {
 }
 
 /// Returns the ring of a rank: in a file, or in memory with a warning.
-fn ring_of(trace: &Path, capacity: usize, about: &About) -> Option<(Option<RingFile>, Ring)> {
-    let why = match RingFile::create(trace, capacity, about) {
+fn ring_of(
+    trace: &Path,
+    capacity: usize,
+    start: &[ClockPair; 2],
+    about: &About,
+) -> Option<(Option<RingFile>, Ring)> {
+    let why = match RingFile::create(trace, capacity, start, about) {
         Ok((file, ring)) => return Some((Some(file), ring)),
         Err(error) => error,
     };
     let rank = Some(about.rank);
-    match Ring::in_memory(capacity) {
+    match Ring::in_memory(capacity, start) {
         Ok(ring) => {
             let folder = trace.parent().unwrap_or(trace).display();
             warning!(

@@ -3,6 +3,7 @@
 //! Rails are looked at before runs and in long waits, every few milliseconds at most, so an outage may begin
 //! and end later here than on the cable. This module asks no device.
 
+use super::clock::EventClock;
 use transport::driver::RailInfo;
 
 /// Least nanoseconds between two looks.
@@ -24,18 +25,24 @@ pub(super) struct Outage {
 }
 
 /// The outages of a rank's rails, the oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RailLog {
     outages: Vec<Outage>,
+    /// Ticks of the clock of events, as `interval`.
     next_look: u64,
+    interval: u64,
 }
 
 impl RailLog {
-    /// Whether it is time for a look, which counts as made.
+    pub(super) fn new(clock: EventClock) -> RailLog {
+        RailLog { outages: Vec::new(), next_look: 0, interval: clock.ticks(INTERVAL) }
+    }
+
+    /// Whether it is time for a look on the clock of events; the look counts as made.
     pub(super) fn is_due(&mut self, now: u64) -> bool {
         let is_due = now >= self.next_look;
         if is_due {
-            self.next_look = now + INTERVAL;
+            self.next_look = now + self.interval;
         }
         is_due
     }
@@ -71,6 +78,10 @@ impl RailLog {
 mod tests {
     use super::*;
 
+    fn log() -> RailLog {
+        RailLog { outages: Vec::new(), next_look: 0, interval: INTERVAL }
+    }
+
     fn rail(ours: &str, is_up: bool) -> RailInfo {
         let theirs = format!("far of {ours}");
         let (ours, gigabits, sent_bytes, received_bytes) = (ours.into(), None, None, None);
@@ -79,7 +90,7 @@ mod tests {
 
     #[test]
     fn an_outage_lasts_from_the_first_look_that_finds_a_rail_down_to_the_first_that_finds_it_up() {
-        let mut log = RailLog::default();
+        let mut log = log();
         log.see(1, 7, &[rail("a", true), rail("b", true)]);
         log.see(2, 7, &[rail("a", false), rail("b", true)]);
         log.see(3, 7, &[rail("a", false), rail("b", false)]);
@@ -93,7 +104,7 @@ mod tests {
 
     #[test]
     fn looks_have_an_interval_and_outages_a_limit() {
-        let mut log = RailLog::default();
+        let mut log = log();
         assert!(log.is_due(10) && !log.is_due(10 + INTERVAL - 1) && log.is_due(10 + INTERVAL));
         for now in 0..2 * MOST_OUTAGES as u64 {
             log.see(2 * now, 0, &[rail("a", false)]);

@@ -6,6 +6,7 @@
 
 use super::{
     about::About,
+    clock::ClockPair,
     event::Event,
     file::TraceFile,
     ring::{self, LeftRing, Ring},
@@ -35,7 +36,12 @@ pub(super) struct RingFile {
 
 impl RingFile {
     /// Creates the ring of a rank beside the file of its trace.
-    pub(super) fn create(trace: &Path, capacity: usize, about: &About) -> io::Result<(RingFile, Ring)> {
+    pub(super) fn create(
+        trace: &Path,
+        capacity: usize,
+        start: &[ClockPair; 2],
+        about: &About,
+    ) -> io::Result<(RingFile, Ring)> {
         let path = trace.with_extension(EXTENSION);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
@@ -43,7 +49,7 @@ impl RingFile {
         let file = create_own(&path)?;
         // A file system without locks takes nothing but the knowledge that the rank runs.
         let _ = fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive);
-        match Ring::in_file(&file, capacity, &serde_json::to_vec(about)?) {
+        match Ring::in_file(&file, capacity, start, &serde_json::to_vec(about)?) {
             Ok(ring) => Ok((RingFile { path, _file: file }, ring)),
             Err(error) => {
                 // The error that is reported says why there is no ring.

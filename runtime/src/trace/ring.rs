@@ -1,19 +1,23 @@
 //! The ring of events of a rank: words in memory or in a file, with the header that a reader needs.
 //!
 //! ```text
-//! words 0..256      header: format, capacity, loss, names of algorithms
+//! words 0..256      header: format, capacity, loss, first pairs of the clock, names of algorithms
 //! words 256..       slots of 8 words: an event, and its number
 //! then, in a file   the description of the rank, as JSON
 //! ```
 //!
 //! Events are numbered from 1. The number is the last word that is written to a slot, and it is 0 while the
 //! slot is written, so that an event which the end of the process has cut off is recognised. A call is
-//! written when it begins, and its end and outcome when it ends.
+//! written when it begins, and its end and outcome when it ends. Among the events are pairs of the clock
+//! ([`clock`](super::clock)), by which their times become nanoseconds when they are read.
 //!
 //! Invariants: one thread writes at a time. A ring that is read has been left by its process, or its reader
 //! takes into account that it changes ([`recover`](super::recover)).
 
-use super::event::{CallEnd, END, Event, EventWords, is_under_way, with_outcome};
+use super::{
+    clock::{ClockPair, Timeline},
+    event::{CLOCK_PAIR, CallEnd, END, Event, EventWords, is_under_way, with_outcome},
+};
 use std::{
     fs::File,
     io,
@@ -27,14 +31,16 @@ use std::{
 use transport::memory::Words;
 
 /// Version of the words; the first word of a file has it below the magic number.
-pub(super) const FORMAT: u64 = 1;
+pub(super) const FORMAT: u64 = 2;
 const MAGIC: u64 = u64::from_be_bytes(*b"tbccl\0\0\0") | FORMAT;
 
 /// Words of the header: the magic number, then these.
 const CAPACITY: usize = 1;
 const LOST_UNTIL: usize = 2;
 const NAMES_LEN: usize = 3;
-const NAMES: usize = 8;
+/// Two pairs of the clock: ticks, nanoseconds and error of each.
+const PAIRS: usize = 4;
+const NAMES: usize = 10;
 const HEADER: usize = 256;
 
 /// Words of a slot, of which the last one has the number of the event.
@@ -67,21 +73,30 @@ pub(super) struct Overwritten {
 
 impl Ring {
     /// Creates a ring of `capacity` events in memory.
-    pub(super) fn in_memory(capacity: usize) -> io::Result<Ring> {
-        Ok(Ring::of(Words::private(words_of(capacity))?, capacity))
+    pub(super) fn in_memory(capacity: usize, start: &[ClockPair; 2]) -> io::Result<Ring> {
+        Ok(Ring::of(Words::private(words_of(capacity))?, capacity, start))
     }
 
     /// Creates a ring of `capacity` events in a new file, which ends with the description of the rank.
-    pub(super) fn in_file(file: &File, capacity: usize, about: &[u8]) -> io::Result<Ring> {
+    pub(super) fn in_file(
+        file: &File,
+        capacity: usize,
+        start: &[ClockPair; 2],
+        about: &[u8],
+    ) -> io::Result<Ring> {
         let words = Words::of_file(file, words_of(capacity))?;
         file.write_all_at(about, 8 * words_of(capacity) as u64)?;
-        Ok(Ring::of(words, capacity))
+        Ok(Ring::of(words, capacity, start))
     }
 
-    fn of(words: Words, capacity: usize) -> Ring {
+    fn of(words: Words, capacity: usize, start: &[ClockPair; 2]) -> Ring {
         words.populate(POPULATED_BYTES);
         let header = words.as_slice();
         header[CAPACITY].store(capacity as u64, Relaxed);
+        for (words, pair) in header[PAIRS..NAMES].chunks(3).zip(start) {
+            let pair = [pair.ticks, pair.nanos, pair.error];
+            words.iter().zip(pair).for_each(|(word, value)| word.store(value, Relaxed));
+        }
         header[0].store(MAGIC, Release);
         Ring { words, capacity, next: 1, slot: 0, names: Vec::new() }
     }
@@ -168,10 +183,10 @@ impl Ring {
         self.words.as_slice()[NAMES_LEN].store(len as u64, Release);
     }
 
-    /// Returns the events and their loss.
-    pub(super) fn content(&self) -> Content {
+    /// Returns the events and their loss. `end` is the pair of the clock at this moment.
+    pub(super) fn content(&self, end: Option<ClockPair>) -> Content {
         let words = self.words.as_slice();
-        Content::of(&|at| words[at].load(Relaxed), self.capacity)
+        Content::of(&|at| words[at].load(Relaxed), self.capacity, end)
     }
 }
 
@@ -179,7 +194,7 @@ fn words_of(capacity: usize) -> usize {
     HEADER + capacity * SLOT
 }
 
-/// The events of a ring.
+/// The events of a ring. Times are nanoseconds on the host's monotonic clock.
 #[derive(Debug)]
 pub(super) struct Content {
     /// The events in the order of their numbers, which is that of their ends but for calls.
@@ -188,27 +203,51 @@ pub(super) struct Content {
     pub(super) lost: u64,
     /// Time of the latest end among the lost events.
     pub(super) lost_until: u64,
+    /// The relation by which ticks became nanoseconds.
+    pub(super) timeline: Timeline,
+    /// Nanoseconds by which the times are off at most.
+    pub(super) clock_error: u64,
 }
 
 impl Content {
     /// Reads the slots of a ring, by a function that returns its words.
-    fn of(word: &dyn Fn(usize) -> u64, capacity: usize) -> Content {
-        let slots = 0..capacity;
-        let number = |at: usize| word(HEADER + at * SLOT + NUMBER);
-        let fits = |at: usize| number(at) > 0 && (number(at) - 1) % capacity as u64 == at as u64;
-        let latest = slots.clone().filter(|at| fits(*at)).map(number).max().unwrap_or(0);
-        let is_there = |at: &usize| fits(*at) && latest - number(*at) < capacity as u64;
-        let mut found: Vec<(u64, Event)> = slots
-            .filter(is_there)
-            .filter_map(|at| {
-                let event = Event::decode(std::array::from_fn(|word_at| word(HEADER + at * SLOT + word_at)))?;
-                Some((number(at), event))
-            })
-            .collect();
-        found.sort_unstable_by_key(|(number, _)| *number);
-        let (lost, lost_until) = (latest - found.len() as u64, word(LOST_UNTIL));
-        Content { events: found.into_iter().map(|(_, event)| event).collect(), lost, lost_until }
+    fn of(word: &dyn Fn(usize) -> u64, capacity: usize, end: Option<ClockPair>) -> Content {
+        let mut pairs: Vec<ClockPair> = first_pairs(word).into_iter().chain(end).collect();
+        let (mut events, lost) = slots(word, capacity, &mut pairs);
+        let latest = events.iter().map(Event::latest).max().unwrap_or(0);
+        let timeline = Timeline::new(pairs);
+        for event in &mut events {
+            *event = event.with_times(|ticks| timeline.nanos(ticks));
+        }
+        let lost_until = timeline.nanos(word(LOST_UNTIL));
+        Content { events, lost, lost_until, clock_error: timeline.error(latest), timeline }
     }
+}
+
+/// Returns the pairs of the clock in the header.
+fn first_pairs(word: &dyn Fn(usize) -> u64) -> [ClockPair; 2] {
+    [PAIRS, PAIRS + 3].map(|at| ClockPair { ticks: word(at), nanos: word(at + 1), error: word(at + 2) })
+}
+
+/// Returns the events in the order of their numbers and how many are lost, and adds the pairs of the clock
+/// among them to `pairs`.
+fn slots(word: &dyn Fn(usize) -> u64, capacity: usize, pairs: &mut Vec<ClockPair>) -> (Vec<Event>, u64) {
+    let number = |at: usize| word(HEADER + at * SLOT + NUMBER);
+    let fits = |at: &usize| number(*at) > 0 && (number(*at) - 1) % capacity as u64 == *at as u64;
+    let latest = (0..capacity).filter(fits).map(number).max().unwrap_or(0);
+    let is_there = |at: &usize| fits(at) && latest - number(*at) < capacity as u64;
+    let (mut found, known_pairs) = (Vec::new(), pairs.len());
+    for at in (0..capacity).filter(is_there) {
+        let words: EventWords = std::array::from_fn(|word_at| word(HEADER + at * SLOT + word_at));
+        if words[0] == CLOCK_PAIR {
+            pairs.push(ClockPair::decode(&words));
+        } else if let Some(event) = Event::decode(words) {
+            found.push((number(at), event));
+        }
+    }
+    found.sort_unstable_by_key(|(number, _)| *number);
+    let lost = latest - (found.len() + pairs.len() - known_pairs) as u64;
+    (found.into_iter().map(|(_, event)| event).collect(), lost)
 }
 
 /// A ring as its process has left it.
@@ -241,7 +280,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<LeftRing<'_>, String> {
     let names = &words[NAMES..HEADER].as_flattened();
     let names = &names[..names.len().min(usize::try_from(word(NAMES_LEN)).unwrap_or(0))];
     Ok(LeftRing {
-        content: Content::of(&word, capacity),
+        content: Content::of(&word, capacity, None),
         algorithms: String::from_utf8_lossy(names).lines().map(str::to_owned).collect(),
         about: &bytes[8 * words_of(capacity)..],
     })

@@ -1,17 +1,18 @@
 //! The recording of a rank: its ring of events, and the calls and steps under way.
 //!
 //! The clock is read once per completed step, and in waits after a few polls. A step begins when it is first
-//! polled, and takes the time of the latest reading for that: nothing has completed since.
+//! polled, and takes the time of the latest reading for that: nothing has completed since. Times are ticks of
+//! [`EventClock`].
 
 use super::{
+    clock::{EventClock, PairTimer},
     event::{
-        CallEnd, CallEvent, END, EntryWait, Event, EventWords, StepCall, StepEvent, StepKind, StepMessage,
-        TaggedEvent, with_outcome,
+        CLOCK_PAIR, CallEnd, CallEvent, END, EntryWait, Event, EventWords, StepCall, StepEvent, StepKind,
+        StepMessage, TaggedEvent, with_outcome,
     },
     ring::{Content, Overwritten, Ring, is_open_call},
 };
 use crate::call::CallRecord;
-use bootstrap::monotonic_nanos;
 use topology::Rank;
 
 /// Short polls that find nothing from one reading of the clock to the next. Reading it costs about as much as
@@ -55,6 +56,9 @@ struct RunCall {
 #[derive(Debug)]
 pub(crate) struct Tape {
     ring: Ring,
+    clock: EventClock,
+    /// Tells when the ring gets the next pair of the clock.
+    pairs: PairTimer,
     /// Names of algorithms.
     algorithms: Vec<String>,
     /// Calls of the latest run.
@@ -68,20 +72,25 @@ pub(crate) struct Tape {
     now: u64,
     /// Polls that have to find nothing before the next reading in a wait.
     idle_polls_left: u32,
+    /// Ticks between two readings from which polls are long.
+    long_polls: u64,
     /// Lanes between two ranks.
     lanes: u8,
 }
 
 impl Tape {
-    pub(super) fn new(ring: Ring, lanes: u8) -> Tape {
+    pub(super) fn new(ring: Ring, clock: EventClock, lanes: u8) -> Tape {
         Tape {
             ring,
+            clock,
+            pairs: PairTimer::new(clock),
             algorithms: Vec::new(),
             calls: Vec::new(),
             overwritten: Vec::new(),
             steps: Vec::new(),
             now: 0,
             idle_polls_left: 1,
+            long_polls: clock.ticks(LONG_POLLS_NANOS),
             lanes,
         }
     }
@@ -96,7 +105,17 @@ impl Tape {
         self.calls.clear();
         self.steps.clear();
         self.steps.resize(steps, Progress::default());
-        self.now = monotonic_nanos();
+        self.now = self.clock.now();
+    }
+
+    /// Relates the clock to the host's in the ring, if that was done long ago.
+    #[inline]
+    pub(crate) fn relate_clock(&mut self) {
+        if self.pairs.is_due(self.now)
+            && let Some(pair) = self.pairs.take(self.clock)
+        {
+            self.push(&pair.encode(CLOCK_PAIR));
+        }
     }
 
     /// Begins a call of the run.
@@ -153,8 +172,10 @@ impl Tape {
     pub(crate) fn idle(&mut self) {
         self.idle_polls_left -= 1;
         if self.idle_polls_left == 0 {
-            let before = std::mem::replace(&mut self.now, monotonic_nanos());
-            self.idle_polls_left = if self.now - before < LONG_POLLS_NANOS { IDLE_POLLS } else { 1 };
+            let before = self.now;
+            self.now = self.clock.now().max(before);
+            let is_long = self.now - before >= self.long_polls;
+            self.idle_polls_left = if is_long { 1 } else { IDLE_POLLS };
         }
     }
 
@@ -163,7 +184,11 @@ impl Tape {
     pub(crate) fn complete(&mut self, facts: &StepFacts) {
         self.polled(facts.at);
         self.advanced(facts.at);
-        self.now = monotonic_nanos();
+        // Only the end of a receive is compared with times of another rank that must be earlier.
+        let receives = matches!(facts.kind, StepKind::Recv | StepKind::RecvReduce);
+        let now = if receives { self.clock.now_after_loads() } else { self.clock.now() };
+        // A reading need not come after one that precedes it in the program.
+        self.now = now.max(self.now);
         self.end_step(facts, self.now);
     }
 
@@ -187,7 +212,7 @@ impl Tape {
     /// Ends the calls of the run. A run that is done ends with its last step, whose end has just been read.
     pub(crate) fn end_run(&mut self, outcome: CallEnd) {
         if outcome != CallEnd::Done {
-            self.now = monotonic_nanos();
+            self.now = self.clock.now().max(self.now);
         }
         for at in 0..self.calls.len() {
             let number = self.calls[at].number;
@@ -214,7 +239,7 @@ impl Tape {
 
     /// Records a wait, since `begin`, for a rank to enter the calls of the run, which it makes longer.
     pub(crate) fn waited_for_entry(&mut self, peer: Rank, begin: u64) {
-        let end = monotonic_nanos();
+        let end = self.clock.now_after_loads();
         self.push(&Event::EntryWait(EntryWait { begin, end, peer }).encode());
         self.now = end;
         for call in &self.calls {
@@ -253,7 +278,7 @@ impl Tape {
 
     /// Returns the events and their loss.
     pub(super) fn content(&self) -> Content {
-        self.ring.content()
+        self.ring.content(self.clock.pair())
     }
 
     /// Returns the capacities of all memory beside the ring.

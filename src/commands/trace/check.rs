@@ -98,14 +98,17 @@ fn nesting(events: &[Event]) -> Vec<String> {
     problems
 }
 
-/// Returns the receives that end before their send began, beyond the error of the clocks. Ranks of one clock
-/// have no error.
+/// Returns the receives that end before their send began, beyond the error of the clocks. For ranks of one
+/// clock that is the error of their readings.
 fn causality(about: &AboutMerged, events: &[Event], matching: &Matching) -> Vec<String> {
     let clock = |rank: u32| about.clocks.iter().position(|clock| clock.ranks.contains(&rank));
     let is_early = |(send, receive): &&(usize, usize)| {
         let (send, receive) = (&events[*send], &events[*receive]);
-        let same = clock(send.pid) == clock(receive.pid);
-        let error = if same { 0 } else { (about.clock_error_us * 1e3).ceil() as u64 };
+        let error_us = match (clock(send.pid), clock(receive.pid)) {
+            (Some(one), Some(other)) if one == other => 2.0 * about.clocks[one].event_error_us,
+            _ => about.clock_error_us,
+        };
+        let error = (error_us * 1e3).ceil() as u64;
         let (Some((began, _)), Some((_, ended))) = (send.times(), receive.times()) else { return false };
         ended + error < began
     };

@@ -58,6 +58,9 @@ pub(super) struct AboutClock {
     pub(super) name: String,
     /// Local time before, time of the rendezvous, local time after; nanoseconds.
     pub(super) samples: Vec<[u64; 3]>,
+    /// Nanoseconds by which times of events are off this clock at most.
+    #[serde(default)]
+    pub(super) event_error: u64,
 }
 
 /// Description of a merged file.
@@ -82,6 +85,9 @@ pub(super) struct MergedClock {
     pub(super) offset_us: f64,
     pub(super) drift_ppm: f64,
     pub(super) error_us: f64,
+    /// Microseconds by which times of events are off this clock at most.
+    #[serde(default)]
+    pub(super) event_error_us: f64,
     pub(super) samples: usize,
 }
 

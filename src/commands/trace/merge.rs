@@ -153,6 +153,11 @@ fn fits(files: &[RankFile]) -> Result<BTreeMap<String, Fit>, CommandError> {
     by_clock.into_iter().map(fit).collect()
 }
 
+/// Returns the nanoseconds by which times of events are off their host's clock at most.
+fn event_error(files: &[&RankFile]) -> f64 {
+    files.iter().map(|file| file.about.clock.event_error).max().unwrap_or(0) as f64
+}
+
 fn samples(files: &[&RankFile]) -> Vec<Sample> {
     let samples = files.iter().flat_map(|file| &file.about.clock.samples);
     samples
@@ -167,15 +172,19 @@ fn about(files: &[RankFile], fits: &BTreeMap<String, Fit>, origin: i128) -> Abou
     for (name, fit) in fits {
         let own: Vec<&RankFile> = files.iter().filter(|file| file.about.clock.name == *name).collect();
         let begin = own.iter().filter_map(|file| span(file)).map(|span| span.0).min().unwrap_or(0);
+        let event_error = event_error(&own);
         clocks.push(MergedClock {
             ranks: own.iter().map(|file| file.about.rank).collect(),
             offset_us: fit.offset_at(begin) as f64 / 1e3,
             drift_ppm: fit.drift * 1e6,
-            error_us: fit.error / 1e3,
+            error_us: (fit.error + event_error) / 1e3,
+            event_error_us: event_error / 1e3,
             samples: samples(&own).len(),
         });
     }
-    let mut errors: Vec<f64> = clocks.iter().map(|clock| clock.error_us).collect();
+    // Two ranks of a host may be off its clock in opposite directions, as clocks of two hosts may.
+    let errors = clocks.iter().flat_map(|clock| [clock.error_us, clock.event_error_us]);
+    let mut errors: Vec<f64> = errors.collect();
     errors.sort_by(f64::total_cmp);
     AboutMerged {
         format: FORMAT,
@@ -183,7 +192,6 @@ fn about(files: &[RankFile], fits: &BTreeMap<String, Fit>, origin: i128) -> Abou
         communicator: first.communicator.clone(),
         made_by: first.made_by.clone(),
         transport: first.transport.clone(),
-        // Both clocks may be off, in opposite directions.
         clock_error_us: errors.iter().rev().take(2).sum(),
         clocks,
         ranks: files.iter().map(|file| merged_rank(file, &fits[&file.about.clock.name], origin)).collect(),

@@ -59,6 +59,7 @@ impl<'t> Recording<'t> {
     ) -> Recording<'t> {
         let mut tape = trace.tape();
         tape.begin_run(program.ops.len());
+        tape.relate_clock();
         for (at, (record, binding)) in records.iter().zip(bindings).enumerate() {
             let algorithm = program.parts.get(at).map_or(&program.algorithm, |(_, algorithm)| algorithm);
             tape.begin_call(record, binding.input.len().max(binding.output.len()), algorithm);
@@ -128,7 +129,8 @@ fn message_facts(
     let step = program.order[position as usize];
     let message = StepMessage {
         peer: stream.peer,
-        lane: (stream.link % lanes) as u8,
+        // A remainder by multiplication: links are numbered by peer, then by lane.
+        lane: (stream.link - stream.peer.0 * lanes) as u8,
         index: index_in_call(program, stream.first, position),
     };
     facts(program, binding, step, Some(message))

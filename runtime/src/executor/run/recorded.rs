@@ -23,8 +23,7 @@ impl Executor {
         Executor { announced_bytes: Some(0), trace: Some(Recorded { trace, announced_bytes }), ..self }
     }
 
-    /// Runs a program and records its steps in the trace.
-    #[cold]
+    /// Runs a program and records its steps in the trace. Not marked as cold: the code would be slower.
     #[inline(never)]
     pub(super) fn run_recorded(
         &mut self,
@@ -32,12 +31,12 @@ impl Executor {
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
-        let Some(Recorded { trace, announced_bytes }) = &self.trace else { return Ok(()) };
-        let (trace, announced_bytes) = (Arc::clone(trace), *announced_bytes);
+        // Taken for the run, which is cheaper than another reference. After a panic no run follows.
+        let Some(recorded) = self.trace.take() else { return Ok(()) };
         watch.observe_rails();
-        let mut recording = Recording::begin(&trace, program, bindings, watch.calls());
+        let mut recording = Recording::begin(&recorded.trace, program, bindings, watch.calls());
         let observer = &mut recording;
-        let ran = if bindings.iter().any(|binding| is_announced(binding, &announced_bytes)) {
+        let ran = if bindings.iter().any(|binding| is_announced(binding, &recorded.announced_bytes)) {
             self.run_to_completion::<true, true, _>(program, bindings, watch, observer)
         } else if bindings.len() == 1 {
             self.run_to_completion::<false, false, _>(program, bindings, watch, observer)
@@ -45,6 +44,7 @@ impl Executor {
             self.run_to_completion::<false, true, _>(program, bindings, watch, observer)
         };
         recording.end(program, bindings, ran.is_ok());
+        self.trace = Some(recorded);
         ran
     }
 }
