@@ -1,7 +1,7 @@
 //! The request to a planner, and the reasons to refuse one.
 
 use crate::schedule::InPlace;
-use crate::{Codec, Collective, Hosts, Numerics, SpanningTree, UnknownName, Weights};
+use crate::{Codec, Collective, Hosts, Numerics, RingOrder, SpanningTree, UnknownName, Weights};
 use thiserror::Error;
 use topology::{MAX_RANKS, Rank};
 
@@ -26,6 +26,7 @@ pub struct Spec {
     numerics: Numerics,
     hosts: Hosts,
     tree: SpanningTree,
+    ring: RingOrder,
     replicas: u8,
     weights: Weights,
     only: Option<Rank>,
@@ -125,6 +126,12 @@ pub enum PlanError {
     /// A tree of other ranks than those of the plan.
     #[error("the tree is not one of {ranks} ranks; make it of all ranks of the plan")]
     Tree {
+        /// The ranks asked for.
+        ranks: u32,
+    },
+    /// An order of other ranks than those of the plan.
+    #[error("the order of the ring is not one of {ranks} ranks; make it of all ranks of the plan")]
+    Ring {
         /// The ranks asked for.
         ranks: u32,
     },
@@ -255,6 +262,7 @@ impl Spec {
             numerics,
             hosts,
             tree: SpanningTree::default(),
+            ring: RingOrder::default(),
             replicas: 1,
             weights,
             only: None,
@@ -330,6 +338,26 @@ impl Spec {
             true => Ok(Spec { tree, ..self }),
             false => Err(PlanError::Tree { ranks: self.ranks }),
         }
+    }
+
+    /// Returns the spec with an order of the ranks along which plans around a ring send messages; without
+    /// one, that is the order of their numbers.
+    ///
+    /// # Errors
+    /// [`PlanError::Ring`] when the order is not one of all ranks of the spec.
+    pub fn with_ring(self, ring: RingOrder) -> Result<Spec, PlanError> {
+        match ring.fits(self.ranks) {
+            true => Ok(Spec { ring, ..self }),
+            false => Err(PlanError::Ring { ranks: self.ranks }),
+        }
+    }
+
+    /// Returns the spec for the positions of its ring instead of its ranks.
+    pub(crate) fn by_position(self) -> Spec {
+        let position = |rank: Rank| self.ring.position(rank).unwrap_or(rank);
+        // A collective without a root has root 0 by its number.
+        let root = if self.collective.has_root() { position(self.root) } else { self.root };
+        Spec { root, only: self.only.map(position), ring: RingOrder::default(), ..self }
     }
 
     /// Returns the spec with `replicas` copies on lanes of their own, each with an equal part of every chunk;
@@ -424,6 +452,12 @@ impl Spec {
     #[must_use]
     pub const fn tree(&self) -> SpanningTree {
         self.tree
+    }
+
+    /// Returns the order of the ranks along plans around a ring.
+    #[must_use]
+    pub const fn ring(&self) -> RingOrder {
+        self.ring
     }
 
     /// Returns the number of copies of the plan; at least 1.

@@ -3,7 +3,9 @@
 use crate::plan::{ALGORITHMS, Algorithm};
 use crate::schedule::{InPlace, Schedule};
 use crate::verify::{Credits, Fault, Report, verify};
-use crate::{BlockLen, Codec, Collective, Hosts, Numerics, PlanError, Sizes, SpanningTree, Spec, Weights};
+use crate::{
+    BlockLen, Codec, Collective, Hosts, Numerics, PlanError, RingOrder, Sizes, SpanningTree, Spec, Weights,
+};
 use std::fmt;
 use std::ops::RangeInclusive;
 use thiserror::Error;
@@ -56,6 +58,9 @@ impl fmt::Display for Case {
         if spec.tree() != SpanningTree::default() {
             write!(f, ", tree {:?}", spec.tree())?;
         }
+        if spec.ring() != RingOrder::default() {
+            write!(f, ", ring {:?}", spec.ring())?;
+        }
         if spec.replicas() > 1 {
             write!(f, ", {} replicas", spec.replicas())?;
         }
@@ -94,9 +99,9 @@ impl Case {
 ///
 /// The cases cover every algorithm that supports this number of ranks, with every root, in place and out of
 /// place, in every order of additions that it has, and with packed messages where they are possible. Where it
-/// matters, hosts are dealt in several ways, and trees have several shapes. Each plan is cut into each number
-/// of `segments`. Plans for different codecs are alike, so one codec stands for all. Cases for different
-/// numbers of ranks are independent, so callers may distribute them over threads.
+/// matters, hosts are dealt in several ways, trees have several shapes, and rings several orders. Each plan
+/// is cut into each number of `segments`. Plans for different codecs are alike, so one codec stands for all.
+/// Cases for different numbers of ranks are independent, so callers may distribute them over threads.
 pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
     let algorithms = ALGORITHMS.iter().filter(move |algorithm| algorithm.check_ranks(ranks).is_ok());
     algorithms.flat_map(move |algorithm| {
@@ -113,6 +118,7 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
                     let spec = match placement {
                         Placing::Hosts(hosts) => spec.with_hosts(hosts).ok()?,
                         Placing::Tree(tree) => spec.with_tree(tree).ok()?,
+                        Placing::Ring(ring) => spec.with_ring(ring).ok()?,
                     };
                     Some(Case { algorithm, spec: spec.with_numerics(numerics).with_codec(codec) })
                 })
@@ -126,6 +132,7 @@ pub fn cases(ranks: u32, segments: &[u32]) -> impl Iterator<Item = Case> {
 enum Placing {
     Hosts(Hosts),
     Tree(SpanningTree),
+    Ring(RingOrder),
 }
 
 /// Returns the placements of ranks that differ for planners.
@@ -133,8 +140,19 @@ fn placements(algorithm: &Algorithm, ranks: u32) -> Vec<Placing> {
     match algorithm.name {
         "hierarchical" => dealt_hosts(ranks).into_iter().map(Placing::Hosts).collect(),
         "spanning_tree" => trees(ranks).into_iter().map(Placing::Tree).collect(),
+        _ if algorithm.takes_ring_order() && ranks <= RingOrder::MAX_RANKS => {
+            ring_orders(ranks).into_iter().map(Placing::Ring).collect()
+        }
         _ => vec![Placing::Hosts(Hosts::One)],
     }
+}
+
+/// Returns orders of the ranks along a ring: that of their numbers, and one in which few neighbors have
+/// neighboring numbers.
+fn ring_orders(ranks: u32) -> Vec<RingOrder> {
+    let evens_first: Vec<Rank> = (0..ranks).step_by(2).chain((1..ranks).step_by(2).rev()).map(Rank).collect();
+    let other = RingOrder::new(&evens_first).filter(|order| *order != RingOrder::default());
+    [RingOrder::default()].into_iter().chain(other).collect()
 }
 
 /// Returns trees of different shapes: a line in the order of ranks, a line that begins elsewhere, a tree

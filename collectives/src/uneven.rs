@@ -159,12 +159,13 @@ mod tests {
     use super::*;
     use crate::plan::ALGORITHMS;
     use crate::schedule::InPlace;
-    use crate::{Hosts, Numerics, Spec, verify};
+    use crate::{Hosts, Numerics, RingOrder, Spec, verify};
 
     /// Returns every spec that asks an algorithm for blocks of unequal lengths.
     fn specs(algorithm: &Algorithm, ranks: u32) -> Vec<Spec> {
         let roots = (0..ranks).filter(|root| *root == 0 || algorithm.collective.has_root());
         let mut specs = Vec::new();
+        let evens_first = (0..ranks).step_by(2).chain((1..ranks).step_by(2));
         for root in roots {
             for (in_place, segments) in [(InPlace::No, 1), (InPlace::Yes, 1), (InPlace::No, 3)] {
                 // No algorithm has an in-place all-to-all of uneven blocks.
@@ -180,7 +181,16 @@ mod tests {
                 for hosts in dealt {
                     let spec = spec.with_hosts(*hosts).expect("any ranks").with_in_place(in_place);
                     let kept = Numerics::ALL.into_iter().filter(|class| *class <= algorithm.numerics);
-                    specs.extend(kept.map(|class| spec.with_uneven_blocks().with_numerics(class)));
+                    let kept: Vec<Spec> =
+                        kept.map(|class| spec.with_uneven_blocks().with_numerics(class)).collect();
+                    let turned = RingOrder::new(&evens_first.clone().map(Rank).collect::<Vec<_>>());
+                    let turned = turned.filter(|_| algorithm.takes_ring_order());
+                    specs.extend(
+                        turned
+                            .iter()
+                            .flat_map(|ring| kept.iter().map(|spec| spec.with_ring(*ring).expect("of all"))),
+                    );
+                    specs.extend(kept);
                 }
             }
         }

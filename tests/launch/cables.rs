@@ -19,6 +19,8 @@ const LARGEST: &str = "4M";
 const MESH: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
 /// Cables in a ring of five hosts.
 const RING: [(usize, usize); 5] = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)];
+/// Cables in a ring of five hosts, in another order than their numbers.
+const TURNED_RING: [(usize, usize); 5] = [(0, 2), (2, 4), (4, 1), (1, 3), (3, 0)];
 /// Cables in a chain of three hosts.
 const CHAIN: [(usize, usize); 2] = [(0, 1), (1, 2)];
 /// Cables in a ring of three hosts.
@@ -167,6 +169,23 @@ fn all_collectives_of_a_chain_go_along_its_cables() {
 fn all_collectives_of_a_ring_go_along_its_cables() {
     let network = network_or_return!(5, &RING, CableAddresses::Networks);
     expect_all_along_cables(&network, 5, &[]);
+}
+
+/// Once such a ring was used as a tree of cables, of which one was idle.
+#[test]
+fn all_collectives_of_a_ring_whose_cables_are_not_in_the_order_of_ranks_use_all_of_its_cables() {
+    let network = network_or_return!(5, &TURNED_RING, CableAddresses::Networks);
+    expect_all_along_cables(&network, 5, &[]);
+    let before: Vec<Vec<u64>> = (0..5).map(|host| network.cable_bytes(host)).collect();
+    let options = ["--hosts", &names(5), "-x", "TBCCL_TRANSPORT=tcp"];
+    let program = ["--", TBCCL, "bench", "all_reduce", "-b", LARGEST, "-e", LARGEST, "-n", "2", "-w", "1"];
+    let done = job(&network, &[&options[..], &program].concat()).finish();
+    assert_eq!((done.code(), done.stderr.as_str()), (0, ""));
+    for (host, before) in before.iter().enumerate() {
+        let after = network.cable_bytes(host);
+        let carried: Vec<u64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        assert!(carried.len() == 2 && carried.iter().all(|bytes| *bytes > 4 << 20), "{host}: {carried:?}");
+    }
 }
 
 /// The chain of the other cables begins at the second host, and not at the first.

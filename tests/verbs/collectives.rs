@@ -50,6 +50,12 @@ fn five_ranks_in_a_ring_with_one_cable_and_with_two() {
 }
 
 #[test]
+fn ranks_in_a_ring_in_another_order_than_their_numbers() {
+    everywhere(Shape::TurnedRing, 4, 1);
+    everywhere(Shape::TurnedRing, 5, 1);
+}
+
+#[test]
 fn four_ranks_in_a_line() {
     everywhere(Shape::Line, 4, 1);
 }

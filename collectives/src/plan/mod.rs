@@ -17,7 +17,7 @@
 
 use crate::pass;
 use crate::schedule::Schedule;
-use crate::{Collective, Numerics, PlanError, Spec, UnknownName};
+use crate::{Collective, Numerics, PlanError, RingOrder, Spec, UnknownName};
 
 mod aggregated;
 pub mod all_gather;
@@ -74,6 +74,9 @@ macro_rules! algorithms {
 
 /// Name of the algorithms that relay messages along a tree.
 const RELAYING: &str = "spanning_tree";
+
+/// Names of the algorithms whose messages go along a ring of all ranks, or along a part of it.
+const ALONG_RINGS: [&str; 3] = ["ring", "bidirectional_ring", "chain"];
 
 /// All algorithms. Every collective has one for up to 1024 ranks, and its first is its default.
 pub const ALGORITHMS: &[Algorithm] = algorithms! {
@@ -277,7 +280,19 @@ impl Algorithm {
         self.check_ranks(spec.ranks())?;
         self.check_numerics(spec.numerics())?;
         check_codec(spec)?;
-        (self.planner)(spec)
+        let ring = spec.ring();
+        if ring == RingOrder::default() || !self.takes_ring_order() {
+            return (self.planner)(spec);
+        }
+        Ok(ring.renumber((self.planner)(&spec.by_position())?, spec))
+    }
+
+    /// Whether the plans go along a ring whose ranks may have any order ([`Spec::with_ring`]). Prefix sums go
+    /// from rank to rank in the order of their numbers.
+    #[must_use]
+    pub fn takes_ring_order(&self) -> bool {
+        let is_prefix_sum = matches!(self.collective, Collective::Scan | Collective::ExclusiveScan);
+        ALONG_RINGS.contains(&self.name) && !is_prefix_sum
     }
 
     /// Whether the plans relay messages along a tree. Other plans are faster where they have all connections

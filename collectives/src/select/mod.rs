@@ -31,7 +31,9 @@ pub use tuned::{Fingerprint, Links, Tuned, TunedChoice, TunedError};
 
 use crate::numerics::Core;
 use crate::schedule::InPlace;
-use crate::{Collective, Hosts, MAX_SEGMENTS, Numerics, PlanError, Rank, SpanningTree, Spec, plan};
+use crate::{
+    Collective, Hosts, MAX_SEGMENTS, Numerics, PlanError, Rank, RingOrder, SpanningTree, Spec, plan,
+};
 use price::{CallShape, Candidates, Effort, Model};
 use serde::Deserialize;
 use topology::Reach;
@@ -121,16 +123,28 @@ pub struct Requirements {
     /// The tree along which messages are relayed where not every rank reaches every other one; `None` where
     /// no message has to be relayed, or the ranks have no tree.
     pub tree: Option<SpanningTree>,
+    /// The order of the ranks along a ring of connections; `None` where that of their numbers is one, or
+    /// there is no ring.
+    pub ring: Option<RingOrder>,
 }
 
 impl Requirements {
-    /// Adds hosts and tree to the spec of a plan.
+    /// Returns the requirements of ranks that reach each other in this way.
+    #[must_use]
+    pub fn within(self, ranks: u32, reach: &Reach) -> Requirements {
+        let (tree, ring) =
+            (SpanningTree::of(ranks, reach, self.hosts), RingOrder::of(ranks, reach, self.hosts));
+        Requirements { tree, ring, ..self }
+    }
+
+    /// Adds hosts, tree and ring to the spec of a plan.
     ///
     /// # Errors
-    /// [`PlanError::Hosts`] or [`PlanError::Tree`] if these have more or fewer ranks than the spec.
+    /// [`PlanError::Hosts`], [`PlanError::Tree`] or [`PlanError::Ring`] if these have more or fewer ranks than the spec.
     pub fn place(&self, spec: Spec) -> Result<Spec, PlanError> {
         let spec = spec.with_hosts(self.hosts)?;
-        self.tree.map_or(Ok(spec), |tree| spec.with_tree(tree))
+        let spec = self.tree.map_or(Ok(spec), |tree| spec.with_tree(tree))?;
+        self.ring.map_or(Ok(spec), |ring| spec.with_ring(ring))
     }
 }
 

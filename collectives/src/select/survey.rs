@@ -4,7 +4,7 @@ use super::price::{CallShape, Candidates, Effort, Model, Unpriced};
 use super::{Choice, Names, Requirements, Tuning};
 use crate::schedule::InPlace;
 use crate::simulate::Costs;
-use crate::{Collective, Hosts, Rank, SpanningTree};
+use crate::{Collective, Rank};
 use topology::{Cabling, Reach, Speed};
 
 /// The prices of one collective.
@@ -56,10 +56,9 @@ pub fn survey(cabling: Cabling, speed: Speed, costs: &Costs, large: u64, small: 
     let model = Model { cluster: cabling.cluster(speed), costs: costs.clone() };
     let ranks = cabling.hosts;
     let reach = Reach::new(ranks, |a, b| model.cluster.route(a, b).is_some());
-    let tree = SpanningTree::of(ranks, &reach, Hosts::One);
+    let requirements = Requirements::default().within(ranks, &reach);
     let entry = |collective: Collective| {
         let (root, in_place) = (Rank(0), InPlace::No);
-        let requirements = Requirements { tree, ..Requirements::default() };
         let shape = CallShape { collective, ranks, root, in_place, requirements };
         let candidates = Candidates::new(&model, shape, &Reach::complete(), &Names::default());
         let at = |bytes: u64| {

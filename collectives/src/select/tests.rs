@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::Spec;
+use crate::verify::{Credits, verify};
+use std::collections::BTreeSet;
 
 /// Uses fixed thresholds, so that tuning the defaults does not change the expected choices.
 fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str, u32) {
@@ -257,4 +259,56 @@ fn a_tuning_file_names_only_what_it_changes() {
     let tuning: Tuning = toml::from_str("mesh_bytes = 4096").expect("a known key");
     assert_eq!(tuning, Tuning { mesh_bytes: 4096, ..Tuning::default() });
     assert!(toml::from_str::<Tuning>("mesh_byte = 4096").is_err());
+}
+
+/// Returns the pairs of ranks between which a plan has messages, the lower rank first.
+fn pairs(schedule: &crate::Schedule) -> BTreeSet<(u32, u32)> {
+    let messages = schedule.steps().filter_map(|(id, step)| Some((id.rank, step.action.message()?.0.0)));
+    messages.map(|(rank, peer)| (rank.min(peer), rank.max(peer))).collect()
+}
+
+/// Once a ring of cables in another order than the ranks' was used as a tree, with one cable idle.
+#[test]
+fn on_a_ring_of_cables_in_any_order_plans_are_those_of_a_ring_in_order_and_no_cable_is_idle() {
+    const RANKS: u32 = 5;
+    let order = [0, 2, 4, 1, 3];
+    let place = |rank: Rank| order.iter().position(|one| *one == rank.0).expect("a rank");
+    let in_order = Reach::new(RANKS, |a, b| [1, 4].contains(&a.0.abs_diff(b.0)));
+    let turned = Reach::new(RANKS, |a, b| [1, 4].contains(&place(a).abs_diff(place(b))));
+    for (collective, block_bytes) in Collective::ALL.into_iter().flat_map(|c| [(c, 8), (c, 4 << 20)]) {
+        let root = if collective.has_root() { Rank(3) } else { Rank(0) };
+        let call = Call { collective, ranks: RANKS, block_bytes };
+        let chosen = |reach: &Reach| {
+            let requirements = Requirements::default().within(RANKS, reach);
+            (choose(call, root, reach, &Policy::default(), requirements).expect("a plan"), requirements)
+        };
+        let (choice, requirements) = chosen(&turned);
+        let spec = Spec::new(collective, RANKS).and_then(|spec| spec.with_root(root)).expect("in range");
+        let schedule = requirements.place(spec).and_then(|spec| plan::plan(&spec, choice.algorithm));
+        let schedule = schedule.expect("a plan");
+        verify(&schedule, Credits(0)).unwrap_or_else(|fault| panic!("{collective}: {fault}"));
+        assert_eq!((schedule.root, schedule.first_unconnected(&turned)), (root, None), "{collective}");
+        if ["scan", "exclusive_scan", "sendrecv"].contains(&collective.name()) {
+            assert_eq!(choice.algorithm, "spanning_tree", "the ranks' numbers are a part of the result");
+            continue;
+        }
+        assert_eq!(choice, chosen(&in_order).0, "{collective}");
+        let cables = if choice.algorithm == "chain" { 4 } else { 5 };
+        assert_eq!(pairs(&schedule).len(), cables, "{collective} {}", choice.algorithm);
+    }
+}
+
+#[test]
+fn a_plan_for_one_rank_of_a_ring_in_another_order_is_its_part_of_the_plan_for_all() {
+    let ring = RingOrder::new(&[0, 2, 4, 1, 3].map(Rank));
+    for algorithm in plan::ALGORITHMS.iter().filter(|algorithm| algorithm.takes_ring_order()) {
+        let root = if algorithm.collective.has_root() { Rank(3) } else { Rank(0) };
+        let spec = Spec::new(algorithm.collective, 5).and_then(|spec| spec.with_root(root));
+        let spec = spec.and_then(|spec| spec.with_ring(ring.expect("an order"))).expect("of five ranks");
+        let all = algorithm.plan(&spec).expect("a plan");
+        for rank in (0..5).map(Rank) {
+            let own = spec.only_for(rank).and_then(|spec| algorithm.plan(&spec)).expect("a plan");
+            assert_eq!(own.programs[rank.index()], all.programs[rank.index()], "{}", algorithm.name);
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
     executor::Program,
 };
 use collectives::{
-    BlockLayout, Codec, Collective, Hosts, Numerics, SpanningTree, Spec, TooLarge, plan,
+    BlockLayout, Codec, Collective, Hosts, Numerics, Spec, TooLarge, plan,
     schedule::InPlace,
     select::{self, Choice, Names, Overrides, Policy, price},
 };
@@ -159,10 +159,9 @@ pub(super) struct Plans {
     reach: Reach,
     /// Ranks that have links to each other.
     links: Reach,
-    /// Placement of ranks on hosts. Equal on all ranks, as are all inputs of the choice of plans.
-    hosts: Hosts,
-    /// Tree along which messages are relayed, if not every rank reaches every other one.
-    tree: Option<SpanningTree>,
+    /// The requirements of all plans: hosts, and the tree and the ring along which messages go if not every
+    /// rank reaches every other one. Equal on all ranks, as are all inputs of the choice of plans.
+    placement: select::Requirements,
     policy: Policy,
     segments: u32,
     /// Replaces the policy and the segments, if the program has chosen.
@@ -192,15 +191,14 @@ impl Plans {
         policy: Policy,
         config: &Config,
     ) -> Plans {
-        let tree = SpanningTree::of(ranks, &reach, hosts);
+        let placement = select::Requirements { hosts, ..Default::default() }.within(ranks, &reach);
         Plans {
             rank,
             ranks,
             lanes,
             reach,
             links,
-            hosts,
-            tree,
+            placement,
             policy,
             segments: config.selection.segments,
             overriding: None,
@@ -393,7 +391,7 @@ impl Plans {
 
     fn requirements(&self, shape: &PlanKey) -> select::Requirements {
         let PlanKey { uneven, numerics, .. } = *shape;
-        select::Requirements { uneven, numerics, hosts: self.hosts, tree: self.tree }
+        select::Requirements { uneven, numerics, ..self.placement }
     }
 
     /// Returns the prediction of the cost model for calls of a bucket, which is made once.
@@ -421,7 +419,7 @@ impl Plans {
     /// Limits sends to these pairs of ranks, as if no other cables existed.
     #[cfg(test)]
     pub(super) fn limit_to(&mut self, reach: Reach) {
-        self.tree = SpanningTree::of(self.ranks, &reach, self.hosts);
+        self.placement = self.placement.within(self.ranks, &reach);
         self.reach = reach.clone();
         self.links = reach;
     }

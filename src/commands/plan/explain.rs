@@ -7,7 +7,7 @@ use crate::commands::{
     print,
 };
 use collectives::{
-    Collective, Hosts, Numerics, PlanError, SpanningTree, Spec,
+    Collective, Hosts, Numerics, PlanError, Spec,
     schedule::InPlace,
     select::{
         Call, Choice, Names, Overrides, Policy, Requirements, Tuning, choose,
@@ -139,13 +139,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         return Err(CommandError::new(PlanError::Hosts { hosts, ranks: args.ranks }));
     }
     let reach = Reach::new(args.ranks, |a, b| model.cluster.route(a, b).is_some());
-    let tree = SpanningTree::of(args.ranks, &reach, hosts);
+    let requirements = Requirements { uneven: args.uneven, numerics, hosts, ..Requirements::default() };
+    let requirements = requirements.within(args.ranks, &reach);
     let shape = CallShape {
         collective: args.collective,
         ranks: args.ranks,
         root: Rank(args.root),
         in_place: if args.in_place { InPlace::Yes } else { InPlace::No },
-        requirements: Requirements { uneven: args.uneven, numerics, hosts, tree },
+        requirements,
     };
     let case = Case::new(model, shape, args, &config)?;
     print(&if args.json { case.json() } else { case.text() });

@@ -13,6 +13,8 @@ pub enum Shape {
     Mesh,
     /// Neighbors in number.
     Ring,
+    /// A ring through the even numbers and back through the odd ones.
+    TurnedRing,
     /// Neighbors in number, but for the last and the first.
     Line,
 }
@@ -43,6 +45,10 @@ impl Wiring {
         match self.shape {
             Shape::Mesh => (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b))).collect(),
             Shape::Ring => (0..n).map(|a| (a, (a + 1) % n)).collect(),
+            Shape::TurnedRing => {
+                let order: Vec<u32> = (0..n).step_by(2).chain((1..n).step_by(2).rev()).collect();
+                (0..order.len()).map(|at| (order[at], order[(at + 1) % order.len()])).collect()
+            }
             Shape::Line => (1..n).map(|b| (b - 1, b)).collect(),
         }
     }

@@ -8,7 +8,7 @@
 //! when cut into k segments on a line of n ranks: (n-1+k)(α + B/k·(β + γ)), since both directions of a cable
 //! work at the same time.
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring; the tree is selected by [`crate::SpanningTree`].
 
 use crate::Numerics;
 use crate::plan::hops::{Hops, Landing};

@@ -6,7 +6,7 @@
 //! Stages: as many as the busiest edge has messages, and a few more. Bytes: over every edge one block for
 //! each pair of ranks at its sides, which is the least possible. Cost on a line of n ranks: n²/4·(α + Bβ).
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring; the tree is selected by [`crate::SpanningTree`].
 
 use crate::plan::hops::{Hops, Landing, TRANSIT_SLOTS};
 use crate::schedule::{ChunkRange, InPlace, Schedule};

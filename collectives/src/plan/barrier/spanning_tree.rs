@@ -9,7 +9,7 @@
 //! Stages: twice the distance of the furthest rank from the center. Bytes: none. Cost on a line of n ranks:
 //! n·α.
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring; the tree is selected by [`crate::SpanningTree`].
 
 use crate::plan::hops::{Hops, Landing};
 use crate::schedule::{ChunkRange, Schedule};

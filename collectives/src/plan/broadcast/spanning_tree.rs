@@ -5,7 +5,7 @@
 //! Stages: the distance of the furthest rank. Bytes: 1 block over every edge. Cost when cut into k segments
 //! on a line of n ranks, from its end: (n-2+k)(α + B/k·β).
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring; the tree is selected by [`crate::SpanningTree`].
 
 use crate::plan::hops::{Hops, Landing};
 use crate::schedule::{ChunkRange, Schedule};

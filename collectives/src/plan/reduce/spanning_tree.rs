@@ -8,7 +8,7 @@
 //! rank behind the edge. Cost when cut into k segments on a line of n ranks, to its end: (n-2+k)(α + B/k·(β +
 //! γ)).
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring; the tree is selected by [`crate::SpanningTree`].
 
 use crate::plan::hops::{Hops, Landing};
 use crate::schedule::{ChunkRange, Schedule};

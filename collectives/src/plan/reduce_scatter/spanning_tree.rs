@@ -9,7 +9,7 @@
 //! possible; in canonical order one for each pair of ranks at its sides. Cost on a line of n ranks: (n-1)(α +
 //! Bβ + Bγ).
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring; the tree is selected by [`crate::SpanningTree`].
 
 use crate::Numerics;
 use crate::plan::hops::{Hops, Landing, TRANSIT_SLOTS};

@@ -6,7 +6,7 @@
 //! Stages: n-1 at most. Bytes: over every edge the block of each rank behind it, which is the least possible.
 //! Cost on a line of n ranks, from its end: (n-1)(α + Bβ).
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring; the tree is selected by [`crate::SpanningTree`].
 
 use crate::plan::hops::{Hops, Landing};
 use crate::schedule::{ChunkRange, Schedule};

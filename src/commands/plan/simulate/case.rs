@@ -2,7 +2,7 @@
 
 use crate::commands::CommandError;
 use collectives::{
-    Codec, Collective, Hosts, PlanError, Schedule, SpanningTree, Spec, plan,
+    Codec, Collective, Hosts, PlanError, Schedule, Spec, plan,
     select::{Call, Requirements, Tuning, segments},
     simulate::{
         Costs, Outcome,
@@ -124,8 +124,8 @@ impl Case {
         let spec = Spec::new(self.collective, self.ranks).and_then(|spec| spec.with_root(self.root));
         let hosts = self.hosts();
         let reach = Reach::new(self.ranks, |a, b| self.cluster.route(a, b).is_some());
-        let tree = SpanningTree::of(self.ranks, &reach, hosts);
-        let spec = spec.and_then(|spec| Requirements { hosts, tree, ..Requirements::default() }.place(spec));
+        let requirements = Requirements { hosts, ..Requirements::default() }.within(self.ranks, &reach);
+        let spec = spec.and_then(|spec| requirements.place(spec));
         let spec = spec.map_err(text_of)?.with_codec(self.codec);
         let (schedule, segments, costs) = match implementation {
             Implementation::Own(algorithm) => {
