@@ -10,13 +10,14 @@
 //! 2. `tuned`: measurements of these links.
 //! 3. `price`: simulation on a model of the machines, if the policy has one.
 //! 4. `oversubscribed`: thresholds for ranks that outnumber the cores of their host.
-//! 5. `hierarchy` and the thresholds of [`Tuning`].
+//! 5. `hierarchy`, the thresholds of [`Tuning`], and `cabled` where those need more cables than there are.
 //!
 //! `survey` uses the model to compare cablings.
 //!
 //! Where not every rank reaches every other rank, only plans whose messages all have a connection are chosen.
 //! The plan itself, not the name of the algorithm, decides whether that holds.
 
+mod cabled;
 mod hierarchy;
 mod overrides;
 mod oversubscribed;
@@ -54,6 +55,9 @@ pub struct Tuning {
     pub doubling_bytes: u64,
     /// Largest block that `broadcast` and `reduce` move over a binomial tree; larger blocks use a chain.
     pub binomial_bytes: u64,
+    /// Largest block that `all_reduce` moves along a tree of cables where not all ranks are connected; larger
+    /// blocks go around a ring.
+    pub tree_bytes: u64,
     /// Target size of one pipelined message, in bytes.
     pub segment_bytes: u64,
     /// Largest message that the transport sends without a grant; 0 for transports without grants. Between
@@ -78,6 +82,7 @@ impl Default for Tuning {
             direct_ranks: 16,
             doubling_bytes: 4 << 10,
             binomial_bytes: 64 << 10,
+            tree_bytes: 128 << 10,
             segment_bytes: 512 << 10,
             eager_bytes: 0,
             max_segments: 64,
@@ -140,7 +145,8 @@ impl Requirements {
     /// Adds hosts, tree and ring to the spec of a plan.
     ///
     /// # Errors
-    /// [`PlanError::Hosts`], [`PlanError::Tree`] or [`PlanError::Ring`] if these have more or fewer ranks than the spec.
+    /// [`PlanError::Hosts`], [`PlanError::Tree`] or [`PlanError::Ring`] if these have more or fewer ranks
+    /// than the spec.
     pub fn place(&self, spec: Spec) -> Result<Spec, PlanError> {
         let spec = spec.with_hosts(self.hosts)?;
         let spec = self.tree.map_or(Ok(spec), |tree| spec.with_tree(tree))?;
@@ -252,6 +258,14 @@ pub fn choose_with(
     let first = hierarchical.map(|(algorithm, why)| with_segments(algorithm, why)).filter(fit);
     if let Some(first) = first.or_else(|| Some(with_segments(preferred, why)).filter(fit)) {
         return Ok(first);
+    }
+    if !reach.is_complete() {
+        let (names_first, why) = cabled::preferred(call, root, &requirements, &policy.tuning);
+        let mut first = names_first.iter().filter(|name| names.is_allowed(name));
+        let first = first.find_map(|name| Some(with_segments(name, why)).filter(fit));
+        if let Some(first) = first {
+            return Ok(first);
+        }
     }
     let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.is_allowed(name));
     let instead = "the preferred algorithm cannot do this call, or needs cables that are not there";
