@@ -1,4 +1,7 @@
 //! `tbccl plan`: output and exit status.
+//!
+//! After a change of what the examples of `docs/selection.md` print:
+//! `TBCCL_WRITE_PAGES=1 cargo test --test cli examples_of_the_page`.
 
 use std::{
     path::Path,
@@ -24,6 +27,32 @@ fn refusal(args: &[&str]) -> String {
     let stderr = String::from_utf8(output.stderr).expect("text");
     assert!(stderr.starts_with("tbccl: error: ") && stderr.lines().count() == 1, "{args:?}: {stderr}");
     stderr
+}
+
+/// Once the page had times of an earlier model of costs.
+#[test]
+fn examples_of_the_page_on_selection_are_what_the_commands_print() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/selection.md");
+    let page = std::fs::read_to_string(&path).expect("the page");
+    let mut wanted = page.clone();
+    let examples: [(&str, &[&str]); 2] = [
+        ("The output of the first command,", &["explain", "all_reduce", "--ranks", "4", "--bytes", "64K"]),
+        (
+            "With `--hosts 4 --ports 3 --bytes 4M`:",
+            &["wire", "--hosts", "4", "--ports", "3", "--bytes", "4M"],
+        ),
+    ];
+    for (before, args) in examples {
+        let after = wanted.find(before).expect("the sentence before the example");
+        let begin = after + wanted[after..].find("```\n").expect("an example") + "```\n".len();
+        let end = begin + wanted[begin..].find("```").expect("the end of the example");
+        wanted.replace_range(begin..end, &stdout(args, 0));
+    }
+    if std::env::var_os("TBCCL_WRITE_PAGES").is_some() {
+        std::fs::write(path, wanted).expect("written");
+    } else {
+        assert_eq!(page, wanted, "TBCCL_WRITE_PAGES=1 cargo test --test cli examples_of_the_page");
+    }
 }
 
 #[test]
