@@ -44,6 +44,15 @@ fn outcomes(file: &Value, rank: u32) -> Vec<&str> {
     calls.iter().map(|call| call["args"]["outcome"].as_str().expect("an outcome")).collect()
 }
 
+/// Returns the peers of a rank's receives without an end.
+fn unfinished_receives(file: &Value, rank: u32) -> Vec<u64> {
+    let events = file["traceEvents"].as_array().expect("events");
+    let is_open = |event: &&Value| {
+        event["cat"] == "receive" && event["pid"] == rank && event["args"]["outcome"] == "unfinished"
+    };
+    events.iter().filter(is_open).filter_map(|event| event["args"]["peer"].as_u64()).collect()
+}
+
 fn process(ready: &[Message], rank: u32) -> Pid {
     let said = ready.iter().find(|said| said.rank == rank).expect("all are ready");
     said.rest.parse().ok().and_then(Pid::from_raw).expect("a process")
@@ -67,8 +76,13 @@ fn the_calls_of_a_killed_rank_are_in_the_merged_trace_and_the_last_one_is_killed
             |rank: u32| ["json", "ring"].map(|extension| file_of(folder.path(), rank, extension).is_some());
         assert_eq!([0, 1, 2].map(has), [[true, false], [false, true], [true, false]], "{transport}");
 
-        let (file, _) = merged(folder.path());
+        let (file, said) = merged(folder.path());
         let killed = outcomes(&file, 1);
+        let wait = "while it waited for rank 0 in step ";
+        let call = format!(" of call {}", killed.len());
+        assert!(said.contains("rank 1 has left no complete trace: the process was killed"), "{said}");
+        assert!(said.contains(wait) && said.contains(&call), "{said}");
+        assert_eq!(unfinished_receives(&file, 1), [0], "{transport}");
         assert!(killed.len() >= 2, "{transport}: {killed:?}");
         let (last, others) = killed.split_last().expect("calls");
         assert_eq!((*last, others.iter().all(|outcome| *outcome == "done")), ("killed", true), "{killed:?}");

@@ -241,15 +241,16 @@ impl Executor {
                 if self.wanted.load(Relaxed) != 0 {
                     run.look_in_passing(watch)?;
                 }
-            } else if waiter.idle()
-                && let Err(error) = watch.look(&run.waiting(waiter.waited()))
-            {
-                // Messages that a peer sent before it left may have arrived since the last poll.
-                if !run.poll()? {
-                    return Err(Stop::Watch(error));
-                }
-                if run.workspace.remaining == 0 {
-                    return Ok(());
+            } else if waiter.idle() {
+                run.observer.waits_long(program, bindings);
+                if let Err(error) = watch.look(&run.waiting(waiter.waited())) {
+                    // Messages that a peer sent before it left may have arrived since the last poll.
+                    if !run.poll()? {
+                        return Err(Stop::Watch(error));
+                    }
+                    if run.workspace.remaining == 0 {
+                        return Ok(());
+                    }
                 }
             }
         }
@@ -263,8 +264,8 @@ impl Executor {
         watch: &mut dyn Watch,
         done: impl FnMut() -> bool,
     ) -> Result<(), Stop> {
-        let began = self.trace.as_ref().map(|recorded| recorded.trace.now());
-        let waited = self.wait_for_entry(peer, watch, done);
+        let began = self.trace.as_ref().map(|recorded| recorded.trace.tape().begin_wait());
+        let waited = self.wait_for_entry((peer, began), watch, done);
         if let (Some(Recorded { trace, .. }), Some(began)) = (&self.trace, began) {
             trace.tape().waited_for_entry(peer, began);
         }
@@ -273,13 +274,16 @@ impl Executor {
 
     fn wait_for_entry(
         &self,
-        peer: Rank,
+        (peer, began): (Rank, Option<u64>),
         watch: &mut dyn Watch,
         mut done: impl FnMut() -> bool,
     ) -> Result<(), Stop> {
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         while !done() {
             if waiter.idle() {
+                if let (Some(Recorded { trace, .. }), Some(began)) = (&self.trace, began) {
+                    trace.tape().waits_for_entry(peer, began);
+                }
                 let at = At::Entry(peer);
                 let waiting = Waiting { at, links: &self.links, waited: waiter.waited() };
                 watch.look(&waiting).map_err(Stop::Watch)?;

@@ -58,7 +58,7 @@ pub(super) struct CallEvent {
 }
 
 /// The call that a step belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct StepCall {
     /// Number of the call; 0 if unknown.
     pub(super) seq: u64,
@@ -67,7 +67,7 @@ pub(super) struct StepCall {
 }
 
 /// The message of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StepMessage {
     pub(crate) peer: Rank,
     pub(crate) lane: u8,
@@ -79,9 +79,10 @@ pub(crate) struct StepMessage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StepEvent {
     pub(super) begin: u64,
-    /// Time at which the first bytes of a receive arrived; equal to `begin` if they were there.
+    /// Time at which the first bytes of a receive arrived; equal to `begin` if they were there, and 0 if they
+    /// had not arrived.
     pub(super) arrived: u64,
-    /// 0 if the run ended before the step did.
+    /// 0 if the run, or the process, ended before the step did.
     pub(super) end: u64,
     pub(super) bytes: u64,
     pub(super) call: StepCall,
@@ -120,6 +121,15 @@ pub(super) enum Event {
     Step(StepEvent),
     EntryWait(EntryWait),
     Tagged(TaggedEvent),
+}
+
+/// What an event without an end has in common with the later one that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum UnfinishedKey {
+    /// Call, step and message.
+    Step(StepCall, u32, Option<StepMessage>),
+    /// Begin and peer.
+    EntryWait(u64, Rank),
 }
 
 /// The words of an event.
@@ -275,6 +285,22 @@ impl Event {
                 Event::Tagged(TaggedEvent { begin: time(tagged.begin), end: time(tagged.end), ..tagged })
             }
         }
+    }
+
+    /// Returns the identity of an event that was recorded before its end; `None` for other kinds.
+    pub(super) fn unfinished_key(&self) -> Option<UnfinishedKey> {
+        match self {
+            Event::Step(StepEvent { call, step, message, .. }) => {
+                Some(UnfinishedKey::Step(*call, *step, *message))
+            }
+            Event::EntryWait(EntryWait { begin, peer, .. }) => Some(UnfinishedKey::EntryWait(*begin, *peer)),
+            Event::Call(_) | Event::Tagged(_) => None,
+        }
+    }
+
+    /// Whether the event has no end.
+    pub(super) fn is_unfinished(&self) -> bool {
+        matches!(self, Event::Step(StepEvent { end: 0, .. }) | Event::EntryWait(EntryWait { end: 0, .. }))
     }
 
     /// Decodes an event; `None` if the words hold none.

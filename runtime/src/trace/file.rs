@@ -152,7 +152,7 @@ impl TraceFile<'_> {
             Event::Step(step) => {
                 let (name, category) = name_of(step);
                 self.write_slice(out, (&name, category), (thread, *begin, *end), &step_args(step))?;
-                let arrived = step.arrived.min(*end);
+                let arrived = if step.arrived == 0 { *end } else { step.arrived.min(*end) };
                 match step.message.filter(|_| category == "receive" && arrived > *begin) {
                     Some(message) => {
                         let name = format!("wait for rank {}", message.peer);

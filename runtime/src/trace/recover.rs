@@ -7,7 +7,7 @@
 use super::{
     about::About,
     clock::ClockPair,
-    event::Event,
+    event::{EntryWait, Event, StepEvent, StepKind},
     file::TraceFile,
     ring::{self, LeftRing, Ring},
 };
@@ -87,9 +87,10 @@ pub fn json_of_ring(path: &Path) -> Result<Vec<u8>, String> {
     let about: About = serde_json::from_slice(about)
         .map_err(|error| format!("it ends without the description of its rank: {error}"))?;
     let (open_outcome, error) = if is_running { ("under way", RUNNING) } else { ("killed", KILLED) };
-    let latest = content.events.iter().map(Event::latest).max().unwrap_or(0);
+    let error = wait_of(&content.events).map_or(error.to_owned(), |wait| format!("{error}, while it {wait}"));
+    let latest = content.events.iter().map(Event::latest).max().unwrap_or(0).max(content.waited_until);
     let file = TraceFile {
-        about: about.with_loss(&content, Some(error.to_owned())),
+        about: about.with_loss(&content, Some(error)),
         events: &content.events,
         algorithms: &algorithms,
         outages: &[],
@@ -99,4 +100,30 @@ pub fn json_of_ring(path: &Path) -> Result<Vec<u8>, String> {
     let mut json = Vec::new();
     file.write_to(&mut json).map_err(|error| error.to_string())?;
     Ok(json)
+}
+
+/// Returns the long wait under way, as the rest of a sentence: for a receive if there is one, since sends
+/// depend on receives.
+fn wait_of(events: &[Event]) -> Option<String> {
+    let open = events.iter().filter(|event| event.is_unfinished());
+    let wait = open.min_by_key(|event| match event {
+        Event::Step(step) if step.kind != StepKind::Send => 0,
+        _ => 1,
+    })?;
+    match wait {
+        Event::Step(StepEvent { call, step, kind, message, .. }) => {
+            let peer = message.as_ref()?.peer;
+            let does = if *kind == StepKind::Send { "sent to" } else { "waited for" };
+            let scope = if call.is_message { "message" } else { "call" };
+            Some(format!("{does} rank {peer} in step {step} of {scope} {}", call.seq))
+        }
+        Event::EntryWait(EntryWait { peer, .. }) => {
+            let call = events.iter().rev().find_map(|event| match event {
+                Event::Call(call) => Some(call.record.seq),
+                _ => None,
+            });
+            Some(format!("waited for rank {peer} to enter call {}", call?))
+        }
+        Event::Call(_) | Event::Tagged(_) => None,
+    }
 }

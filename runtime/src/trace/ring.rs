@@ -1,7 +1,8 @@
 //! The ring of events of a rank: words in memory or in a file, with the header that a reader needs.
 //!
 //! ```text
-//! words 0..256      header: format, capacity, loss, first pairs of the clock, names of algorithms
+//! words 0..256      header: format, capacity, loss, first pairs of the clock, latest wait, names of
+//!                   algorithms
 //! words 256..       slots of 8 words: an event, and its number
 //! then, in a file   the description of the rank, as JSON
 //! ```
@@ -16,9 +17,10 @@
 
 use super::{
     clock::{ClockPair, Timeline},
-    event::{CLOCK_PAIR, CallEnd, END, Event, EventWords, is_under_way, with_outcome},
+    event::{CLOCK_PAIR, CallEnd, END, Event, EventWords, UnfinishedKey, is_under_way, with_outcome},
 };
 use std::{
+    collections::HashSet,
     fs::File,
     io,
     os::unix::fs::FileExt,
@@ -40,7 +42,9 @@ const LOST_UNTIL: usize = 2;
 const NAMES_LEN: usize = 3;
 /// Two pairs of the clock: ticks, nanoseconds and error of each.
 const PAIRS: usize = 4;
-const NAMES: usize = 10;
+/// Time at which the latest long wait still lasted.
+const WAITED_UNTIL: usize = 10;
+const NAMES: usize = 11;
 const HEADER: usize = 256;
 
 /// Words of a slot, of which the last one has the number of the event.
@@ -93,7 +97,7 @@ impl Ring {
         words.populate(POPULATED_BYTES);
         let header = words.as_slice();
         header[CAPACITY].store(capacity as u64, Relaxed);
-        for (words, pair) in header[PAIRS..NAMES].chunks(3).zip(start) {
+        for (words, pair) in header[PAIRS..WAITED_UNTIL].chunks(3).zip(start) {
             let pair = [pair.ticks, pair.nanos, pair.error];
             words.iter().zip(pair).for_each(|(word, value)| word.store(value, Relaxed));
         }
@@ -117,6 +121,16 @@ impl Ring {
         let slot = self.slot(self.slot);
         let words = std::array::from_fn(|at| slot[at].load(Relaxed));
         Some(Overwritten { number: self.next - self.capacity as u64, words })
+    }
+
+    /// Returns the number of the next event.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Records that a long wait lasted until a time.
+    pub(super) fn set_waited_until(&self, time: u64) {
+        self.words.as_slice()[WAITED_UNTIL].store(time, Release);
     }
 
     /// Records that an event is lost.
@@ -203,6 +217,8 @@ pub(super) struct Content {
     pub(super) lost: u64,
     /// Time of the latest end among the lost events.
     pub(super) lost_until: u64,
+    /// Time until which the latest long wait lasted, at least.
+    pub(super) waited_until: u64,
     /// The relation by which ticks became nanoseconds.
     pub(super) timeline: Timeline,
     /// Nanoseconds by which the times are off at most.
@@ -219,8 +235,9 @@ impl Content {
         for event in &mut events {
             *event = event.with_times(|ticks| timeline.nanos(ticks));
         }
-        let lost_until = timeline.nanos(word(LOST_UNTIL));
-        Content { events, lost, lost_until, clock_error: timeline.error(latest), timeline }
+        without_superseded(&mut events);
+        let [lost_until, waited_until] = [LOST_UNTIL, WAITED_UNTIL].map(|at| timeline.nanos(word(at)));
+        Content { events, lost, lost_until, waited_until, clock_error: timeline.error(latest), timeline }
     }
 }
 
@@ -248,6 +265,25 @@ fn slots(word: &dyn Fn(usize) -> u64, capacity: usize, pairs: &mut Vec<ClockPair
     found.sort_unstable_by_key(|(number, _)| *number);
     let lost = latest - (found.len() + pairs.len() - known_pairs) as u64;
     (found.into_iter().map(|(_, event)| event).collect(), lost)
+}
+
+/// Removes events without an end of which there is a later event.
+fn without_superseded(events: &mut Vec<Event>) {
+    let open = events.iter().filter(|event| event.is_unfinished()).filter_map(Event::unfinished_key);
+    let open: HashSet<UnfinishedKey> = open.collect();
+    if open.is_empty() {
+        return;
+    }
+    let mut later = HashSet::new();
+    let mut is_latest: Vec<bool> = events
+        .iter()
+        .rev()
+        .map(|event| match event.unfinished_key().filter(|key| open.contains(key)) {
+            Some(key) => later.insert(key) || !event.is_unfinished(),
+            None => true,
+        })
+        .collect();
+    events.retain(|_| is_latest.pop().unwrap_or(true));
 }
 
 /// A ring as its process has left it.

@@ -28,6 +28,8 @@ struct Progress {
     arrived: u64,
     /// Whether a poll found nothing.
     waits: bool,
+    /// Whether the ring has the step without its end.
+    is_open: bool,
 }
 
 /// The step of a message or of local work, as the executor knows it.
@@ -70,6 +72,8 @@ pub(crate) struct Tape {
     steps: Vec<Progress>,
     /// Latest reading of the clock.
     now: u64,
+    /// Number of the event that follows those of the latest long wait; 0 before the first.
+    recorded_wait: u64,
     /// Polls that have to find nothing before the next reading in a wait.
     idle_polls_left: u32,
     /// Ticks between two readings from which polls are long.
@@ -89,6 +93,7 @@ impl Tape {
             overwritten: Vec::new(),
             steps: Vec::new(),
             now: 0,
+            recorded_wait: 0,
             idle_polls_left: 1,
             long_polls: clock.ticks(LONG_POLLS_NANOS),
             lanes,
@@ -195,9 +200,15 @@ impl Tape {
     fn end_step(&mut self, facts: &StepFacts, end: u64) {
         let StepFacts { at, step, call, kind, bytes, message } = *facts;
         let Progress { begin, arrived, .. } = std::mem::take(&mut self.steps[at as usize]);
-        let unknown = StepCall { seq: 0, is_message: false };
-        let call = self.calls.get(usize::from(call)).map_or(unknown, |call| call.of_steps);
+        let call = self.of_steps(call);
         self.push(&StepEvent { begin, arrived, end, bytes, call, step, kind, message }.encode());
+    }
+
+    /// Returns a call of the run for its steps.
+    #[inline]
+    fn of_steps(&self, call: u16) -> StepCall {
+        let unknown = StepCall { seq: 0, is_message: false };
+        self.calls.get(usize::from(call)).map_or(unknown, |call| call.of_steps)
     }
 
     /// Records a step that the end of a failed run has cut off. Steps that had not begun are not recorded.
@@ -206,6 +217,39 @@ impl Tape {
         if step.begin != 0 {
             step.arrived = if step.arrived == 0 { self.now } else { step.arrived };
             self.end_step(facts, 0);
+        }
+    }
+
+    /// Records that a wait has become long, and still lasts. Returns whether the steps under way are to be
+    /// recorded, which they are once until an event follows.
+    pub(crate) fn begins_long_wait(&mut self) -> bool {
+        self.now = self.clock.now().max(self.now);
+        self.ring.set_waited_until(self.now);
+        self.ring.next() != self.recorded_wait
+    }
+
+    /// Records a step under way without its end, for the reader of a killed rank's ring. A later event of the
+    /// step takes its place.
+    pub(crate) fn open(&mut self, facts: &StepFacts) {
+        let StepFacts { at, step, call, kind, bytes, message } = *facts;
+        let Progress { begin, arrived, is_open, .. } = self.steps[at as usize];
+        if begin != 0 && !is_open {
+            self.steps[at as usize].is_open = true;
+            let call = self.of_steps(call);
+            self.push(&StepEvent { begin, arrived, end: 0, bytes, call, step, kind, message }.encode());
+        }
+    }
+
+    /// Records that the ring has the steps of the present wait.
+    pub(crate) fn wait_is_recorded(&mut self) {
+        self.recorded_wait = self.ring.next();
+    }
+
+    /// Records a long wait for a rank to enter the calls of the run, which lasts since `begin`.
+    pub(crate) fn waits_for_entry(&mut self, peer: Rank, begin: u64) {
+        if self.begins_long_wait() {
+            self.push(&Event::EntryWait(EntryWait { begin, end: 0, peer }).encode());
+            self.wait_is_recorded();
         }
     }
 
@@ -235,6 +279,12 @@ impl Tape {
                 call.number = again;
             }
         }
+    }
+
+    /// Returns the time at which a wait begins after the run, which is no earlier than its end.
+    pub(crate) fn begin_wait(&mut self) -> u64 {
+        self.now = self.clock.now().max(self.now);
+        self.now
     }
 
     /// Records a wait, since `begin`, for a rank to enter the calls of the run, which it makes longer.

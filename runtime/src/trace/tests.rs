@@ -209,6 +209,49 @@ fn the_events_of_a_rank_that_writes_no_file_are_in_its_ring() {
     assert!(!path.exists(), "the events are in the other file");
 }
 
+/// Once nothing told for whom a killed rank had waited.
+#[test]
+fn the_ring_of_a_rank_that_is_killed_in_a_long_wait_tells_for_whom_it_waited() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = trace(folder.path(), 100);
+    call(&trace, 1);
+    let mut tape = trace.tape();
+    tape.begin_run(3);
+    tape.begin_call(&record(2), 32, "ring");
+    tape.complete(&message(0, StepKind::Send));
+    tape.polled(1);
+    wait(&mut tape);
+    for _ in 0..3 {
+        if tape.begins_long_wait() {
+            (0..3).for_each(|at| tape.open(&message(at, StepKind::RecvReduce)));
+            tape.wait_is_recorded();
+        }
+    }
+    let file = recovered(&trace);
+    let received = slices(&file, "receive");
+    let open = received.last().expect("receives");
+    assert_eq!((received.len(), &open["args"]["outcome"]), (2, &"unfinished".into()), "it is there once");
+    let wait = slices(&file, "wait").pop().expect("a wait");
+    assert_eq!(
+        (&wait["name"], &wait["ts"], &wait["dur"]),
+        (&"wait for rank 1".into(), &open["ts"], &open["dur"])
+    );
+    let error = file["tbccl"]["error"].as_str().expect("a reason");
+    assert!(
+        error.contains("was killed") && error.ends_with("while it waited for rank 1 in step 1 of call 2"),
+        "{error}"
+    );
+    tape.complete(&message(1, StepKind::RecvReduce));
+    tape.end_run(CallEnd::Done);
+    tape.waits_for_entry(Rank(1), trace.now());
+    drop(tape);
+    let file = recovered(&trace);
+    let received = slices(&file, "receive");
+    assert_eq!((received.len(), &received[1]["args"]["outcome"]), (2, &Value::Null), "the end is known");
+    let error = file["tbccl"]["error"].as_str().expect("a reason");
+    assert!(error.ends_with("while it waited for rank 1 to enter call 2"), "{error}");
+}
+
 #[test]
 fn an_event_that_the_end_of_the_process_has_cut_off_is_left_out() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -55,7 +55,8 @@ fn files_of(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CommandError> {
     Ok(files)
 }
 
-fn is_ring(path: &Path) -> bool {
+/// Whether the file is a ring of events.
+pub(super) fn is_ring(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "ring")
 }
 

@@ -65,6 +65,10 @@ struct Merged {
 pub(super) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     let files = load::ranks(&args.paths, args.communicator.as_deref())?;
     let simulated = args.with.as_deref().map(load::simulated).transpose()?;
+    for RankFile { about, .. } in files.iter().filter(|file| load::is_ring(&file.path)) {
+        let error = about.error.as_deref().unwrap_or_default();
+        warn(format_args!("rank {} has left no complete trace: {error}", about.rank));
+    }
     let (mut merged, matching) = merge(files)?;
     if let Some(simulated) = simulated {
         lay_over(&mut merged.events, simulated, args.at)?;

@@ -37,6 +37,10 @@ pub(super) trait Observer {
     /// No step has moved.
     #[inline(always)]
     fn idle(&mut self) {}
+
+    /// No step has moved for some milliseconds.
+    #[inline(always)]
+    fn waits_long(&mut self, _program: &Program, _bindings: &[Binding<'_>]) {}
 }
 
 /// The observer of a run without a trace.
@@ -72,15 +76,25 @@ impl<'t> Recording<'t> {
         if is_ok {
             return self.tape.end_run(CallEnd::Done);
         }
+        self.for_each_message(program, bindings, Tape::cut_off);
+        self.tape.end_run(CallEnd::Failed);
+    }
+
+    /// Calls `record` with the tape and the facts of each message of the program.
+    fn for_each_message(
+        &mut self,
+        program: &Program,
+        bindings: &[Binding<'_>],
+        record: impl Fn(&mut Tape, &StepFacts),
+    ) {
         for (at, stream) in program.streams.iter().enumerate() {
             for position in stream.first..stream.end {
                 let op = &program.ops[program.order[position as usize] as usize];
                 let binding = &bindings[usize::from(op.call)];
                 let facts = message_facts(program, binding, at, position, self.tape.lanes());
-                self.tape.cut_off(&facts);
+                record(&mut self.tape, &facts);
             }
         }
-        self.tape.end_run(CallEnd::Failed);
     }
 }
 
@@ -114,6 +128,14 @@ impl Observer for &mut Recording<'_> {
     #[inline]
     fn idle(&mut self) {
         self.tape.idle();
+    }
+
+    #[cold]
+    fn waits_long(&mut self, program: &Program, bindings: &[Binding<'_>]) {
+        if self.tape.begins_long_wait() {
+            self.for_each_message(program, bindings, Tape::open);
+            self.tape.wait_is_recorded();
+        }
     }
 }
 
