@@ -1,9 +1,9 @@
 """The build backend (PEP 517): builds the wheel's other binaries, then calls maturin.
 
-`pip install .` calls this module. Cargo builds the program `tbccl`, the C library and the libraries for MLX,
-in the same target folder and profile as the extension module. This module copies them into the package's
-folder, where maturin picks them up. The environment variable TBCCL_WHEEL_PROFILE selects cargo's profile:
-`dist` by default, `dev` for tests.
+`pip install .` calls this module. Cargo builds the C library with the program `tbccl` in it, the
+program's file, and the libraries for MLX, in the same target folder and profile as the extension module. This
+module copies them into the package's folder, where maturin picks them up. The environment variable
+TBCCL_WHEEL_PROFILE selects cargo's profile: `dist` by default, `dev` for tests.
 
 Cargo.toml, not this module, decides how the code is compiled.
 """
@@ -52,9 +52,9 @@ def install_binaries(build_dir: Path, package: Path, is_mac: bool, strip: list[s
     suffix = "dylib" if is_mac else "so"
     for folder in ("bin", "lib", "include"):
         shutil.rmtree(package / folder, ignore_errors=True)
-    _install(build_dir / "tbccl", package / "bin" / "tbccl", 0o755, strip)
+    _install(build_dir / "tbccl-program", package / "bin" / "tbccl", 0o755, strip)
     library = "libtbccl.0.dylib" if is_mac else "libtbccl.so.0"
-    _install(build_dir / f"libtbccl_c.{suffix}", package / "lib" / library, 0o755, strip)
+    _install(build_dir / f"libtbccl_bundle.{suffix}", package / "lib" / library, 0o755, strip)
     if not is_mac:
         # Wheels cannot contain symbolic links; the linker reads this file as a script that names the library.
         (package / "lib" / "libtbccl.so").write_text("INPUT(libtbccl.so.0)\n")
@@ -74,7 +74,7 @@ def _strip_command() -> list[str]:
 def _build_extras() -> None:
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--profile", PROFILE]
     # One command together with the extension module, so that shared crates are built once.
-    for package in ("tbccl-cli", "tbccl-ffi", "tbccl-mpi-shim", "tbccl-jaccl", "tbccl-python"):
+    for package in ("tbccl-bundle", "tbccl-mpi-shim", "tbccl-jaccl", "tbccl-python"):
         cargo += ["-p", package]
     subprocess.run(cargo + FEATURES, cwd=ROOT, check=True)
     install_binaries(_build_dir(), PACKAGE, MAC, _strip_command())

@@ -10,7 +10,7 @@ use std::{
 };
 
 /// Packages of the workspace that each package may depend on.
-const EDGES: [(&str, &[&str]); 19] = [
+const EDGES: [(&str, &[&str]); 20] = [
     ("tbccl-events", &[]),
     ("tbccl-inventory", &[]),
     ("tbccl-topology", &[]),
@@ -44,6 +44,7 @@ const EDGES: [(&str, &[&str]); 19] = [
         ],
     ),
     ("tbccl-ffi", &["tbccl", "tbccl-mlx-core", "tbccl-mlx-table"]),
+    ("tbccl-bundle", &["tbccl-cli", "tbccl-ffi"]),
     ("tbccl-mlx-core", &["tbccl", "tbccl-mlx-table"]),
     ("tbccl-mlx-table", &[]),
     ("tbccl-jaccl", &["tbccl-mlx-table"]),
@@ -70,6 +71,7 @@ const UNSAFE: &[&str] = &[
     "benches/benches/messages.rs",
     "benches/benches/rdma_messages.rs",
     "benches/benches/reduce.rs",
+    "ffi/bundle/src/",
     "ffi/jaccl/src/",
     "ffi/mlx/src/",
     "ffi/mlx/table/src/",
