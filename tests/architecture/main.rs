@@ -5,6 +5,7 @@
 //! | `circles` | circles of dependencies between modules |
 //! | `clocks` | clocks that can be set |
 //! | `edges` | dependencies between packages, and unsafe code |
+//! | `licences` | licences of crates |
 //! | `packages` | metadata of packages, and the table of dependencies |
 //! | `pages` | links of pages, and the chapters of the book |
 //! | `prose` | lengths of lines, and how comments begin |
@@ -14,6 +15,7 @@
 mod circles;
 mod clocks;
 mod edges;
+mod licences;
 mod packages;
 mod pages;
 mod prose;
