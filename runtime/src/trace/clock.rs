@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Nanoseconds by which times may be off: the bound.
+    /// Nanoseconds by which times may be off.
     const BOUND: u64 = 1_000;
 
     /// A time of the clock, and the monotonic times before and after it.
