@@ -123,7 +123,7 @@ pub(super) enum Event {
     Tagged(TaggedEvent),
 }
 
-/// What an event without an end has in common with the later one that has it.
+/// Identity of an event without an end, and of the later one that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum UnfinishedKey {
     /// Call, step and message.

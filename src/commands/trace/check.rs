@@ -109,6 +109,11 @@ fn causality(about: &AboutMerged, events: &[Event], matching: &Matching) -> Vec<
             _ => about.clock_error_us,
         };
         let error = (error_us * 1e3).ceil() as u64;
+        // The end of a receive that was cut off is that of the file.
+        let is_cut_off = receive.args.as_ref().is_some_and(|args| args.outcome.is_some());
+        if is_cut_off {
+            return false;
+        }
         let (Some((began, _)), Some((_, ended))) = (send.times(), receive.times()) else { return false };
         ended + error < began
     };
