@@ -1,14 +1,13 @@
 //! The order of the ranks along a ring of cables, for plans around rings.
 //!
 //! [`RingOrder::of`] looks for a ring through all ranks along the pairs that a cable, a switch or a host
-//! connects. All ranks know the same pairs, so all find the same ring. Plans around a ring are made for the
-//! positions of the ring, and then renumbered for its ranks ([`RingOrder::renumber`]): rank and block `p` of
-//! such a plan become the rank at position `p` and its block. Like
+//! connects. All ranks know the same pairs, so all find the same ring. Like
 //! [`SpanningTree`](crate::SpanningTree), an order has a fixed size, so that a [`Spec`](crate::Spec) stays
 //! small.
+//!
+//! Not done here: the plans in an order, which `plan` makes from those for positions.
 
-use crate::schedule::{Action, Buffer, ChunkRange, RankProgram, Schedule};
-use crate::{Collective, Hosts, Spec};
+use crate::Hosts;
 use std::fmt;
 use topology::{Rank, Reach};
 
@@ -81,39 +80,6 @@ impl RingOrder {
         let position = self.ranks.iter().position(|one| u32::from(*one) == rank.0)?;
         Some(Rank(position as u32))
     }
-
-    /// Returns a plan for the positions of the ring as the plan of `spec` for its ranks. Every step of the
-    /// plan works within one block.
-    pub(crate) fn renumber(self, schedule: Schedule, spec: &Spec) -> Schedule {
-        let chunks = schedule.chunks;
-        let blocks = NumberedBlocks::of(spec, &schedule);
-        let range = |range: ChunkRange| {
-            if !blocks.has(range.buffer) {
-                return range;
-            }
-            let (block, chunk) = (range.first / chunks, range.first % chunks);
-            debug_assert!(chunk + range.len <= chunks, "a run of chunks extends over blocks");
-            ChunkRange { first: self.rank(Rank(block)).0 * chunks + chunk, ..range }
-        };
-        let mut programs = vec![RankProgram::default(); schedule.programs.len()];
-        for (position, mut program) in (0..).map(Rank).zip(schedule.programs) {
-            for step in &mut program.steps {
-                step.action = self.with_peer(step.action.map_ranges(range));
-            }
-            programs[self.rank(position).index()] = program;
-        }
-        Schedule { programs, root: spec.root(), ..schedule }
-    }
-
-    /// Returns an action whose peer is the rank at the position that was its peer.
-    fn with_peer(self, mut action: Action) -> Action {
-        if let Action::Send { peer, .. } | Action::Recv { peer, .. } | Action::RecvReduce { peer, .. } =
-            &mut action
-        {
-            *peer = self.rank(*peer);
-        }
-        action
-    }
 }
 
 impl fmt::Debug for RingOrder {
@@ -121,38 +87,6 @@ impl fmt::Debug for RingOrder {
         // Further ranks than these have their own numbers.
         let own = (0..self.ranks.len()).rev().find(|at| usize::from(self.ranks[*at]) != *at);
         f.debug_list().entries(&self.ranks[..own.map_or(0, |at| at + 1)]).finish()
-    }
-}
-
-/// The buffers of a plan whose block `b` belongs to rank `b`.
-#[derive(Clone, Copy, Debug)]
-struct NumberedBlocks {
-    input: bool,
-    output: bool,
-    scratch: bool,
-}
-
-impl NumberedBlocks {
-    fn of(spec: &Spec, schedule: &Schedule) -> NumberedBlocks {
-        let (collective, ranks) = (spec.collective(), spec.ranks());
-        let is_one_each = |blocks: u32| blocks == ranks && ranks > 1;
-        NumberedBlocks {
-            input: is_one_each(collective.input_blocks(ranks)),
-            output: is_one_each(collective.output_blocks(ranks)),
-            // Only blocks of unequal lengths have scratch blocks of their own length, by rank.
-            scratch: spec.uneven()
-                && collective != Collective::AllToAll
-                && is_one_each(schedule.scratch_blocks),
-        }
-    }
-
-    fn has(self, buffer: Buffer) -> bool {
-        match buffer {
-            Buffer::Input => self.input,
-            Buffer::Output => self.output,
-            Buffer::Scratch => self.scratch,
-            Buffer::Packed => false,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each algorithm has a file of its own: `plan/all_reduce/ring.rs` plans `all_reduce` by `ring`. Its public
 //! function `plan` turns a [`Spec`] into a [`Schedule`]. The private modules hold what several planners
-//! share: `trees`, `sub_ring`, `fold`, `halving`, `hops`, `pairs` and `aggregated`.
+//! share: `trees`, `sub_ring`, `fold`, `halving`, `hops`, `pairs`, `aggregated` and `renumber`.
 //!
 //! Invariants, for every number of ranks and every root, in place and out of place:
 //!
@@ -33,6 +33,7 @@ mod hops;
 mod pairs;
 pub mod reduce;
 pub mod reduce_scatter;
+mod renumber;
 pub mod scan;
 pub mod scatter;
 pub mod send_recv;
@@ -280,11 +281,10 @@ impl Algorithm {
         self.check_ranks(spec.ranks())?;
         self.check_numerics(spec.numerics())?;
         check_codec(spec)?;
-        let ring = spec.ring();
-        if ring == RingOrder::default() || !self.takes_ring_order() {
+        if spec.ring() == RingOrder::default() || !self.takes_ring_order() {
             return (self.planner)(spec);
         }
-        Ok(ring.renumber((self.planner)(&spec.by_position())?, spec))
+        Ok(renumber::renumber((self.planner)(&spec.by_position())?, spec))
     }
 
     /// Whether the plans go along a ring whose ranks may have any order ([`Spec::with_ring`]). Prefix sums go
