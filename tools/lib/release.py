@@ -1,8 +1,9 @@
 """Builds for other machines, all on Linux: `wheels` and `archive` package what this module links.
 
-The Python package ziglang brings a linker, and the system stubs of macOS and of each glibc; cargo-zigbuild
-passes them to cargo; `tools/python-env release` installs both. Rust's standard library for a target comes by
-rustup. Frameworks of macOS are not linked: code that needs one opens it at run time.
+The Python package ziglang brings a linker, a compiler for C++, and the system stubs of macOS and of each
+glibc; cargo-zigbuild passes them to cargo; `tools/python-env release` installs both. The linker of Rust's
+toolchain links files for macOS (`link-macos`). Rust's standard library for a target comes by rustup.
+Frameworks of macOS are not linked: code that needs one opens it at run time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from checks import Checks
@@ -20,6 +22,11 @@ from macho import MachO
 ROOT = Path(__file__).resolve().parents[2]
 #: The program that strips files of all targets.
 OBJCOPY = ROOT / "tools" / "lib" / "objcopy"
+#: The program that links for macOS, and the folder of its stubs.
+LINK_MACOS = ROOT / "tools" / "lib" / "link-macos"
+MACOS_STUBS = ROOT / "target" / "macos-stubs"
+#: The library that all files for macOS need.
+SYSTEM_LIBRARY = "/usr/lib/libSystem.B.dylib"
 #: The least macOS on which a linked file runs.
 LEAST_MACOS = (14, 0)
 #: The most bytes of a stripped library, and of a file with the program in it.
@@ -106,22 +113,69 @@ def build(target: Target, tools: Path, packages: list[str]) -> Path:
     path = f"{tools / 'bin'}:{os.environ['PATH']}"
     least = ".".join(map(str, LEAST_MACOS))
     variables = {**os.environ, "PATH": path, "MACOSX_DEPLOYMENT_TARGET": least}
+    if target.is_mac:
+        _write_stubs()
+        variables |= {"MACOS_STUBS": str(MACOS_STUBS)}
+        variables |= {"CARGO_TARGET_AARCH64_APPLE_DARWIN_LINKER": str(LINK_MACOS)}
     if subprocess.run(command, cwd=ROOT, env=variables).returncode:
         print(f"{Path(sys.argv[0]).name}: no build for {target.name}", file=sys.stderr)
         sys.exit(1)
     return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / target.rust / "dist"
 
 
+@cache
+def system_names() -> frozenset[str]:
+    """Returns the names that macOS has for Apple silicon, from the stubs that zig links with."""
+    pattern = "lib/python*/site-packages/ziglang/lib/libc/darwin/libSystem.tbd"
+    text = next(environment().glob(pattern)).read_text()
+    names: set[str] = set()
+    for block in re.split(r"(?m)^  - targets:|^---", text):
+        targets, _, lists = block.partition("]")
+        if "arm64" in targets:
+            for symbols in re.findall(r"symbols:\s*\[([^\]]*)\]", lists):
+                names.update(name.strip(" '\n") for name in symbols.split(","))
+    return frozenset(names)
+
+
+def _write_stubs() -> None:
+    """Describes the system's library for the linker, which does not know all processors in zig's stubs."""
+    targets = "[ arm64-macos ]"
+    head = f"--- !tapi-tbd\ntbd-version: 4\ntargets: {targets}\ninstall-name: {SYSTEM_LIBRARY}\n"
+    # Others are instructions for linkers.
+    names = sorted(name for name in system_names() if name.startswith(("_", "dyld_stub_binder")))
+    symbols = ", ".join(f"'{name}'" for name in names)
+    MACOS_STUBS.mkdir(parents=True, exist_ok=True)
+    text = f"{head}exports:\n  - targets: {targets}\n    symbols: [ {symbols} ]\n...\n"
+    (MACOS_STUBS / "libSystem.tbd").write_text(text)
+
+
+def unknown_imports(file: MachO) -> list[str]:
+    """Returns the imports of a file that neither the stubs of macOS nor a Python interpreter has."""
+
+    def is_known(name: str, library: str) -> bool:
+        if library == SYSTEM_LIBRARY:
+            return name in system_names()
+        # zig has no stubs of the C++ library: `check-jaccl` compares these imports with those of MLX.
+        return library == "/usr/lib/libc++.1.dylib" or (not library and name.startswith(("_Py", "__Py")))
+
+    return [name for name, library in file.imports.items() if not is_known(name, library)]
+
+
 def check_mac_file(checks: Checks, path: Path, name: str, has_program: bool) -> None:
-    """Checks a program or library for macOS: its system, its libraries, its signature and its size."""
+    """Checks a program or library for macOS: system, libraries, imports, signature and size."""
     file = MachO(path)
     checks.check(file.is_arm64, f"{name} is for Apple silicon")
     checks.check(file.least_system == LEAST_MACOS, f"{name} runs from macOS 14.0 on", file.least_system)
     if path.suffix:
         is_movable = file.name.startswith("@rpath/")
         checks.check(is_movable, f"{name} has no folder of this machine in its name", file.name)
+        # Rust's own names, which begin so or end with a digest.
+        internal = [one for one in file.exports if re.match(r"__R|_rust_|.*17h[0-9a-f]{16}E$", one)]
+        checks.check(not internal, f"{name} exports no internal names", internal)
     others = [one for one in file.libraries if not one.startswith(("/usr/lib/", "/System/Library/"))]
     checks.check(not others, f"{name} needs libraries of the system only", others)
+    unknown = unknown_imports(file)
+    checks.check(not unknown, f"{name}: the system has all {len(file.imports)} imports", unknown)
     checks.check(file.signature_holds(), f"{name}: its signature is that of its pages")
     check_size(checks, path, name, has_program)
 
