@@ -1,18 +1,19 @@
 #!/bin/sh
 # Installs the C library, the libraries for MLX and the command:
-# install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY]]
+# install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY PROGRAM]]
 #
-# BUILD is cargo's output folder, as target/dist. SYSTEM (Linux or Darwin) and OBJCOPY, a program that
-# strips its files, are for builds for another machine. `make install`, `make deb` and `make archive` run this
+# BUILD is cargo's output folder, as target/dist. SYSTEM (Linux or Darwin), OBJCOPY, a program that strips its
+# files, and PROGRAM, a `tbccl` that runs here, are for builds for another machine. `make install`, `make deb` and `make archive` run this
 # script: it is the one list of the files of an installation.
 set -eu
 
-usage="install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY]]"
+usage="install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY PROGRAM]]"
 build=${1:?$usage}
 prefix=${2:?$usage}
 root=${3:-}$prefix
 system=${4:-$(uname -s)}
 objcopy=${5:-}
+program=${6:-$root/bin/tbccl}
 here=$(cd "$(dirname "$0")" && pwd)
 
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$here/../Cargo.toml" | head -n 1)
@@ -79,14 +80,12 @@ for name in tbccl-config tbccl-config-version; do
     fill "$here/cmake/$name.cmake.in" "$root/lib/cmake/tbccl/$name.cmake"
 done
 
-# Completions and man pages are written by the program, unless it is built for another machine.
-if "$root/bin/tbccl" --version >/dev/null 2>&1; then
-    completions() {
-        mkdir -p "$root/share/$2"
-        "$root/bin/tbccl" completions "$1" >"$root/share/$2/$3"
-    }
-    completions bash bash-completion/completions tbccl
-    completions zsh zsh/site-functions _tbccl
-    completions fish fish/vendor_completions.d tbccl.fish
-    "$root/bin/tbccl" man "$root/share/man/man1"
-fi
+# Completions and man pages are written by the program, which is the same on all systems.
+completions() {
+    mkdir -p "$root/share/$2"
+    "$program" completions "$1" >"$root/share/$2/$3"
+}
+completions bash bash-completion/completions tbccl
+completions zsh zsh/site-functions _tbccl
+completions fish fish/vendor_completions.d tbccl.fish
+"$program" man "$root/share/man/man1"
