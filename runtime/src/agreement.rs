@@ -195,8 +195,8 @@ impl Agreement {
         self.own()[FINISHED].store(seq, Relaxed);
     }
 
-    /// Publishes that this rank sends or receives a message. Does nothing if that is published: each new stamp
-    /// is news for all ranks.
+    /// Publishes that this rank sends or receives a message. Does nothing if that is published: each new
+    /// stamp is news for all ranks.
     pub(crate) fn enter_message(&self, record: &CallRecord) {
         let line = line(self.own(), MESSAGE);
         if self.own()[IN_MESSAGE].load(Relaxed) != 0 && read_line(line) == Some(*record) {

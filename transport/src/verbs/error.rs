@@ -79,7 +79,8 @@ pub enum VerbsError {
     /// A call to the library has not returned.
     #[error(
         "{device}: {action} has not returned for {:.1} s: the driver hangs in the kernel, as it may after a \
-         process was killed that used RDMA; end such processes, and restart this machine if that does not help",
+         process was killed that used RDMA; end such processes, and restart this machine if that does not \
+         help",
         waited.as_secs_f64()
     )]
     Hangs {

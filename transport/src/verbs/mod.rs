@@ -9,8 +9,8 @@
 //! In a forked child the objects are still the parent's. Dropping them there does nothing.
 //!
 //! Invariants: nothing here waits for a peer, and only [`find_gid`] and [`AddressWait`] sleep, up to their
-//! timeouts. Listing and opening devices wait up to a time limit for the driver (`answer`). Posting and polling call the library's operations table directly, without allocation and without
-//! a lock of this crate.
+//! timeouts. Listing and opening devices wait up to a time limit for the driver (`answer`). Posting and
+//! polling call the library's operations table directly, without allocation and without a lock of this crate.
 //! Every failed call becomes a [`VerbsError`] with the action, the device and the library's answer.
 //!
 //! The module asks a device for its capabilities and never derives them from the system's name. It knows no
