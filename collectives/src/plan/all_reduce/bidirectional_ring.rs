@@ -1,8 +1,9 @@
 //! All-reduce around two rings at once, in opposite directions, each with half of the data.
 //!
-//! Chunks: 2n. The first n chunks travel as in [`ring`](super::ring) on lane 0; the others travel in the
-//! opposite direction on lane 1. With 2 ranks both neighbors are the same rank, and the lanes keep the two
-//! rings apart.
+//! Chunks: 2n. The first n chunks travel as in [`ring`](super::ring); the others travel in the opposite
+//! direction. With 2 ranks both neighbors are the same rank, and a second lane keeps the two rings apart.
+//! With more ranks all is on lane 0, as in other plans: over RDMA the queues to a peer change from one lane
+//! to another by messages that are copied.
 //!
 //! Stages: 2(n-1). Bytes sent per rank: 2(n-1)/n of the block, half of them in each direction. Cost: 2(n-1)α
 //! + (n-1)/n·Bβ + (n-1)/n·Bγ where the cables to both neighbors work at the same time.
@@ -32,9 +33,10 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
         return builder.finish();
     }
     let mut builder = Builder::new(spec, "bidirectional_ring", 2 * n, 0);
+    let second_lane = u8::from(n == 2);
     let rings = [
         Ring { ranks: n, forward: true, first_chunk: 0, lane: 0 },
-        Ring { ranks: n, forward: false, first_chunk: n, lane: 1 },
+        Ring { ranks: n, forward: false, first_chunk: n, lane: second_lane },
     ];
     for rank in spec.planned_ranks() {
         for stage in 0..2 * (n - 1) {
