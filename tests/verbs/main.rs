@@ -20,6 +20,8 @@ mod limits;
 #[cfg(target_os = "linux")]
 mod members;
 #[cfg(target_os = "linux")]
+mod registered;
+#[cfg(target_os = "linux")]
 mod roles;
 #[cfg(target_os = "linux")]
 #[path = "../failure/members/scenarios.rs"]
