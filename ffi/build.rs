@@ -1,9 +1,11 @@
-//! Linking of the shared library: its name for the loader, and that it is never unloaded.
+//! Linking of the shared library: its name for the loader, and that it is never unloaded. Also the build
+//! script of `tbccl-bundle`, a wheel's library of the same name.
 //!
 //! The compiler exports the functions of the interface and nothing else; a test lists them.
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
+    // Nothing else is read; a file that is named here would be looked for in each of the packages.
+    println!("cargo:rerun-if-env-changed=CARGO_PKG_VERSION_MAJOR");
     let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap_or_default();
     match std::env::var("CARGO_CFG_TARGET_OS").as_deref() {
         Ok("macos") => {

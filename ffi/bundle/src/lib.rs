@@ -22,6 +22,7 @@ const PANICKED: u8 = 101;
 /// Runs the command `tbccl` with the arguments of this process, and ends the process.
 ///
 /// The exit is here and not in the caller, so that the output that this library buffers is written.
+// SAFETY: no other function of the library, and none of C's, has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn tbccl_program() -> ! {
     let code = panic::catch_unwind(|| tbccl_cli::main(env::args_os()));
