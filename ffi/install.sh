@@ -3,8 +3,8 @@
 # install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY PROGRAM]]
 #
 # BUILD is cargo's output folder, as target/dist. SYSTEM (Linux or Darwin), OBJCOPY, a program that strips its
-# files, and PROGRAM, a `tbccl` that runs here, are for builds for another machine. `make install`, `make deb` and `make archive` run this
-# script: it is the one list of the files of an installation.
+# files, and PROGRAM, a `tbccl` that runs here, are for builds for another machine. `make install`, `make deb`
+# and `make archive` run this script: it is the one list of the files of an installation.
 set -eu
 
 usage="install.sh BUILD PREFIX [DESTDIR [SYSTEM OBJCOPY PROGRAM]]"
