@@ -23,10 +23,11 @@ fn library() -> PathBuf {
 
 /// Returns a folder with `bin/tbccl`, and with the library if a wheel has it.
 fn installed(with_library: bool) -> TempDir {
-    let home = tempfile::tempdir().expect("a folder");
+    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let at = |name: &str| home.path().join(name);
     ["bin", "lib"].iter().for_each(|name| fs::create_dir(at(name)).expect("our folder"));
-    fs::copy(env!("CARGO_BIN_EXE_tbccl-program"), at("bin/tbccl")).expect("our folder");
+    // A copy could not be started ("text file busy") while the child of another test has it open for writing.
+    fs::hard_link(env!("CARGO_BIN_EXE_tbccl-program"), at("bin/tbccl")).expect("our folder");
     if with_library {
         let name = if IS_MAC { "lib/libtbccl.0.dylib" } else { "lib/libtbccl.so.0" };
         symlink(library(), at(name)).expect("our folder");
