@@ -43,12 +43,14 @@ pub(in crate::commands) struct Task<'a, T: Value> {
     calls: usize,
     /// Lengths of this rank's blocks; empty if all are equal.
     lengths: Vec<usize>,
+    /// Elements of the input and of the output of a call.
+    extents: (usize, usize),
 }
 
 impl<'a, T: Value> Task<'a, T> {
     pub(in crate::commands) fn new(case: Case, buffers: &'a mut Buffers<T>) -> Task<'a, T> {
         let lengths = case.vector_lengths().unwrap_or_default();
-        Task { case, buffers, calls: 1, lengths }
+        Task { case, buffers, calls: 1, lengths, extents: case.lengths() }
     }
 
     /// Sets the calls of a run, which are made in a group if there are several.
@@ -58,13 +60,13 @@ impl<'a, T: Value> Task<'a, T> {
 
     /// Returns the index of each call's first element in the output buffer.
     fn call_starts(&self) -> impl Iterator<Item = usize> + use<T> {
-        let (_, len) = self.case.lengths();
+        let (_, len) = self.extents;
         (0..self.calls).map(move |call| call * len)
     }
 
     /// Returns the input and output slices of this case.
     fn slices(&mut self) -> (&mut [T], &mut [T]) {
-        let (input, output) = self.case.lengths();
+        let (input, output) = self.extents;
         (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output * self.calls))
     }
 
@@ -117,7 +119,7 @@ impl<T: Value> Work for Task<'_, T> {
         if let Some(packed) = packed {
             return packed::run(packed, &self.case, self.buffers, comm);
         }
-        let (calls, (_, len)) = (self.calls, self.case.lengths());
+        let (calls, (_, len)) = (self.calls, self.extents);
         let lengths = mem::take(&mut self.lengths);
         let (input, output) = self.slices();
         let redop = redop.unwrap_or(ReduceOp::Sum);
@@ -178,12 +180,12 @@ impl<T: Value> Work for Task<'_, T> {
     }
 
     fn fingerprint(&self) -> u64 {
-        let (_, len) = self.case.lengths();
+        let (_, len) = self.extents;
         packed::fingerprint(self.buffers.output.get(len))
     }
 
     fn count_wrong(&self, root: Rank, seed: u64) -> u64 {
-        let (_, len) = self.case.lengths();
+        let (_, len) = self.extents;
         let output = self.buffers.output.get(len * self.calls);
         let expected = self.expected(root, seed);
         let wrong = |start: usize| {
