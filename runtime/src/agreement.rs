@@ -93,9 +93,17 @@ pub(crate) struct Agreement {
 pub(crate) struct PeerBoard(Board);
 
 impl PeerBoard {
-    /// Returns the number of the latest collective that the rank has entered.
-    pub(crate) fn entered(&self) -> u64 {
-        self.0.words()[ENTERED].load(Acquire)
+    /// Whether the record of the collective with this number is there.
+    #[inline]
+    pub(crate) fn has_record(&self, seq: u64) -> bool {
+        self.0.words()[call_at(seq)].load(Acquire) == seq
+    }
+
+    /// Whether the rank has entered the collective with this number. A rank that is far ahead has written
+    /// another record over that of the collective.
+    #[inline]
+    pub(crate) fn has_entered(&self, seq: u64) -> bool {
+        self.0.words()[ENTERED].load(Acquire) >= seq
     }
 }
 
@@ -185,7 +193,7 @@ impl Agreement {
     #[inline]
     pub(crate) fn enter(&self, record: &CallRecord) {
         let own = self.own();
-        write_line(line(own, CALLS + 8 * (record.seq % CALLS_KEPT) as usize), record.seq, record);
+        write_line(line(own, call_at(record.seq)), record.seq, record);
         own[ENTERED].store(record.seq, Release);
     }
 
@@ -240,7 +248,7 @@ impl Agreement {
     /// latest ones.
     pub(crate) fn call(&self, peer: Rank, seq: u64) -> Option<CallRecord> {
         let words = self.boards[peer.index()].words();
-        read_line(line(words, CALLS + 8 * (seq % CALLS_KEPT) as usize)).filter(|record| record.seq == seq)
+        read_line(line(words, call_at(seq))).filter(|record| record.seq == seq)
     }
 
     /// Returns the call of a rank with this digest, if it is among its latest ones.
@@ -337,6 +345,11 @@ impl Agreement {
             message: "it ended while reporting a failure".into(),
         })
     }
+}
+
+/// Returns the place of the record of a collective.
+fn call_at(seq: u64) -> usize {
+    CALLS + 8 * (seq % CALLS_KEPT) as usize
 }
 
 fn line(words: &[AtomicU64], at: usize) -> &[AtomicU64; 8] {

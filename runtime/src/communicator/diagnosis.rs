@@ -17,6 +17,9 @@ use std::{
 use topology::Rank;
 use transport::TransportError;
 
+/// Polls of a peer's record before the number of its latest call is read.
+const POLLS_OF_A_RECORD: u32 = 64;
+
 /// Waits until the receivers of a rank that has only sent have entered the same call: nothing else would show
 /// that they are in another call.
 pub(super) fn confirm(
@@ -29,12 +32,18 @@ pub(super) fn confirm(
         return Ok(());
     }
     for peer in &program.unheard {
-        let entered = |watch: &CallWatch<'_>| watch.peers.agreement.entered(*peer) >= record.seq;
-        if !entered(watch) {
-            let board = watch.peers.agreement.board(*peer);
-            executor.wait_until(*peer, watch, || board.entered() >= record.seq)?;
+        // A record takes one cache line from the peer; the number of its latest call would take another one.
+        let mut found = watch.peers.agreement.call(*peer, record.seq);
+        if found.is_none() {
+            let (board, mut polls) = (watch.peers.agreement.board(*peer), 0u32);
+            executor.wait_until(*peer, watch, || {
+                polls += 1;
+                let is_ahead = || polls % POLLS_OF_A_RECORD == 1 && board.has_entered(record.seq);
+                board.has_record(record.seq) || is_ahead()
+            })?;
+            found = watch.peers.agreement.call(*peer, record.seq);
         }
-        if let Some(theirs) = watch.peers.agreement.call(*peer, record.seq)
+        if let Some(theirs) = found
             && theirs.digest() != record.digest()
         {
             return Err(Stop::Watch(watch.mismatch(*peer, record.digest(), theirs)));
