@@ -69,6 +69,8 @@ pub struct SendState {
     /// Whether the message is complete only once the receiver has matched it, regardless of where its bytes
     /// are.
     pub(crate) match_ack: bool,
+    /// Whether the receiver only waits for this message.
+    pub(crate) is_awaited: bool,
 }
 
 impl SendState {
@@ -76,7 +78,15 @@ impl SendState {
     #[must_use]
     #[inline]
     pub fn new(digest: u64, protocol: Protocol) -> SendState {
-        SendState { digest, protocol, staged: 0, awaits: None, size: SizeClass::Small, match_ack: false }
+        SendState {
+            digest,
+            protocol,
+            staged: 0,
+            awaits: None,
+            size: SizeClass::Small,
+            match_ack: false,
+            is_awaited: false,
+        }
     }
 
     /// Sets the size class of the operation that the message belongs to.
@@ -84,6 +94,16 @@ impl SendState {
     #[inline]
     pub fn with_size(self, size: SizeClass) -> SendState {
         SendState { size, ..self }
+    }
+
+    /// Says that the receiver has nothing to do but wait for this message, as it has where it sends none at
+    /// the same time.
+    ///
+    /// A link may send the message in smaller parts then, which the receiver takes while others are sent.
+    #[must_use]
+    #[inline]
+    pub fn awaited(self) -> SendState {
+        SendState { is_awaited: true, ..self }
     }
 
     /// Makes the message complete only once the receiver has asked for it in the same operation.

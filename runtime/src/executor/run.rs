@@ -126,7 +126,7 @@ impl Executor {
         let capabilities = self.links.at(index).capabilities();
         let message = (size, src.len());
         let protocol = self.protocols.choose(capabilities, message, false, || false, registered);
-        SendState::new(digest, protocol).with_size(size)
+        SendState::new(digest, protocol).with_size(size).awaited()
     }
 
     /// Returns the state of a receive outside of programs.

@@ -14,11 +14,24 @@ use crate::{
     Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
     TransportError,
     memory::{Arena, Span},
-    ring::{Content, INLINE_BYTES, Publish, RingReceiver, RingSender},
+    ring::{Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender},
 };
 
 /// Maximum bytes moved in one poll, so that a long message does not delay others.
 const POLL_BYTES: usize = 256 * 1024;
+
+/// Pieces of a message that the receiver waits for, at least: it reads one while the next one is stored.
+///
+/// Two cores of an AMD EPYC with a common cache, half a round trip of `send` and `recv` in us, in one piece
+/// and in these: 1.32 and 1.10 for 16 KiB, 2.90 and 2.70 for 64 KiB. Where both ranks send, all pieces are
+/// stored before one is read, and smaller ones cost 5 to 15 %.
+const AWAITED_PIECES: usize = 4;
+/// Smallest of these pieces: a cell for each takes some 50 ns.
+const LEAST_PIECE_BYTES: usize = 4096;
+
+/// Longest piece during whose read the next cell is fetched: a longer one takes far more time than the cell,
+/// and the sender, which has not filled it yet, would have to take it back.
+const SHORT_PIECE_BYTES: usize = 16 * 1024;
 
 /// A link over two rings.
 #[derive(Debug)]
@@ -60,7 +73,7 @@ impl RingLink {
         RingLink {
             capabilities: Capabilities {
                 driver,
-                inline_bytes: INLINE_BYTES,
+                inline_bytes: layout.long_bytes(),
                 piece_bytes: layout.piece_bytes,
                 direct: true,
                 pull: puller.is_some(),
@@ -89,9 +102,14 @@ impl RingLink {
             let sent = self.sender.send_inline(state.digest, src)?;
             return Ok(if sent { self.complete_copy(total) } else { SendProgress::Idle });
         }
+        if total <= self.capabilities.inline_bytes {
+            let sent = self.sender.send_long(state.digest, src)?;
+            return Ok(if sent { self.complete_copy(total) } else { SendProgress::Idle });
+        }
         let before = state.staged;
+        let piece_bytes = self.piece_bytes(state, total);
         while state.staged < total {
-            let piece = src.sub(state.staged, self.capabilities.piece_bytes.min(total - state.staged));
+            let piece = src.sub(state.staged, piece_bytes.min(total - state.staged));
             if state.staged + piece.len() > ready || !self.sender.send_piece(state.digest, total, piece)? {
                 break;
             }
@@ -105,6 +123,16 @@ impl RingLink {
             staged if staged > before => SendProgress::Advanced,
             _ => SendProgress::Idle,
         })
+    }
+
+    /// Returns the bytes of the pieces of a message of `total` bytes. A short message that is awaited has
+    /// several pieces too.
+    fn piece_bytes(&self, state: &SendState, total: usize) -> usize {
+        let most = self.capabilities.piece_bytes;
+        if !state.is_awaited {
+            return most;
+        }
+        (total / AWAITED_PIECES).next_multiple_of(RingLayout::LINE).clamp(LEAST_PIECE_BYTES.min(most), most)
     }
 
     fn complete_copy(&mut self, total: usize) -> SendProgress {
@@ -155,6 +183,25 @@ impl RingLink {
         sink.write(offset, data);
     }
 
+    /// Receives a message in several cells, if all of them are there.
+    #[inline]
+    fn recv_long(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        let Some(words) = self.receiver.long(state.len)? else { return Ok(RecvProgress::Idle) };
+        if self.receiver.digest() != state.digest {
+            return Ok(RecvProgress::Idle);
+        }
+        // SAFETY: the words are a live local array of at least `state.len` bytes, since the message is no
+        // longer than a long one.
+        let data = unsafe { Span::new(words.as_ptr().cast(), state.len) };
+        Self::deliver(&mut self.counters, sink, 0, data);
+        self.receiver.consume_long(state.len);
+        Ok(self.advance(state, state.len))
+    }
+
     fn recv_staged(
         &mut self,
         state: &mut RecvState,
@@ -163,6 +210,9 @@ impl RingLink {
     ) -> Result<RecvProgress, TransportError> {
         if len > state.len - state.received {
             return Err(TransportError::Corrupt("length of a staged piece"));
+        }
+        if len <= SHORT_PIECE_BYTES && len < state.len - state.received {
+            self.receiver.prefetch_following();
         }
         let piece = self.receiver.piece(position, len)?;
         Self::deliver(&mut self.counters, sink, state.received, piece);
@@ -245,7 +295,7 @@ impl Link for RingLink {
     ) -> Result<SendProgress, TransportError> {
         if ready >= src.len() {
             self.poll_send(state, src)
-        } else if state.protocol == Protocol::Copy && src.len() > INLINE_BYTES {
+        } else if state.protocol == Protocol::Copy && src.len() > self.capabilities.inline_bytes {
             self.send_copy(state, src, ready)
         } else {
             Ok(SendProgress::Idle)
@@ -258,6 +308,11 @@ impl Link for RingLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
+        let is_long =
+            state.len > INLINE_BYTES && state.len <= self.capabilities.inline_bytes && state.received == 0;
+        if is_long && self.recv_long(state, sink)? == RecvProgress::Complete {
+            return Ok(RecvProgress::Complete);
+        }
         let Some(head) = self.receiver.head() else { return Ok(RecvProgress::Idle) };
         let found = self.receiver.digest();
         if found != state.digest {
@@ -275,6 +330,11 @@ impl Link for RingLink {
                 Self::deliver(&mut self.counters, sink, 0, data);
                 self.receiver.consume(None, Publish::Lazily);
                 Ok(self.advance(state, len))
+            }
+            Content::Long { len } => {
+                self.check_len(state, len)?;
+                // The rest of it is on its way.
+                if is_long { Ok(RecvProgress::Idle) } else { Err(TransportError::Corrupt("a long message")) }
             }
             Content::Staged { total, position, len } => {
                 self.check_len(state, total)?;

@@ -1,5 +1,6 @@
 //! Layout of a ring.
 
+use super::cell::{LONG_CELLS, bytes_in};
 use std::{fmt, str::FromStr};
 
 /// How pieces are stored into staging areas.
@@ -69,6 +70,14 @@ impl RingLayout {
 
     /// Bytes of a cache line, which is also the size of a cell and the unit of the staging area.
     pub const LINE: usize = 64;
+
+    /// Returns the payload of the longest message that travels in cells, in bytes.
+    ///
+    /// It takes half of the cells at most: fewer than a quarter are consumed and not given back yet.
+    #[must_use]
+    pub(crate) const fn long_bytes(&self) -> usize {
+        bytes_in(if self.cells / 2 < LONG_CELLS { self.cells / 2 } else { LONG_CELLS })
+    }
 
     /// Returns the size of a whole ring in bytes.
     #[must_use]

@@ -29,14 +29,19 @@ struct End<T>(T, #[expect(dead_code, reason = "it is kept alive")] Arc<Memory>);
 
 /// Returns both ends of a new ring on which `cells` cells were sent and consumed.
 fn ring(cells: u64) -> (End<RingSender>, End<RingReceiver>) {
-    let mut memory = Memory(vec![Line([0; 8]); LAYOUT.bytes() / RingLayout::LINE].into());
+    ring_of(LAYOUT, cells)
+}
+
+/// The same for a layout.
+fn ring_of(layout: RingLayout, cells: u64) -> (End<RingSender>, End<RingReceiver>) {
+    let mut memory = Memory(vec![Line([0; 8]); layout.bytes() / RingLayout::LINE].into());
     let base = memory.0.as_mut_ptr().cast();
     let memory = Arc::new(memory);
     // SAFETY: the lines are as long as the ring, aligned and zeroed, and each end keeps them alive. They have
     // no other user.
     unsafe {
-        let sender = RingSender::starting_at(cells, base, LAYOUT);
-        let receiver = RingReceiver::starting_at(cells, base, LAYOUT);
+        let sender = RingSender::starting_at(cells, base, layout);
+        let receiver = RingReceiver::starting_at(cells, base, layout);
         (End(sender, Arc::clone(&memory)), End(receiver, memory))
     }
 }
@@ -84,6 +89,28 @@ fn loom_inline_messages_come_whole_and_in_order() {
 #[test]
 fn loom_inline_messages_come_whole_where_stamps_wrap() {
     explore_with("inline messages whose stamps wrap", 2, || inline_messages_from((1 << 32) - 3));
+}
+
+/// A message in two cells comes whole, and its cells are used again once it was consumed.
+#[test]
+fn loom_long_messages_come_whole_and_in_order() {
+    const LAYOUT: RingLayout = RingLayout { cells: 4, ..RingLayout::SMALLEST };
+    explore_with("messages in two cells", 3, || {
+        let (mut sender, mut receiver) = ring_of(LAYOUT, 0);
+        let other = thread::spawn(move || {
+            for number in 1..=3u8 {
+                let bytes = [number; 60];
+                until(|| sender.0.send_long(9, Span::from(&bytes[..])).expect("intact").then_some(()));
+            }
+        });
+        for number in 1..=3u8 {
+            let words = until(|| receiver.0.long(60).expect("valid"));
+            assert_eq!(words[..7], [u64::from_ne_bytes([number; 8]); 7]);
+            receiver.0.consume_long(60);
+        }
+        other.join().expect("a sender");
+        assert_eq!(receiver.0.head(), None);
+    });
 }
 
 /// Staging bytes are written again only after they were read.

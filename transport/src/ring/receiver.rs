@@ -7,7 +7,7 @@
 
 use super::{
     RingLayout,
-    cell::{Cell, ConsumerLine, Content},
+    cell::{Cell, ConsumerLine, Content, LONG_WORDS, cells_of},
 };
 use crate::{TransportError, memory::Span, sync};
 use std::sync::atomic::Ordering::Release;
@@ -66,9 +66,26 @@ impl RingReceiver {
     }
 
     fn cell(&self) -> &Cell {
-        let slot = self.cells as usize & (self.layout.cells - 1);
+        self.cell_at(self.cells)
+    }
+
+    fn cell_at(&self, index: u64) -> &Cell {
+        let slot = index as usize & (self.layout.cells - 1);
         // SAFETY: `slot` is less than `cells`, so the cell is inside of the ring; it is made of atomics.
         unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
+    }
+
+    /// Fetches the line of the cell after the next one, for a message that has further pieces: the sender has
+    /// filled it, or is about to. The line then comes while the present piece is read.
+    #[inline]
+    pub(crate) fn prefetch_following(&self) {
+        #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let cell = std::ptr::from_ref(self.cell_at(self.cells + 1));
+            // SAFETY: every x86_64 processor has the instruction, which changes no memory and cannot fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(cell.cast()) };
+        }
     }
 
     /// Returns the head word of the next cell, if it has been published.
@@ -87,6 +104,28 @@ impl RingReceiver {
     #[inline]
     pub(crate) fn content(&self, head: u64) -> Result<Content, TransportError> {
         self.cell().content(head)
+    }
+
+    /// Returns the payload of a long message of `len` bytes if all of its cells have been published and the
+    /// first one is that of such a message.
+    ///
+    /// All cells are looked at each time, so that their lines come at the same time.
+    #[inline]
+    pub(crate) fn long(&self, len: usize) -> Result<Option<[u64; LONG_WORDS]>, TransportError> {
+        let cells = cells_of(len);
+        let is_there = |nth: usize| {
+            let index = self.cells + nth as u64;
+            self.cell_at(index).head(index)
+        };
+        // No branch between the loads.
+        let published = (0..cells).fold(true, |all, nth| all & is_there(nth).is_some());
+        let is_long = |head| matches!(self.content(head), Ok(Content::Long { len: found }) if found == len);
+        if !published || !is_there(0).is_some_and(is_long) {
+            return Ok(None);
+        }
+        let mut words = [0; LONG_WORDS];
+        (0..cells).try_for_each(|nth| self.cell_at(self.cells + nth as u64).take_long(nth, &mut words))?;
+        Ok(Some(words))
     }
 
     /// Returns the bytes of a staged piece.
@@ -111,7 +150,18 @@ impl RingReceiver {
     /// Consumes the next cell, and the staging area up to `staging` if it is given.
     #[inline]
     pub(crate) fn consume(&mut self, staging: Option<u64>, publish: Publish) {
-        self.cells += 1;
+        self.consume_cells(1, staging, publish);
+    }
+
+    /// Consumes the cells of a long message of `len` bytes.
+    #[inline]
+    pub(crate) fn consume_long(&mut self, len: usize) {
+        self.consume_cells(cells_of(len), None, Publish::Lazily);
+    }
+
+    #[inline]
+    fn consume_cells(&mut self, cells: usize, staging: Option<u64>, publish: Publish) {
+        self.cells += cells as u64;
         if let Some(position) = staging {
             self.staging = position;
         }

@@ -7,7 +7,7 @@
 
 use super::{
     RingLayout,
-    cell::{Cell, ConsumerLine, Content, INLINE_BYTES},
+    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_WORDS, cells_of},
     stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
@@ -84,11 +84,17 @@ impl RingSender {
     /// Whether a cell is free.
     #[inline]
     fn has_cell(&mut self) -> Result<bool, TransportError> {
-        let room = self.layout.cells as u64;
-        if self.cells - self.consumed_cells >= room {
+        self.has_cells(1)
+    }
+
+    /// Whether so many cells are free.
+    #[inline]
+    fn has_cells(&mut self, wanted: usize) -> Result<bool, TransportError> {
+        let most = self.layout.cells as u64 - wanted as u64;
+        if self.cells - self.consumed_cells > most {
             self.refresh()?;
         }
-        Ok(self.cells - self.consumed_cells < room)
+        Ok(self.cells - self.consumed_cells <= most)
     }
 
     #[inline]
@@ -112,6 +118,29 @@ impl RingSender {
         // SAFETY: `src` holds `len` readable bytes and `payload` has room for them, checked above.
         unsafe { ptr::copy_nonoverlapping(src.as_ptr(), payload.as_mut_ptr().cast(), len) };
         self.publish(digest, &Content::Inline { payload, len });
+        Ok(true)
+    }
+
+    /// Sends a whole message of more than [`INLINE_BYTES`] and at most [`RingLayout::long_bytes`] in several
+    /// cells. Returns false when there is no credit.
+    #[inline]
+    pub(crate) fn send_long(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
+        let len = src.len();
+        assert!(len > INLINE_BYTES && len <= self.layout.long_bytes(), "a long message of {len} bytes");
+        let cells = cells_of(len);
+        if !self.has_cells(cells)? {
+            return Ok(false);
+        }
+        let mut words = [0u64; LONG_WORDS];
+        // SAFETY: `src` holds `len` readable bytes and `words` has room for them, checked above.
+        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), words.as_mut_ptr().cast(), len) };
+        let first = self.cells;
+        self.cell(first).publish_long(first, digest, &words, len);
+        for nth in 1..cells {
+            let index = first + nth as u64;
+            self.cell(index).publish_further(index, nth, &words);
+        }
+        self.cells += cells as u64;
         Ok(true)
     }
 

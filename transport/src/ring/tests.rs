@@ -7,7 +7,10 @@ use super::{
     Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, Stores, cell::ConsumerLine,
 };
 use crate::{TransportError, memory::Span};
-use std::{cell::UnsafeCell, sync::atomic::Ordering::Relaxed};
+use std::{
+    cell::UnsafeCell,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 const LAYOUT: RingLayout = RingLayout {
     cells: 8,
@@ -64,6 +67,11 @@ fn take(receiver: &mut RingReceiver) -> Option<(u64, Vec<u8>)> {
             let bytes = unsafe { std::slice::from_raw_parts(piece.as_ptr(), len) }.to_vec();
             receiver.consume(Some(position + len.next_multiple_of(RingLayout::LINE) as u64), Publish::Lazily);
             Some((digest, bytes))
+        }
+        Content::Long { len } => {
+            let words = receiver.long(len).expect("valid")?;
+            receiver.consume_long(len);
+            Some((digest, words.iter().flat_map(|w| w.to_ne_bytes()).take(len).collect()))
         }
         other => panic!("not sent here: {other:?}"),
     }
@@ -170,6 +178,56 @@ fn inline_messages_of_every_length_keep_their_bytes() {
         assert!(sender.send_inline(7, Span::from(bytes.as_slice())).expect("intact"));
         assert_eq!(take(&mut receiver), Some((7, bytes)));
     }
+}
+
+/// Returns a message whose bytes differ from each other and from those of other numbers.
+fn long_message(number: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at * 3 + number * 101) as u8).collect()
+}
+
+#[test]
+fn long_messages_of_every_length_keep_their_bytes_where_stamps_wrap() {
+    let memory = Memory::new();
+    let (mut sender, mut receiver) = memory.ends((1 << 32) - 9);
+    for len in INLINE_BYTES + 1..=LAYOUT.long_bytes() {
+        let bytes = long_message(len as u64, len);
+        assert!(sender.send_long(7, Span::from(bytes.as_slice())).expect("intact"));
+        assert_eq!(take(&mut receiver), Some((7, bytes)));
+        assert!(take(&mut receiver).is_none());
+    }
+}
+
+#[test]
+fn long_messages_need_all_of_their_cells_free() {
+    let memory = Memory::new();
+    let (mut sender, mut receiver) = memory.ends(0);
+    let bytes = long_message(1, LAYOUT.long_bytes());
+    let send = |sender: &mut RingSender| sender.send_long(1, Span::from(bytes.as_slice())).expect("intact");
+    assert!(sender.send_inline(1, Span::empty()).expect("intact"));
+    assert_eq!((0..LAYOUT.cells).take_while(|_| send(&mut sender)).count(), (LAYOUT.cells - 1) / 2);
+    for _ in 0..3 {
+        assert!(take(&mut receiver).is_some());
+    }
+    assert!(send(&mut sender), "four cells were given back");
+}
+
+#[test]
+fn a_long_message_is_taken_only_where_all_of_it_is_there() {
+    let memory = Memory::new();
+    let (mut sender, receiver) = memory.ends(0);
+    let (bytes, second) = (long_message(1, 100), 2 * RingLayout::LINE / 8);
+    assert!(sender.send_long(1, Span::from(bytes.as_slice())).expect("intact"));
+    // SAFETY: the second cell follows the consumer line and the first cell, and is made of atomics.
+    let head = unsafe { &*memory.0.as_ptr().cast::<AtomicU64>().add(second) };
+    let published = head.swap(0, Relaxed);
+    assert!(receiver.long(100).expect("valid").is_none(), "its second cell is not there");
+    assert!(receiver.long(60).expect("valid").is_none());
+    head.store(published, Relaxed);
+    assert!(receiver.long(60).expect("valid").is_none(), "a message of another length");
+    assert!(receiver.long(100).expect("valid").is_some());
+    // The second cell holds a message of its own.
+    head.store(published & 0xffff_ffff | 1 << 32, Relaxed);
+    assert!(matches!(receiver.long(100), Err(TransportError::Corrupt(_))));
 }
 
 #[test]

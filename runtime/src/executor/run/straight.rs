@@ -41,6 +41,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
     ) -> Result<Option<Partial>, Stop> {
         let binding = &self.bindings[0];
         let mut partial = Partial::default();
+        let receives = straight.iter().any(|step| step.stream.is_some());
         for (at, stream) in self.program.streams.iter().take_while(|stream| stream.sends).enumerate() {
             let step = self.program.order[stream.first as usize];
             let source = &self.program.ops[step as usize].a;
@@ -48,6 +49,9 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
             self.observer.polled(step);
             let link = link(self.links, stream);
             let mut state = begun(binding, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
+            if !receives {
+                state = state.awaited();
+            }
             let sent = link.poll_send(&mut state, src);
             if sent.map_err(|error| failed(self.program, step, stream.peer, error))? != SendProgress::Complete
             {
@@ -75,14 +79,17 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
                             self.observer.idle();
                             polls += 1;
                         }
+                        RecvProgress::Advanced if spins => {
+                            self.observer.advanced(*step);
+                            polls = 0;
+                        }
                         progress => {
-                            let has_begun = progress == RecvProgress::Advanced;
-                            if has_begun {
+                            if progress == RecvProgress::Advanced {
                                 self.observer.advanced(*step);
                             } else {
                                 self.observer.waits(*step);
                             }
-                            partial.recv = has_begun.then_some((*number, state));
+                            partial.recv = (state.received() > 0).then_some((*number, state));
                             return Ok(Some(partial));
                         }
                     }
