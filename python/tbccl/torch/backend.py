@@ -66,7 +66,6 @@ def create(options: Any, pg_options: Any = None) -> ProcessGroup:
     request = composite.read_request()
     if request is not None:
         composite.check(request)
-        composite.prepare_device(request)
     is_composite = request is not None and request.is_composite
     if is_composite and request.other_backends and not isinstance(pg_options, dict):
         # The options are those of the other backend.
@@ -88,6 +87,8 @@ def create(options: Any, pg_options: Any = None) -> ProcessGroup:
     else:
         group = ProcessGroup(*arguments)
     group._communicator_timeout = _timeout_seconds(options.timeout)
+    if request is not None:
+        composite.bind(group, request)
     return group
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -31,18 +32,32 @@ def _is_recorder_wanted() -> bool:
     return bool(sizes) and int(sizes[0]) > 0
 
 
+class Options(c10d_native.Backend.Options):
+    """Options of a group, which torch 2.11 copies when it splits a group. Those of C++ cannot be copied."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Options:
+        return self
+
+
 class BackendInterface:
     """Mixin of `ProcessGroup`: what torch asks of a backend, besides operations."""
 
     #: Batches of messages need no coalescing: none of them blocks.
     supports_coalescing = False
-    supports_splitting = True
     #: `shrink` names what to use instead.
     supports_shrinking = True
     supports_time_estimate = _supports_time_estimate = False
     supports_abort_hooks = True
     supports_completion_hooks = False
     supports_window = False
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether the group can be split.
+
+        ``new_group`` is told that it cannot: it would hand the group to C++ as a backend.
+        """
+        return sys._getframe(1).f_code.co_name != "_get_split_source"
 
     def _init_backend_interface(self) -> None:
         self._abort_hooks: dict[int, Callable[[], None]] = {}
@@ -60,7 +75,7 @@ class BackendInterface:
         """Options of the group, of torch's type."""
         seconds = self._default_timeout or self._communicator_timeout
         limit = default_pg_timeout if seconds is None else timedelta(seconds=seconds)
-        options = c10d_native.Backend.Options("tbccl", limit)
+        options = Options("tbccl", limit)
         options.global_ranks_in_group = self._global_ranks
         options.group_name = self._name
         return options

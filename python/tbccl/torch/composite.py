@@ -110,11 +110,19 @@ def check(request: Request) -> None:
             )
 
 
-def prepare_device(request: Request) -> None:
-    """Makes the streams of the device that the group is bound to now, rather than in its first call."""
-    bound = request.device_id
-    if bound is not None and bound.type != "cpu" and request.backends.get(bound.type, _NAME) == _NAME:
-        access_to(bound)
+def bind(group: ProcessGroup, request: Request) -> None:
+    """Binds a group to the device of the argument ``device_id``, and makes the streams of the device.
+
+    torch splits bound groups for device meshes. So a group that cannot be split is not bound: one that
+    carries other backends, and each group with a torch that splits those of nccl only.
+    """
+    device = request.device_id
+    if device is None or request.backends.get(device.type, _NAME) != _NAME:
+        return
+    if device.type != "cpu":
+        access_to(device)
+    if hasattr(dist.ProcessGroup, "split_group") and not getattr(group, "_carried", None):
+        group.bound_device_id = device
 
 
 def carried_backends(request: Request) -> dict[str, Any]:

@@ -49,6 +49,10 @@ def test_groups_with_a_backend_for_each_device() -> None:
     check_all_ranks_print(job("composites.py", "--device", "cuda"), "checks of composites passed", 2)
 
 
+def test_a_group_is_bound_to_its_device() -> None:
+    check_all_ranks_print(job("binding.py", "--device", "cuda"), "checks of bound groups passed", 2)
+
+
 def test_nccl_serves_the_device_beside_tbccl() -> None:
     """One rank: nccl refuses ranks that share a device."""
     result = job("composites.py", "--device", "cuda", "compare_with_nccl", ranks=1)

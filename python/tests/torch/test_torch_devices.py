@@ -147,6 +147,10 @@ print("reduced", flush=True)
     assert output.count("reduced") == 2, output
 
 
+def test_a_group_is_bound_to_its_device() -> None:
+    check_all_ranks_print(job("binding.py"), "checks of bound groups passed", 2)
+
+
 def test_a_call_with_tensors_of_two_devices_is_refused() -> None:
     output = run_program("""
 standin.load()
