@@ -2,12 +2,15 @@
 
 A future that is made in Python has a Python object as value. The hook FP16_COMPRESS that is built into
 DistributedDataParallel reads the value in C++, as a list of tensors. TorchScript alone makes such a future
-that is not complete yet.
+that is not complete yet, and it knows no devices: nothing would order the hook's copy of the value with the
+streams of the program. So the hook gets a value in host memory for tensors on devices. Its copy from there is
+done when it returns.
 """
 
 import functools
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import List
 
 import torch
@@ -33,22 +36,38 @@ def _compiled() -> Callable[..., torch.futures.Future]:
         return torch.jit.script(typed)
 
 
-def is_needed(results: list[object]) -> bool:
-    """Returns whether C++ may read the results of a call: those of the built-in hook, in host memory."""
-    return (
-        len(results) == 1
-        and isinstance(results[0], torch.Tensor)
-        and results[0].dtype is torch.float16
-        and results[0].is_cpu
-    )
+def typed(done: torch.futures.Future, results: Sequence[object]) -> torch.futures.Future:
+    """Returns a future for the caller of the work's ``get_future``.
 
+    The value is a list of tensors in C++, too, if that caller may be the built-in hook.
 
-def after(done: torch.futures.Future, tensors: list[torch.Tensor]) -> torch.futures.Future:
-    """Returns a future of tensors that is complete, or fails, after another future.
-
-    The other future itself where TorchScript cannot be compiled.
+    Args:
+        done: Future of the results.
+        results: Tensors that the call writes.
     """
-    try:
-        return _compiled()(done, tensors)
-    except (RuntimeError, OSError, NotImplementedError):
+    if len(results) != 1 or not isinstance(results[0], torch.Tensor) or results[0].dtype is not torch.float16:
         return done
+    tensor = results[0]
+    if not tensor.is_cpu:
+        if not _is_called_by_torch():
+            return done
+        host = torch.empty_like(tensor, device="cpu")
+        # The callback runs on streams that torch orders after the call.
+        done, tensor = done.then(lambda future: host.copy_(future.value()[0])), host
+    try:
+        return _compiled()(done, [tensor])
+    except (RuntimeError, OSError, NotImplementedError):
+        # TorchScript cannot be compiled.
+        return done
+
+
+def _is_called_by_torch() -> bool:
+    """Returns whether C++ called the work's ``get_future``: on a thread without Python, or in a backward pass
+    that Python has begun.
+    """
+    depth = 3  # From here over `typed` and `get_future` to its caller.
+    try:
+        caller = sys._getframe(depth)
+    except ValueError:
+        return True
+    return caller.f_globals.get("__name__", "").startswith("torch.autograd")

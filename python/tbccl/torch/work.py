@@ -178,9 +178,7 @@ class Work(dist.Work):
         if self._future is None:
             trigger = self._new_future()
             # An error raised in a callback of the future also reaches threads that wait for it in C++.
-            self._future = trigger.then(self._value)
-            if typed_futures.is_needed(self._results):
-                self._future = typed_futures.after(self._future, list(self._results))
+            self._future = typed_futures.typed(trigger.then(self._value), self._results)
             self._group._completer.complete(self, trigger)
         return self._future
 

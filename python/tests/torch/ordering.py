@@ -9,10 +9,13 @@ Streams sleep before their tasks, so that work which nothing orders is done in t
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
 
 import accelerators
 import tbccl.torch  # noqa: F401
@@ -174,6 +177,29 @@ def check_host_and_device_calls_keep_their_order() -> None:
             work.wait()
         assert is_all(on_device, size * number) and bool((on_host == size).all())
         assert is_all(on_both[0], (rank - 1) % size) and bool((on_both[1] == 50 + (rank - 1) % size).all())
+
+
+def check_the_hook_built_into_ddp_gets_the_sum() -> None:
+    """The hook copies the value of a future in C++, on a thread whose stream nothing orders."""
+    # torch warns of a pass on another stream than that of the model.
+    warnings.filterwarnings("ignore")
+    inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank)).to(device)
+    gradients = []
+    for stream in (torch.accelerator.current_stream(), torch.Stream(device=device)):
+        torch.manual_seed(0)
+        built_in, reference = (
+            DistributedDataParallel(torch.nn.Linear(8, 8).to(device)) for _ in range(2)
+        )
+        reference.module.load_state_dict(built_in.module.state_dict())
+        built_in._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
+        reference.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        torch.accelerator.synchronize()
+        with stream:
+            for model in (built_in, reference):
+                model(inputs).square().sum().backward()
+                gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
+        for ours, theirs in zip(*gradients[-2:]):
+            assert torch.allclose(ours, theirs, rtol=2e-3, atol=1e-3), (ours, theirs)
 
 
 def check_the_copies_and_the_network_overlap() -> None:
