@@ -2,8 +2,9 @@
 
     tbccl run -n 2 -- python python/bench/torch_devices.py [--device cuda] [--pieces MIB...] [--rounds N]
 
-Ranks share the devices of a machine that has fewer than ranks. The columns are medians of the rounds, in
-microseconds:
+Ranks share the devices of a machine that has fewer than ranks. With `--one-rank`, rank 0 has the device for
+itself: the others take part in its calls with tensors in host memory, in the same pieces. The columns are
+medians of the rounds, in microseconds:
 
     copy      the tensor from the device to pinned host memory and another one back, at the same time
     network   all_reduce of a tensor in pinned host memory over tbccl
@@ -29,6 +30,13 @@ from tbccl.torch import pieces
 BYTES = tuple(1 << shift for shift in (2, 10, 14, 16, 18, 20, 22, 24, 26, 28))
 
 
+def reduce_pieces(on_host: torch.Tensor) -> None:
+    """Takes part in an all_reduce of another rank's tensor on a device, whose pieces it knows."""
+    room = pieces.PIECE_BYTES // on_host.element_size()
+    for piece in on_host.split(max(1, room // pieces.ALIGNMENT) * pieces.ALIGNMENT):
+        dist.all_reduce(piece)
+
+
 class Copies:
     """Copies of a tensor's length from and to the device, at the same time."""
 
@@ -48,16 +56,23 @@ class Copies:
 
 
 def calls_of(
-    length: int, device: torch.device, piece_mib: list[int], other: dist.ProcessGroup | None
+    length: int, device: torch.device | None, piece_mib: list[int], other: dist.ProcessGroup | None
 ) -> dict[str, Callable[[], None]]:
-    """Returns what is measured for a length, by the names of the columns."""
-    on_device, on_host = torch.zeros(length // 4, device=device), torch.zeros(length // 4, pin_memory=True)
+    """Returns what is measured for a length, by the names of the columns.
+
+    Without a device, the rank takes part in the calls of another one.
+    """
+    on_device = None if device is None else torch.zeros(length // 4, device=device)
+    on_host = torch.zeros(length // 4, pin_memory=device is not None)
 
     def reduced_in(mib: int) -> Callable[[], None]:
         def call() -> None:
             pieces.PIECE_BYTES = mib << 20
-            dist.all_reduce(on_device)
-            torch.accelerator.synchronize()
+            if on_device is None:
+                reduce_pieces(on_host)
+            else:
+                dist.all_reduce(on_device)
+                torch.accelerator.synchronize()
 
         return call
 
@@ -68,7 +83,7 @@ def calls_of(
     # Pieces that are longer than the tensor all do the same.
     useful = [mib for mib in piece_mib if mib == piece_mib[0] or mib << 19 < length]
     return {
-        "copy": Copies(length, device).run,
+        "copy": (lambda: None) if device is None else Copies(length, device).run,
         "network": lambda: dist.all_reduce(on_host),
         **{f"{mib} MiB": reduced_in(mib) for mib in useful},
         **({} if other is None else {"gloo": reduced_by_other}),
@@ -97,6 +112,7 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=BYTES[0], help="shortest tensor in bytes")
     parser.add_argument("--most", type=int, default=BYTES[-1], help="longest tensor in bytes")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--one-rank", action="store_true", help="leave the device to rank 0")
     parser.add_argument("--without-gloo", action="store_true", help="measure tbccl alone")
     arguments = parser.parse_args()
 
@@ -105,7 +121,10 @@ def main() -> None:
     device = torch.device(arguments.device, int(os.environ["LOCAL_RANK"]) % module.device_count())
     module.set_device(device)
     dist.init_process_group("tbccl")
-    other = None if arguments.without_gloo else dist.new_group(backend="gloo")
+    if arguments.one_rank and dist.get_rank() > 0:
+        device = None
+    is_alone = arguments.without_gloo or arguments.one_rank
+    other = None if is_alone else dist.new_group(backend="gloo")
     columns = ["copy", "network", *(f"{mib} MiB" for mib in arguments.pieces), "gloo", "ratio"]
     if dist.get_rank() == 0:
         print(f"{'bytes':>10}" + "".join(f"{name:>10}" for name in columns))

@@ -49,6 +49,21 @@ class Access(Protocol):
         Returns an event of their end: `is_done` and `follow` take it.
         """
 
+    def read_here(self, copies: Iterable[Copy]) -> Callable[[], None]:
+        """Starts copies to the host on the calling thread's stream; returns a function that waits for them.
+
+        Without copies, the function waits for the work of the stream.
+        """
+
+    def write_here(self, copies: Iterable[Copy]) -> None:
+        """Starts copies to the device on the calling thread's stream."""
+
+    def end_here(self, then: Callable[[], None] | None) -> Any:
+        """Runs ``then`` after the copies of the calling thread's stream, on the device.
+
+        Returns an event of their end; later work of the stream follows it.
+        """
+
     def is_done(self, event: Any) -> bool:
         """Returns whether the copies that an event stands for are done."""
 
@@ -77,6 +92,8 @@ class StreamCopies:
             RuntimeError: The device is not torch's accelerator, or lacks streams or events.
         """
         self._device = device
+        #: Number of the device, for which torch finds a stream in less time.
+        self._index = device if device.index is None else device.index
         # Copies to the host don't wait for copies to the device, and the other way round.
         self._read_stream, self._write_stream = torch.Stream(device=device), torch.Stream(device=device)
         self._read_stream.record_event().synchronize()
@@ -86,7 +103,7 @@ class StreamCopies:
 
     def mark(self) -> torch.Event:
         """Returns an event at the end of the stream of the calling thread."""
-        return torch.accelerator.current_stream(self._device).record_event()
+        return torch.accelerator.current_stream(self._index).record_event()
 
     def alias(self, tensor: torch.Tensor) -> None:
         """Returns None: the host has no access."""
@@ -110,6 +127,23 @@ class StreamCopies:
             if then is not None:
                 then()
             return self._write_stream.record_event()
+
+    def read_here(self, copies: Iterable[Copy]) -> Callable[[], None]:
+        """Starts copies to the host on the calling thread's stream."""
+        for host, own in copies:
+            host.copy_(own, non_blocking=True)
+        return self.mark().synchronize
+
+    def write_here(self, copies: Iterable[Copy]) -> None:
+        """Starts copies to the device on the calling thread's stream."""
+        for host, own in copies:
+            own.copy_(host, non_blocking=True)
+
+    def end_here(self, then: Callable[[], None] | None) -> torch.Event:
+        """Runs a function on the calling thread's stream, and returns an event at its end."""
+        if then is not None:
+            then()
+        return self.mark()
 
     def is_done(self, event: torch.Event) -> bool:
         """Returns whether the event has occurred."""
@@ -181,6 +215,19 @@ class BlockingCopies:
             if then is not None:
                 then()
         self._synchronize()
+
+    def read_here(self, copies: Iterable[Copy]) -> Callable[[], None]:
+        """Returns a function that waits for the device, then copies."""
+        return self.read(copies, None)
+
+    def write_here(self, copies: Iterable[Copy]) -> None:
+        """Copies as :meth:`write`."""
+        self.write(copies, None)
+
+    def end_here(self, then: Callable[[], None] | None) -> None:
+        """Runs a function, and makes the device see what the host wrote."""
+        self.write((), None, then)
+        self.follow(None)
 
     def is_done(self, event: None) -> bool:
         """Returns True: copies are done when they return."""

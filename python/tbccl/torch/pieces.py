@@ -22,7 +22,7 @@ PIECE_BYTES = 4 << 20
 #: Bytes of free host memory that a group keeps for later calls.
 _KEPT_BYTES = 64 << 20
 #: Elements to which pieces are rounded, so that they begin at aligned addresses.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 #: Collectives whose input and output are one buffer.
 IN_PLACE = {_native.ALL_REDUCE, _native.ALL_REDUCE_QUANTIZED, _native.REDUCE, _native.BROADCAST}
 #: Whether the input and the output have a block for each rank, by collective. Others are not split.
@@ -53,7 +53,10 @@ class Call(NamedTuple):
 
     def by_address(self) -> tuple:
         """Returns the arguments of the communicator's ``submit``, for tensors in host memory."""
-        send, recv = self.send, self.recv
+        return self.by_address_of(self.send, self.recv)
+
+    def by_address_of(self, send: torch.Tensor | None, recv: torch.Tensor | None) -> tuple:
+        """Returns the arguments of ``submit`` with the memory of other tensors."""
         return (
             self.collective,
             self.dtype,
@@ -75,14 +78,42 @@ class Call(NamedTuple):
         Raises:
             ValueError: The tensors are on several devices.
         """
-        devices = {tensor.device for tensor in (self.send, self.recv) if tensor is not None}
-        if len(devices) > 1:
+        send, recv = self.send, self.recv
+        tensor = recv if send is None else send
+        if tensor is None or (tensor.is_cpu and (recv is None or recv.is_cpu)):
+            return None
+        device = tensor.device
+        if recv is not None and recv is not tensor and recv.device != device:
             raise ValueError(
                 f"the tensors of a call must be on one device, but these are on "
-                f"{' and '.join(sorted(map(str, devices)))}: move them to one"
+                f"{' and '.join(sorted(map(str, (device, recv.device))))}: move them to one"
             )
-        device = next(iter(devices), None)
-        return None if device is None or device.type == "cpu" else device
+        return device
+
+
+def blocks_of(call: Call, ranks: int) -> tuple[int, int]:
+    """Returns the number of blocks of the input and of the output, on ranks that have them."""
+    sent, received = _MANY_BLOCKS.get(call.collective, (False, False))
+    return ranks if sent else 1, ranks if received else 1
+
+
+def item_bytes(call: Call, ranks: int) -> int:
+    """Returns the bytes of an element of a call that may be split; 0 for other calls."""
+    if call.collective not in _MANY_BLOCKS or not call.count or call.device is None:
+        return 0
+    blocks = blocks_of(call, ranks)
+    tensor, blocks_of_it = (call.recv, blocks[1]) if call.send is None else (call.send, blocks[0])
+    return tensor.nbytes // (blocks_of_it * call.count)
+
+
+def common_bytes(call: Call, ranks: int) -> int | None:
+    """Returns the most bytes of host memory that a call needs on any rank; None: ranks may not know it."""
+    if call.device is None:
+        return 0
+    if call.collective not in _MANY_BLOCKS:
+        return None
+    sides = max(blocks_of(call, ranks)) if call.collective in IN_PLACE else sum(blocks_of(call, ranks))
+    return item_bytes(call, ranks) * sides * call.count
 
 
 def split(call: Call, ranks: int, splits_all: bool) -> Iterator[Call]:
@@ -91,18 +122,12 @@ def split(call: Call, ranks: int, splits_all: bool) -> Iterator[Call]:
 
     Memory that is used in place is split if ``splits_all``.
     """
-    layout, count, device = _MANY_BLOCKS.get(call.collective), call.count, call.device
-    if layout is None or device is None or not count:
+    item, blocks = item_bytes(call, ranks), blocks_of(call, ranks)
+    if not item or (access_to(call.device).is_in_place and not splits_all):
         yield call
         return
-    if access_to(device).is_in_place and not splits_all:
-        yield call
-        return
-    blocks = [ranks if many else 1 for many in layout]
-    tensor, blocks_of_it = (call.recv, blocks[1]) if call.send is None else (call.send, blocks[0])
-    item = tensor.nbytes // (blocks_of_it * count)
-    room = max(1, PIECE_BYTES // (item * max(blocks)))
-    step = max(1, room // _ALIGNMENT) * _ALIGNMENT
+    count, room = call.count, max(1, PIECE_BYTES // (item * max(blocks)))
+    step = max(1, room // ALIGNMENT) * ALIGNMENT
     if count <= step:
         yield call
         return
@@ -120,30 +145,55 @@ def split(call: Call, ranks: int, splits_all: bool) -> Iterator[Call]:
         )
 
 
+class HostBuffer:
+    """Host memory for the copies of a tensor."""
+
+    __slots__ = ("memory", "_view")
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        self._view = memory
+
+    def view_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor in this memory with the type and shape of a tensor."""
+        view = self._view
+        if view.dtype is not tensor.dtype or view.shape != tensor.shape:
+            view = self._view = self.memory[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        return view
+
+
 class HostBuffers:
     """Host memory for copies, kept for later pieces."""
 
     def __init__(self) -> None:
-        self._free: deque[tuple[torch.Tensor, Access, Any]] = deque()
+        self._free: deque[tuple[HostBuffer, Access, Any]] = deque()
+        #: Bytes of the free buffers.
+        self._bytes = 0
         self._lock = threading.Lock()
 
-    def take(self, access: Access, count: int) -> torch.Tensor:
+    def take(self, access: Access, count: int) -> HostBuffer:
         """Returns a buffer of ``count`` bytes at least whose earlier copies are done."""
         with self._lock:
             for index, (buffer, owner, event) in enumerate(self._free):
-                fits = owner is access and count <= buffer.numel() <= 4 * max(count, 4096)
-                if fits and owner.is_done(event):
+                length = buffer.memory.numel()
+                fits = owner is access and count <= length <= 4 * max(count, 4096)
+                if fits and _is_over(owner, event):
                     del self._free[index]
+                    self._bytes -= length
                     return buffer
-        return access.host_bytes(1 << max(12, (count - 1).bit_length()))
+        return HostBuffer(access.host_bytes(1 << max(12, (count - 1).bit_length())))
 
-    def give(self, buffer: torch.Tensor, access: Access, event: Any) -> None:
-        """Takes a buffer back, which is in use until the event."""
+    def give(self, buffer: HostBuffer, access: Access, event: Any) -> None:
+        """Takes a buffer back, which is in use until the event; None: it is not in use."""
         with self._lock:
             self._free.append((buffer, access, event))
-            kept = sum(buffer.numel() for buffer, _, _ in self._free)
-            while kept > _KEPT_BYTES and self._free[0][1].is_done(self._free[0][2]):
-                kept -= self._free.popleft()[0].numel()
+            self._bytes += buffer.memory.numel()
+            while self._bytes > _KEPT_BYTES and _is_over(*self._free[0][1:]):
+                self._bytes -= self._free.popleft()[0].memory.numel()
+
+
+def _is_over(access: Access, event: Any) -> bool:
+    return event is None or access.is_done(event)
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,15 @@ class StagedRequest:
     source: int | None = None
     nbytes: int | None = None
 
-    def __init__(self, group: Any, devices: Iterable[torch.device] = ()) -> None:
+    def __init__(
+        self,
+        group: Any,
+        devices: Iterable[torch.device] = (),
+        check_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Makes the request of a call on devices; ``check_wait`` raises an error where a wait has no end."""
         self._group = group
+        self._check_wait = check_wait
         self._finished = threading.Event()
         self._error: BaseException | None = None
         self._accesses: list[tuple[Access, Any]] = [(access_to(device), None) for device in devices]
@@ -30,6 +37,7 @@ class StagedRequest:
         Returns False if it is not within ``timeout`` seconds.
         """
         if not self._finished.is_set():
+            self._check_wait()
             try:
                 with self._group._waiting_for_stage():
                     if not self._finished.wait(timeout):

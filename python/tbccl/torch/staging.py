@@ -4,8 +4,8 @@ A group has three threads, which start when they are needed. The first one copie
 to the communicator in the order of issue. The second one waits for the pieces in the same order and starts
 their copies in. So the copy out, the network and the copy in of different pieces overlap. The third one posts
 messages, which must not wait behind collectives. The thread that issues a call is not blocked; the streams of
-the program are ordered with the copies by `devices`. A blocking call of one piece, which has nothing to
-overlap with, runs on the thread that issues it.
+the program are ordered with the copies by `devices`. A short blocking call runs on the thread that issues it
+(`caller_thread`).
 
 Invariants: while a call waits to be submitted, later calls on host memory queue behind it (`is_busy`), so
 that every rank submits the calls of a group in the order of issue. Tensors and host buffers are kept until
@@ -27,9 +27,10 @@ import torch
 from tbccl import Error, _native
 
 from . import pieces
+from .caller_thread import CallerThread
 from .devices import Access, Copy, access_to, wait_for_copies
 from .joining import has_copying_members
-from .pieces import IN_PLACE, Call, HostBuffers, as_bytes, host_bytes, split
+from .pieces import IN_PLACE, Call, HostBuffer, HostBuffers, as_bytes, common_bytes, split
 from .staged import MessageRequest, StagedRequest
 
 #: Pieces of a group in host memory at a time: one copied out, one on the network, one copied in, one spare.
@@ -38,7 +39,7 @@ _PIECES = 4
 _POLL_SECONDS = 0.05
 
 
-class _Operation:
+class Operation:
     """A staged call, or several as one group."""
 
     def __init__(self, calls: Sequence[Call], limit: float | None, marks: dict[torch.device, Any]) -> None:
@@ -53,14 +54,19 @@ class _Operation:
         self.events: dict[torch.device, Any] = {}
         self.error: BaseException | None = None
 
+    def then(self, device: torch.device | None) -> Callable[[], None] | None:
+        """Returns the function that copies the results of a device to tensors that are not plain."""
+        functions = [copy_back for each, copy_back in self.copy_backs if each == device]
+        return _all_of(functions) if functions else None
 
-class _Piece(NamedTuple):
+
+class Piece(NamedTuple):
     """Part of an operation that is submitted at once."""
 
     calls: list[tuple]
     reads: list[tuple[torch.device, Copy]]
     writes: list[tuple[torch.device, Copy]]
-    buffers: list[torch.Tensor]
+    buffers: list[tuple[torch.device, HostBuffer]]
 
 
 class _Worker:
@@ -103,7 +109,7 @@ class _Worker:
             del task
 
 
-class Stager:
+class Stager(CallerThread):
     """Staged calls of a group."""
 
     def __init__(self, group: Any) -> None:
@@ -116,6 +122,7 @@ class Stager:
         #: Operations, and messages, that are not submitted. Only the issuing threads add, under the lock.
         self._unsubmitted = self._unposted = 0
         self._lock = threading.Lock()
+        self._init_caller_thread()
         #: Objects of calls in progress when the threads ended.
         self._abandoned: list[Any] = []
         #: Objects in use until an event.
@@ -147,72 +154,42 @@ class Stager:
             copy_backs: Functions that copy results to tensors that are not plain.
         """
         operation = self._operation(calls, limit, copy_backs)
-        operation.request = StagedRequest(self._group, operation.marks)
+        operation.request = StagedRequest(self._group, operation.marks, self.check_is_no_handler)
         with self._lock:
             self._unsubmitted += 1
         self._out.put(lambda: self._submit(operation))
         return operation.request
 
-    def run(
-        self, calls: Sequence[Call], limit: float | None, copy_backs: Sequence[Callable[[], None]] = ()
-    ) -> bool:
-        """Runs calls of one piece on the calling thread, and orders later work of its streams after them.
-
-        Takes the arguments of `issue`. Returns False, without running them, if they are longer or have to
-        queue.
-        """
-        if self._unsubmitted or not self._is_one_piece(calls):
-            return False
-        operation = self._operation(calls, limit, copy_backs)
-        try:
-            piece = next(self._pieces(operation))
-            try:
-                for wait in self._start_reads(operation, piece):
-                    wait()
-                self._to_network(piece, limit, True)
-                self._start_writes(operation, piece)
-            finally:
-                self._release(operation, piece)
-            events = self._end(operation)
-        except BaseException as error:
-            self._fail(operation, error)
-            raise
-        for access, event in events:
-            access.follow(event)
-        return True
-
-    def _is_one_piece(self, calls: Sequence[Call]) -> bool:
-        if sum(map(host_bytes, calls)) <= pieces.PIECE_BYTES:
-            return True
-        device = calls[0].device
-        is_in_place = device is not None and access_to(device).is_in_place and not self._splits_all
-        return len(calls) == 1 and is_in_place
-
     def _operation(
-        self, calls: Sequence[Call], limit: float | None, copy_backs: Sequence[Callable[[], None]]
-    ) -> _Operation:
-        """Returns the operation of calls, with marks of the streams as they are now."""
+        self,
+        calls: Sequence[Call],
+        limit: float | None,
+        copy_backs: Sequence[Callable[[], None]],
+        has_marks: bool = True,
+    ) -> Operation:
+        """Returns the operation of calls, with marks of the streams as they are now if ``has_marks``."""
         marks: dict[torch.device, Any] = {}
         for call in calls:
             device = call.device
             if device is not None and device not in marks:
-                marks[device] = access_to(device).mark()
-        operation = _Operation(calls, limit, marks)
+                marks[device] = access_to(device).mark() if has_marks else None
+        operation = Operation(calls, limit, marks)
         operation.copy_backs = [(next(iter(marks), None), each) for each in copy_backs]
         return operation
 
-    def _submit(self, operation: _Operation) -> None:
+    def _submit(self, operation: Operation) -> None:
         """Copies the pieces of an operation out and submits them; runs on the first thread."""
         try:
-            self._submit_pieces(operation)
+            with self._submission:
+                self._submit_pieces(operation)
         except BaseException as error:
             self._fail(operation, error)
         finally:
             with self._lock:
                 self._unsubmitted -= 1
 
-    def _submit_pieces(self, operation: _Operation) -> None:
-        waiting: deque[tuple[_Piece, list[Callable[[], None]]]] = deque()
+    def _submit_pieces(self, operation: Operation) -> None:
+        waiting: deque[tuple[Piece, list[Callable[[], None]]]] = deque()
         try:
             for piece in self._pieces(operation):
                 waiting.append((piece, []))
@@ -231,7 +208,7 @@ class Stager:
                 self._release(operation, piece)
         self._in.put(lambda: self._finish(operation))
 
-    def _start_reads(self, operation: _Operation, piece: _Piece) -> list[Callable[[], None]]:
+    def _start_reads(self, operation: Operation, piece: Piece) -> list[Callable[[], None]]:
         """Starts the copies of a piece to the host. Memory in place needs the device's work to be done."""
         waits = []
         for device, mark in operation.marks.items():
@@ -240,20 +217,20 @@ class Stager:
                 waits.append(access.read(copies, mark))
         return waits
 
-    def _submit_piece(self, operation: _Operation, piece: _Piece, reads: list[Callable[[], None]]) -> None:
+    def _submit_piece(self, operation: Operation, piece: Piece, reads: list[Callable[[], None]]) -> None:
         for wait in reads:
             wait()
         request = self._to_network(piece, operation.limit, False)
         self._in.put(lambda: self._complete_piece(operation, piece, request))
 
-    def _to_network(self, piece: _Piece, limit: float | None, waits: bool) -> Any:
+    def _to_network(self, piece: Piece, limit: float | None, waits: bool) -> Any:
         """Submits the calls of a piece, and waits for them if ``waits``; returns their request if not."""
         comm, calls = self._group._comm, piece.calls
         if len(calls) == 1:
             return comm.submit(*calls[0], limit, None, waits)
         return comm.submit_group(calls, limit, waits)
 
-    def _complete_piece(self, operation: _Operation, piece: _Piece, request: Any) -> None:
+    def _complete_piece(self, operation: Operation, piece: Piece, request: Any) -> None:
         """Waits for a piece and starts its copies to the device; runs on the second thread."""
         try:
             while not request.wait(_POLL_SECONDS):
@@ -267,21 +244,24 @@ class Stager:
         self._release(operation, piece)
 
     @staticmethod
-    def _start_writes(operation: _Operation, piece: _Piece) -> None:
+    def _start_writes(operation: Operation, piece: Piece) -> None:
         """Starts the copies of a piece to devices."""
         for device, mark in operation.marks.items():
             copies = [copy for each, copy in piece.writes if each == device]
             if copies:
                 operation.events[device] = access_to(device).write(copies, mark)
 
-    def _release(self, operation: _Operation, piece: _Piece) -> None:
-        for buffer in piece.buffers:
-            device = next(iter(operation.marks))
-            event = operation.events.get(device, operation.marks[device])
-            self._buffers.give(buffer, access_to(device), event)
+    def _release(self, operation: Operation, piece: Piece) -> None:
+        self._give_back(operation, piece)
         self._free_pieces.release()
 
-    def _finish(self, operation: _Operation) -> None:
+    def _give_back(self, operation: Operation, piece: Piece) -> None:
+        """Gives the host memory of a piece back, which is in use until the copies to the device are done."""
+        for device, buffer in piece.buffers:
+            event = operation.events.get(device, operation.marks[device])
+            self._buffers.give(buffer, access_to(device), event)
+
+    def _finish(self, operation: Operation) -> None:
         """Ends an operation whose pieces are done; runs on the second thread."""
         events: list[tuple[Access, Any]] = []
         if operation.error is None:
@@ -291,21 +271,19 @@ class Stager:
                 self._fail(operation, error)
         operation.request.finish(events, operation.error)
 
-    def _end(self, operation: _Operation) -> list[tuple[Access, Any]]:
+    def _end(self, operation: Operation) -> list[tuple[Access, Any]]:
         """Starts the last copies of an operation; returns the events after which its results are there."""
         for device, mark in operation.marks.items():
-            thens = [copy_back for each, copy_back in operation.copy_backs if each == device]
-            if thens or device not in operation.events:
-                event = access_to(device).write((), mark, _all_of(thens) if thens else None)
-                operation.events[device] = event
-        for device, copy_back in operation.copy_backs:
-            if device is None:
-                copy_back()
+            then = operation.then(device)
+            if then is not None or device not in operation.events:
+                operation.events[device] = access_to(device).write((), mark, then)
+        if (then := operation.then(None)) is not None:
+            then()
         events = [(access_to(device), event) for device, event in operation.events.items()]
         self.keep(events, operation.calls, operation.copy_backs)
         return events
 
-    def _fail(self, operation: _Operation, error: BaseException) -> None:
+    def _fail(self, operation: Operation, error: BaseException) -> None:
         """Ends an operation with an error; ends the group if the other ranks would not learn of it."""
         if operation.error is None:
             operation.error = error
@@ -327,23 +305,38 @@ class Stager:
 
     # Pieces.
 
-    def _pieces(self, operation: _Operation) -> Iterator[_Piece]:
+    def _pieces(self, operation: Operation) -> Iterator[Piece]:
         """Yields the pieces of an operation; waits until there is room for each."""
-        parts = [part for call in operation.calls for part in split(call, self._size, self._splits_all)]
-        while parts:
-            count, length = 1, host_bytes(parts[0])
-            while count < len(parts) and length + host_bytes(parts[count]) <= pieces.PIECE_BYTES:
-                length += host_bytes(parts[count])
-                count += 1
+        for parts in self._parts(operation.calls):
             while not self._free_pieces.acquire(timeout=_POLL_SECONDS):
                 if self._out.is_stopping:
                     raise Error("the process group was closed before the call")
-            yield self._stage(parts[:count], operation)
-            del parts[:count]
+            yield self._stage(parts, operation)
 
-    def _stage(self, parts: Sequence[Call], operation: _Operation) -> _Piece:
+    def _parts(self, calls: Sequence[Call]) -> Iterator[Sequence[Call]]:
+        """Yields the parts of calls that make a piece: a part of a long call, or several short calls.
+
+        The parts are the same on all ranks.
+        """
+        group: list[Call] = []
+        room = pieces.PIECE_BYTES
+        for call in calls:
+            length = common_bytes(call, self._size)
+            is_long = length is None or length > pieces.PIECE_BYTES
+            if group and (is_long or length > room):
+                yield group
+                group, room = [], pieces.PIECE_BYTES
+            if is_long:
+                yield from ([part] for part in split(call, self._size, self._splits_all))
+            else:
+                group.append(call)
+                room -= length
+        if group:
+            yield group
+
+    def _stage(self, parts: Sequence[Call], operation: Operation) -> Piece:
         """Makes the piece of some parts: takes host memory for those on devices."""
-        piece = _Piece([], [], [], [])
+        piece = Piece([], [], [], [])
         for part in parts:
             device = part.device
             if device is None:
@@ -354,30 +347,35 @@ class Stager:
                 part.collective not in (_native.REDUCE, _native.BROADCAST)
                 or is_root == (part.collective == _native.REDUCE)
             )
-            send = self._host_side(piece, device, part.send, reads, False)
-            if part.collective in IN_PLACE:
-                recv = send
+            if part.recv is part.send:
+                send = recv = self._host_side(piece, device, part.send, reads, writes)
+            elif part.collective in IN_PLACE:
+                send = recv = self._host_side(piece, device, part.send, reads, False)
                 if writes:
                     self._write_back(piece, device, send, part.recv)
             else:
+                send = self._host_side(piece, device, part.send, reads, False)
                 recv = self._host_side(piece, device, part.recv, False, writes)
-            piece.calls.append(part._replace(send=send, recv=recv).by_address())
+            piece.calls.append(part.by_address_of(send, recv))
         return piece
 
     def _host_side(
-        self, piece: _Piece, device: torch.device, own: torch.Tensor | None, reads: bool, writes: bool
+        self, piece: Piece, device: torch.device, own: torch.Tensor | None, reads: bool, writes: bool
     ) -> torch.Tensor | None:
         """Returns host memory for a tensor: an alias, or a buffer with copies from and to the tensor."""
         if own is None:
             return None
-        access = access_to(device)
-        alias = access.alias(own) if own.is_contiguous() else None
+        access, is_contiguous = access_to(device), own.is_contiguous()
+        alias = access.alias(own) if is_contiguous else None
         if alias is not None:
             return alias
-        own = own.detach() if own.dtype is torch.uint8 else as_bytes(own)
-        buffer = self._buffers.take(access, own.numel())
-        piece.buffers.append(buffer)
-        host = buffer[: own.numel()].view(own.shape)
+        if own.requires_grad:
+            own = own.detach()
+        if is_contiguous and own.dim() != 1:
+            own = own.view(-1)
+        buffer = self._buffers.take(access, own.nbytes)
+        piece.buffers.append((device, buffer))
+        host = buffer.view_like(own)
         if reads:
             piece.reads.append((device, (host, own)))
         if writes:
@@ -385,10 +383,11 @@ class Stager:
         return host
 
     @staticmethod
-    def _write_back(piece: _Piece, device: torch.device, host: torch.Tensor, own: torch.Tensor) -> None:
+    def _write_back(piece: Piece, device: torch.device, host: torch.Tensor, own: torch.Tensor) -> None:
         """Adds the copy of the result of a call in place, unless the host memory is the tensor's own."""
         own = own.detach() if own.dtype is torch.uint8 else as_bytes(own)
         if host.data_ptr() != own.data_ptr():
+            host = host if host.dtype is torch.uint8 else as_bytes(host)
             piece.writes.append((device, (host.view(own.shape), own)))
 
     # Messages.

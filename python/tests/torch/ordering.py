@@ -84,8 +84,12 @@ def check_an_input_is_read_after_the_work_that_makes_it() -> None:
 
 def check_a_blocking_call_reads_after_the_work_that_makes_its_input() -> None:
     own, root = late(1), late(7) if rank == 0 else torch.zeros(COUNT, device=device)
+    short = late(3, 64)
+    # Of one piece, and of several.
+    dist.all_reduce(short)
+    assert is_all(short, 3 * size), "all_reduce"
     dist.all_reduce(own)
-    assert is_all(own, size), "all_reduce"
+    assert is_all(own, size), "all_reduce of several pieces"
     dist.broadcast(root, 0)
     assert is_all(root, 7), "broadcast"
 
@@ -179,6 +183,17 @@ def check_host_and_device_calls_keep_their_order() -> None:
         assert is_all(on_both[0], (rank - 1) % size) and bool((on_both[1] == 50 + (rank - 1) % size).all())
 
 
+def check_the_copies_and_the_network_of_a_blocking_call_overlap() -> None:
+    expect_overlap(lambda tensor: dist.all_reduce(tensor), ("read_here", "write_here"), 12)
+
+
+def check_the_copies_and_the_network_of_an_asynchronous_call_overlap() -> None:
+    names = ("read", "write")
+    events = expect_overlap(lambda tensor: dist.all_reduce(tensor, async_op=True).wait(), names, 2)
+    # Copies out go on while the first piece is on its way, and copies in begin long before the last one.
+    assert events.index("in") <= 5, events
+
+
 def check_the_hook_built_into_ddp_gets_the_sum() -> None:
     """The hook copies the value of a future in C++, on a thread whose stream nothing orders."""
     # torch warns of a pass on another stream than that of the model.
@@ -202,9 +217,13 @@ def check_the_hook_built_into_ddp_gets_the_sum() -> None:
             assert torch.allclose(ours, theirs, rtol=2e-3, atol=1e-3), (ours, theirs)
 
 
-def check_the_copies_and_the_network_overlap() -> None:
+def expect_overlap(reduce: Callable[[torch.Tensor], object], names: tuple[str, str], ahead: int) -> list[str]:
+    """Checks the order of the copies of an all-reduce in 12 pieces, of which `ahead` go out at once at least.
+
+    The names are those of the functions that copy out and in.
+    """
     events: list[str] = []
-    read, write = devices.StreamCopies.read, devices.StreamCopies.write
+    functions = [getattr(devices.StreamCopies, name) for name in names]
 
     def note(kind: str, function: Callable) -> Callable:
         def noted(self: object, copies: object, *more: object) -> object:
@@ -217,15 +236,17 @@ def check_the_copies_and_the_network_overlap() -> None:
         return noted
 
     tensor = torch.ones(12 * pieces.PIECE_BYTES // 4, device=device)
-    devices.StreamCopies.read, devices.StreamCopies.write = note("out", read), note("in", write)
+    for name, function, kind in zip(names, functions, ("out", "in")):
+        setattr(devices.StreamCopies, name, note(kind, function))
     try:
-        dist.all_reduce(tensor)
+        reduce(tensor)
     finally:
-        devices.StreamCopies.read, devices.StreamCopies.write = read, write
+        for name, function in zip(names, functions):
+            setattr(devices.StreamCopies, name, function)
     assert events.count("out") == events.count("in") == 12, events
-    # Copies out go on while the first piece is on its way, and copies in begin long before the last one.
-    assert events.index("in") <= 5 and events[:2] == ["out", "out"], events
+    assert events[:ahead] == ahead * ["out"], events
     assert is_all(tensor, size)
+    return events
 
 
 # The parts that `--without` takes away.
@@ -247,6 +268,11 @@ def without_the_mark_before_reads() -> None:
 def without_the_wait_for_reads() -> None:
     read = devices.StreamCopies.read
     devices.StreamCopies.read = lambda *arguments: (read(*arguments), _nothing)[1]
+
+
+def without_the_wait_for_reads_of_blocking_calls() -> None:
+    read = devices.StreamCopies.read_here
+    devices.StreamCopies.read_here = lambda *arguments: (read(*arguments), _nothing)[1]
 
 
 def without_the_mark_before_writes() -> None:

@@ -46,6 +46,7 @@ def test_training_on_a_device_gives_the_parameters_of_one_process() -> None:
 ORDERINGS = {
     "the_mark_before_reads": "an_input_is_read_after_the_work_that_makes_it",
     "the_wait_for_reads": "an_input_is_read_after_the_work_that_makes_it",
+    "the_wait_for_reads_of_blocking_calls": "a_blocking_call_reads_after_the_work_that_makes_its_input",
     "the_mark_before_writes": "an_output_is_written_after_the_work_that_reads_it",
     "the_order_of_later_work": "later_work_of_the_stream_sees_the_result",
     "the_queue_of_host_calls": "host_and_device_calls_keep_their_order",
@@ -149,6 +150,37 @@ print("reduced", flush=True)
 
 def test_a_group_is_bound_to_its_device() -> None:
     check_all_ranks_print(job("binding.py"), "checks of bound groups passed", 2)
+
+
+def test_a_signal_handler_cannot_wait_for_a_call_behind_the_one_that_it_interrupts() -> None:
+    output = run_program("""
+import os, signal, tbccl, threading, time
+standin.load()
+dist.init_process_group("tbccl")
+long, other = (torch.ones(1 << 20, device="standin") for _ in range(2))
+def handle(*_):
+    for call in (
+        lambda: dist.all_reduce(other),
+        lambda: dist.all_reduce(other, async_op=True).wait(),
+    ):
+        try:
+            call()
+        except tbccl.UsageError as error:
+            print("refused:", error, flush=True)
+signal.signal(signal.SIGUSR1, handle)
+if dist.get_rank() == 0:
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+else:
+    time.sleep(1.5)
+dist.all_reduce(long)
+if dist.get_rank() == 1:
+    # The peer has issued this call in its handler.
+    dist.all_reduce(other, async_op=True).wait()
+dist.barrier()
+assert bool((long == 2).all()) and bool((other == 2).all()), (long, other)
+print("went on", flush=True)
+""")
+    assert output.count("refused: a signal handler can't wait") == 2 and output.count("went on") == 2, output
 
 
 def test_a_call_with_tensors_of_two_devices_is_refused() -> None:
