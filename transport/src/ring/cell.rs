@@ -40,7 +40,7 @@ pub(super) const LONG_CELLS: usize = 2;
 /// Payload words of the longest message in cells.
 pub(super) const LONG_WORDS: usize = FIRST_WORDS + (LONG_CELLS - 1) * FURTHER_WORDS;
 
-/// Maximum payload bytes of a message in so many cells.
+/// Returns the bytes that a message in `cells` cells has at most.
 pub(super) const fn bytes_in(cells: usize) -> usize {
     INLINE_BYTES + (cells - 1) * FURTHER_WORDS * 8
 }

@@ -87,7 +87,7 @@ impl RingSender {
         self.has_cells(1)
     }
 
-    /// Whether so many cells are free.
+    /// Whether `wanted` cells are free.
     #[inline]
     fn has_cells(&mut self, wanted: usize) -> Result<bool, TransportError> {
         let most = self.layout.cells as u64 - wanted as u64;
