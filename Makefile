@@ -13,7 +13,7 @@ SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
 .PHONY: faults engines check-deep lint build wheel install tools test-tools crates wheels archive deb book
-.PHONY: packages semver
+.PHONY: packages semver macos
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -126,6 +126,10 @@ packages: ## Try the packages and the quick starts in clean systems (Debian, as 
 	$(MAKE) --no-print-directory deb
 	$(MAKE) --no-print-directory crates CRATES=--no-verify
 	tools/prove-packages $(PAGES) || [ $$? = 75 ]
+
+macos: test-tools ## Link for Macs, on Linux, and check the files; that for MLX against MLX's own
+	tools/macos
+	tools/check-jaccl target/aarch64-apple-darwin/debug/libjaccl.dylib
 
 semver: ## Compare the interface of the crate tbccl with the last version's
 	tools/semver || [ $$? = 75 ]

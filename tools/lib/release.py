@@ -1,4 +1,5 @@
-"""Builds for other machines, all on Linux: `wheels` and `archive` package what this module links.
+"""Builds for other machines, all on Linux: `wheels` and `archive` package what this module links, and `macos`
+checks it.
 
 The Python package ziglang brings a linker, a compiler for C++, and the system stubs of macOS and of each
 glibc; cargo-zigbuild passes them to cargo; `tools/python-env release` installs both. The linker of Rust's
@@ -32,6 +33,11 @@ LEAST_MACOS = (14, 0)
 #: The most bytes of a stripped library, and of a file with the program in it.
 MOST_LIBRARY_BYTES = 10_000_000
 MOST_PROGRAM_BYTES = 18_000_000
+#: Levels of optimization in cargo's profile `dev` for files that are linked and checked, and never run. C++
+#: code that is not optimized takes more names from the system's library than the code that users get.
+LEVELS = {"": 0, "package.tbccl-collectives.": 0, "package.tbccl-kernels.": 0, "package.tbccl-jaccl.": 3}
+UNOPTIMIZED = [f"--config=profile.dev.{whose}opt-level={level}" for whose, level in LEVELS.items()]
+UNOPTIMIZED += ["--config=profile.dev.debug=false"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ def environment() -> Path:
     return Path(done.stdout.strip())
 
 
-def _standard_library(target: Target) -> None:
+def standard_library(target: Target) -> None:
     """Installs Rust's standard library for a target, if it is missing."""
     command = ["rustc", "--print", "target-libdir", "--target", target.rust]
     folder = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.strip()
@@ -103,13 +109,17 @@ def _standard_library(target: Target) -> None:
         fail(f"no standard library of Rust for {target.rust}, and rustup can't bring it")
 
 
-def build(target: Target, tools: Path, packages: list[str]) -> Path:
-    """Builds packages, optimized, and returns the folder of the results."""
-    _standard_library(target)
+def build(target: Target, tools: Path, packages: list[str], profile: str = "dist") -> Path:
+    """Builds packages, in the profile `dev` without optimization, and returns the folder of the results.
+
+    Other words of cargo than names of packages are possible, such as `--workspace`.
+    """
+    standard_library(target)
     suffix = f".{target.glibc}" if target.glibc else ""
-    command = ["cargo", "zigbuild", "--profile", "dist", "--locked", "--target", target.rust + suffix]
+    command = ["cargo", "zigbuild", "--profile", profile, "--locked", "--target", target.rust + suffix]
+    command += UNOPTIMIZED if profile == "dev" else []
     for package in packages:
-        command += ["-p", package]
+        command += [package] if package.startswith("-") else ["-p", package]
     path = f"{tools / 'bin'}:{os.environ['PATH']}"
     least = ".".join(map(str, LEAST_MACOS))
     variables = {**os.environ, "PATH": path, "MACOSX_DEPLOYMENT_TARGET": least}
@@ -120,7 +130,23 @@ def build(target: Target, tools: Path, packages: list[str]) -> Path:
     if subprocess.run(command, cwd=ROOT, env=variables).returncode:
         print(f"{Path(sys.argv[0]).name}: no build for {target.name}", file=sys.stderr)
         sys.exit(1)
-    return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / target.rust / "dist"
+    folder = "debug" if profile == "dev" else profile
+    return ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / target.rust / folder
+
+
+def build_for_checks(packages: list[str]) -> Path:
+    """Builds packages for macOS that are checked and never run, and returns the folder of the results.
+
+    Ends the program with status 75 if that can't be tried on this machine.
+    """
+    target = TARGETS["macos-arm64"]
+    try:
+        tools = environment()
+        standard_library(target)
+    except SystemExit:
+        # The reason has been printed.
+        sys.exit(75)
+    return build(target, tools, packages, "dev")
 
 
 @cache
@@ -161,8 +187,8 @@ def unknown_imports(file: MachO) -> list[str]:
     return [name for name, library in file.imports.items() if not is_known(name, library)]
 
 
-def check_mac_file(checks: Checks, path: Path, name: str, has_program: bool) -> None:
-    """Checks a program or library for macOS: system, libraries, imports, signature and size."""
+def check_mac_file(checks: Checks, path: Path, name: str) -> None:
+    """Checks a program or library for macOS: system, libraries, imports and signature."""
     file = MachO(path)
     checks.check(file.is_arm64, f"{name} is for Apple silicon")
     checks.check(file.least_system == LEAST_MACOS, f"{name} runs from macOS 14.0 on", file.least_system)
@@ -177,7 +203,6 @@ def check_mac_file(checks: Checks, path: Path, name: str, has_program: bool) -> 
     unknown = unknown_imports(file)
     checks.check(not unknown, f"{name}: the system has all {len(file.imports)} imports", unknown)
     checks.check(file.signature_holds(), f"{name}: its signature is that of its pages")
-    check_size(checks, path, name, has_program)
 
 
 def check_size(checks: Checks, path: Path, name: str, has_program: bool) -> None:
