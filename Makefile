@@ -104,8 +104,11 @@ install: tools ## Install the command line, the C library and the libraries for 
 	ffi/install.sh target/dist "$(PREFIX)" "$(DESTDIR)"
 
 # To package only, in seconds: make crates CRATES=--no-verify
+# One target folder and equal settings for all packages, so that cargo compiles their dependencies once.
+UNOPTIMIZED := $(foreach name,opt-level package.tbccl-collectives.opt-level package.tbccl-kernels.opt-level \
+  debug,--config profile.dev.$(name)=0)
 crates: ## Package the Rust crates as for publishing, and build each from its package
-	$(CARGO) publish --dry-run --workspace --allow-dirty $(CRATES)
+	CARGO_TARGET_DIR=target/crates $(CARGO) publish --dry-run --workspace --allow-dirty $(UNOPTIMIZED) $(CRATES)
 
 # To override: make wheels WHEELS=linux-x86_64
 wheels: ## Build and check wheels for Linux (x86_64, aarch64) and macOS (arm64), on Linux
