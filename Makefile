@@ -13,7 +13,7 @@ SKIP := $(if $(filter Linux,$(shell uname -s)),,--exclude tbccl-softrdma)
 
 .PHONY: help bench simulation agreement test test-rust test-python model model-deep miri tsan fuzz endurance
 .PHONY: faults engines check-deep lint build wheel install tools test-tools crates wheels archive deb book
-.PHONY: packages semver macos
+.PHONY: packages semver quick-start macos
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -129,6 +129,11 @@ packages: ## Try the packages and the quick starts in clean systems (Debian, as 
 	$(MAKE) --no-print-directory deb
 	$(MAKE) --no-print-directory crates CRATES=--no-verify
 	tools/prove-packages $(PAGES) || [ $$? = 75 ]
+
+# Exit status 75 means that it can't be tried here.
+quick-start: test-tools ## Try the quick start for C programs in a system like this one (as root)
+	$(CARGO) build -q --workspace $(SKIP) --lib --bins --features tbccl/test-driver
+	tools/prove-packages --here || [ $$? = 75 ]
 
 macos: test-tools ## Link for Macs, on Linux, and check the files; that for MLX against MLX's own
 	tools/macos
