@@ -1,4 +1,4 @@
-//! Messages that go from neighbor to neighbor along a spanning tree.
+//! Messages that go from neighbor to neighbor along a spanning tree, or around a ring.
 //!
 //! A planner lists the messages of all ranks in one order, in which they could be sent one after the other.
 //! All ranks list the same messages, so their order in each FIFO is the same at both ends, and each message
@@ -12,7 +12,7 @@
 use crate::builder::Builder;
 use crate::numerics;
 use crate::schedule::{Buffer, ChunkRange, InPlace, Schedule};
-use crate::{PlanError, Spec};
+use crate::{PlanError, RingOrder, Spec};
 use std::collections::HashMap;
 use topology::Rank;
 
@@ -26,6 +26,21 @@ pub(super) enum Landing {
     At(ChunkRange),
     /// The message is added to `local`, into `dst`.
     Added { local: ChunkRange, dst: ChunkRange },
+}
+
+/// Returns the ranks from one to another, both included: the shorter way around a ring in another order than
+/// that of the ranks ([`Spec::with_ring`]), or the way along the tree where there is no such ring.
+pub(super) fn way(spec: &Spec, from: Rank, to: Rank) -> Vec<Rank> {
+    let (ranks, ring) = (spec.ranks(), spec.ring());
+    let ends = ring.position(from).zip(ring.position(to)).filter(|_| ring != RingOrder::default());
+    let Some((mut at, end)) = ends else { return spec.tree().rooted(ranks, to).way_in(from) };
+    let is_ahead = 2 * ((end.0 + ranks - at.0) % ranks) <= ranks;
+    let mut way = vec![from];
+    while at != end {
+        at = if is_ahead { at.ahead(1, ranks) } else { at.behind(1, ranks) };
+        way.push(ring.rank(at));
+    }
+    way
 }
 
 /// The messages of a plan so far.

@@ -304,6 +304,32 @@ fn on_a_ring_of_cables_in_any_order_plans_are_those_of_a_ring_in_order_and_no_ca
     }
 }
 
+/// Once messages between neighbors of such a ring went along the tree, the whole line where that lacks their
+/// cable.
+#[test]
+fn on_a_ring_in_another_order_a_message_between_neighbors_takes_their_cable_and_others_the_shorter_way() {
+    for order in [vec![0, 1, 2, 4, 3], vec![0, 2, 4, 1, 3], vec![0, 3, 1, 2, 5, 4, 6, 7]] {
+        let ranks = order.len() as u32;
+        let place = |rank: Rank| order.iter().position(|one| *one == rank.0).expect("a rank") as u32;
+        let distance = |a: Rank, b: Rank| {
+            let ahead = place(a).abs_diff(place(b));
+            ahead.min(ranks - ahead)
+        };
+        let reach = Reach::new(ranks, |a, b| distance(a, b) == 1);
+        let requirements = Requirements::default().within(ranks, &reach);
+        for collective in [Collective::SendRecv, Collective::Scan, Collective::ExclusiveScan] {
+            let spec = requirements.place(Spec::new(collective, ranks).expect("in range")).expect("a ring");
+            let schedule = plan::plan(&spec, "spanning_tree").expect("a plan");
+            verify(&schedule, Credits(0)).unwrap_or_else(|fault| panic!("{collective}: {fault}"));
+            assert_eq!(schedule.first_unconnected(&reach), None, "{collective}");
+            let last = if collective == Collective::SendRecv { ranks } else { ranks - 1 };
+            let hops: u32 = (0..last).map(|r| distance(Rank(r), Rank(r).ahead(1, ranks))).sum();
+            let messages = schedule.steps().filter(|(_, step)| step.action.message().is_some()).count();
+            assert_eq!(messages as u32, 2 * hops, "each message is sent and received: {collective}");
+        }
+    }
+}
+
 #[test]
 fn a_plan_for_one_rank_of_a_ring_in_another_order_is_its_part_of_the_plan_for_all() {
     let ring = RingOrder::new(&[0, 2, 4, 1, 3].map(Rank));

@@ -8,9 +8,11 @@
 //! Stages: the ways from each rank to the next one together, n-1 on a line in the order of ranks. Cost there
 //! when cut into k segments: (n-2+k)(α + B/k·(β + γ)).
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`]. Along
+//! a ring in another order ([`crate::RingOrder`]) messages take the shorter way around it, which is the cable
+//! itself where there is one.
 
-use crate::plan::hops::{Hops, Landing, TRANSIT_SLOTS};
+use crate::plan::hops::{self, Hops, Landing, TRANSIT_SLOTS};
 use crate::schedule::{ChunkRange, InPlace, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
@@ -32,7 +34,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     for to in (1..n).map(Rank) {
         let passes_on = to.0 + 1 < n;
         let landed = if is_in_place && passes_on { LANDED } else { OUTPUT };
-        let way = spec.tree().rooted(n, to).way_in(to.behind(1, n));
+        let way = hops::way(spec, to.behind(1, n), to);
         hops.relay(&way, sum, Landing::At(landed), |hops, rank| {
             ChunkRange::scratch(2 + hops.next_slot(rank))
         });

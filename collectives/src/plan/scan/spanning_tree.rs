@@ -7,9 +7,11 @@
 //! Stages: the ways from each rank to the next one together, n-1 on a line in the order of ranks. Cost there
 //! when cut into k segments: (n-2+k)(α + B/k·(β + γ)).
 //!
-//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`].
+//! For cables that form no ring in the order of ranks; the tree is selected by [`crate::SpanningTree`]. Along
+//! a ring in another order ([`crate::RingOrder`]) messages take the shorter way around it, which is the cable
+//! itself where there is one.
 
-use crate::plan::hops::{Hops, Landing, TRANSIT_SLOTS};
+use crate::plan::hops::{self, Hops, Landing, TRANSIT_SLOTS};
 use crate::schedule::{ChunkRange, Schedule};
 use crate::{PlanError, Spec};
 use topology::Rank;
@@ -25,7 +27,7 @@ pub fn plan(spec: &Spec) -> Result<Schedule, PlanError> {
     hops.copy(Rank(0), input, output);
     let mut sum = input;
     for to in (1..n).map(Rank) {
-        let way = spec.tree().rooted(n, to).way_in(to.behind(1, n));
+        let way = hops::way(spec, to.behind(1, n), to);
         let landing = Landing::Added { local: input, dst: output };
         hops.relay(&way, sum, landing, |hops, rank| ChunkRange::scratch(hops.next_slot(rank)));
         sum = output;
