@@ -7,6 +7,10 @@
 //! registered with a device ([`Slab::over`], [`Slab::for_device`]) keeps them, since the device would go on
 //! using the old pages. It zeroes them when it hands them out again.
 //!
+//! Linux places a page on the NUMA node of the thread that needs it first. Pages of a shared object are made
+//! when a buffer is allocated, so on the node of the allocating thread. Private pages are made by the first
+//! store or by the registration with a device. No other process touches them before.
+//!
 //! # Safety
 //! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and a range
 //! returns only when its buffer is dropped. The mapping lives as long as any of its buffers.
@@ -392,6 +396,22 @@ mod tests {
         drop(held);
         assert_eq!(slab.free_bytes(), 4 * Slab::BLOCK_BYTES);
         slab.allocate(4 * Slab::BLOCK_BYTES as usize).expect("all of it is one range again");
+    }
+
+    /// Pages lie on the NUMA node of the thread that makes them. That of a peer may be on another node.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn the_thread_that_allocates_a_shared_buffer_makes_its_pages_and_no_others() {
+        let bytes = 8 * Slab::BLOCK_BYTES as usize;
+        let layout = ArenaLayout { ranks: 1, lanes: 1, ring: RingLayout::default(), slab_bytes: bytes };
+        let (arena, fd) = Arena::shared(layout).expect("memory for a test");
+        let slab = Slab::new(&arena, Some(fd.try_clone().expect("a descriptor")));
+        let present = || rustix::fs::fstat(&fd).expect("its size").st_blocks * 512;
+        assert_eq!(present(), 0, "a new arena has no pages");
+        let buffer = slab.allocate(3 * Slab::BLOCK_BYTES as usize).expect("room");
+        assert_eq!(present(), 3 * Slab::BLOCK_BYTES as i64);
+        drop(buffer);
+        assert_eq!(present(), 0);
     }
 
     #[test]

@@ -194,6 +194,14 @@ fn a_communicator_closes_when_its_device_has_sent_all() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn a_device_far_from_the_cores_of_its_rank_has_the_last_rail() {
+    fabric::on("a_device_far_from_the_cores_of_its_rank_has_the_last_rail", verbs::FABRIC, |_| {
+        verbs::a_device_far_from_the_cores_of_its_rank_has_the_last_rail();
+    });
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
     fabric::on("what_a_failed_cable_had_brought_is_no_piece_too_many", verbs::FABRIC, |_| {
         verbs::what_a_failed_cable_had_brought_is_no_piece_too_many();

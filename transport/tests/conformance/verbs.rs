@@ -314,6 +314,32 @@ pub(crate) fn depth_is_learnt_from_refusals(mut pair: Pair) {
     assert!(reconnections <= 4, "{reconnections} connections were made new");
 }
 
+/// Opens two pairs of devices without a matrix, of which rank 0 has the first pair's at a node without its
+/// cores.
+pub(crate) fn a_device_far_from_the_cores_of_its_rank_has_the_last_rail() {
+    let sysfs = tempfile::tempdir().expect("a folder");
+    let device = sysfs.path().join("class/infiniband/left_ib/device");
+    std::fs::create_dir_all(&device).expect("a folder");
+    // Linux has no core of this number, so no test may use it.
+    std::fs::write(device.join("local_cpulist"), "65535\n").expect("a file");
+    let config = |devices: &str| VerbsConfig {
+        library: std::env::var_os("TBCCL_TEST_VERBS_LIBRARY").map(PathBuf::from),
+        slab_bytes: Some(64 << 20),
+        devices: Some(devices.parse().expect("names")),
+        sysfs: sysfs.path().to_owned(),
+        ..VerbsConfig::default()
+    };
+    let configs = ["left_ib,right_ib", "left_ib_2,right_ib_2"].map(config);
+    let ends = connect(
+        [0, 1].map(|rank: u32| VerbsEndpoint::new(&configs[rank as usize], rank, 2, Box::new(|_| ()))),
+    );
+    let names = |end: &VerbsEndpoint| {
+        end.rails(1 - end.rank()).into_iter().map(|rail| [rail.ours, rail.theirs]).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&ends[0]), [["right_ib", "right_ib_2"], ["left_ib", "left_ib_2"]]);
+    assert_eq!(names(&ends[1]), [["right_ib_2", "right_ib"], ["left_ib_2", "left_ib"]]);
+}
+
 /// Completions of a failed cable may be polled long after the sender has reported the arrival on another
 /// path.
 pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {

@@ -67,6 +67,7 @@ pub(super) fn options(identity: &Identity, config: &Config) -> Result<VerbsConfi
         cable_wait: config.verbs.cable_wait,
         notify: Notify(|message| notice!(target::VERBS, None, "{message}")),
         networks: Networks::default(),
+        ..VerbsConfig::default()
     })
 }
 

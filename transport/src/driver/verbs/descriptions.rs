@@ -99,6 +99,9 @@ pub(super) struct Reach {
     pub(super) pairs: Vec<(u32, usize, usize)>,
     /// Digest of the sender's device matrix. With a matrix, `pairs` is empty.
     pub(super) matrix: Option<u32>,
+    /// Indices of the sender's devices that are far from its cores; see [`super::locality`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) far: Vec<usize>,
 }
 
 /// Message of the fourth round: the sender's ends of all rails.
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn messages_survive_packing_and_others_are_refused() {
-        let message = Reach { pairs: vec![(1, 0, 2)], matrix: Some(7) };
+        let message = Reach { pairs: vec![(1, 0, 2)], matrix: Some(7), far: vec![1] };
         let packed = encode("reach", &message);
         assert_eq!(decode_all::<Reach>("reach", std::slice::from_ref(&packed)).expect("ours"), [message]);
         let unknown = format!(r#"{{"tbccl_verbs":{VERSION},"round":"rails","word":{{"rails":[],"x":1}}}}"#);

@@ -8,7 +8,7 @@
 //! | `endpoint`, `joined` | one communicator: its set-up and links; its streams |
 //! | `network`, `setup` | devices and connections of a process; the rounds in which they are made |
 //! | `descriptions`, `devices`, `selection` | messages of set-up; devices, and the user's choice of them |
-//! | `wiring`, `host_map` | rails; ranks of a host |
+//! | `wiring`, `host_map`, `locality` | rails; ranks of a host; devices near the cores of a rank |
 //! | `link` | one stream to a peer as a [`crate::Link`] |
 //! | `sleeper`, `keep_alive`, `signals` | waiting without polling; idle connections; ending by a signal |
 //! | `engine` | completion queues, and the peers that they drive |
@@ -56,6 +56,7 @@ mod host_map;
 mod joined;
 mod keep_alive;
 mod link;
+mod locality;
 mod memory;
 mod network;
 mod notice;
@@ -131,6 +132,8 @@ pub struct VerbsConfig {
     pub reliable: Option<bool>,
     /// Devices of this rank to use, where there is no matrix; all when `None`.
     pub devices: Option<DeviceSelection>,
+    /// Folder of Linux's sysfs, which tells the cores near a device.
+    pub sysfs: PathBuf,
     /// Index of the GID to connect from, on every device of this rank; the best one when `None`.
     pub gid_index: Option<u8>,
     /// Class of the packets. Equal on all ranks, so that both directions get the same queues.
@@ -177,6 +180,7 @@ impl Default for VerbsConfig {
             checksum: None,
             reliable: None,
             devices: None,
+            sysfs: "/sys".into(),
             gid_index: None,
             class: PacketClass::default(),
             address_timeout: Duration::from_secs(30),

@@ -7,6 +7,8 @@
 use super::{
     descriptions::{Device, Devices, End, Rails, Reach, parse_gid},
     devices::OpenDevice,
+    engine::Engine,
+    locality,
     memory::DeviceKeys,
     network::Network,
     peer::Peer,
@@ -25,6 +27,7 @@ use crate::{
         Access, Channel, CompletionQueue, Context, LocalAddress, Mtu, QpType, QueuePairSpec, RemoteAddress,
     },
 };
+use events::{target, tracing::info};
 
 /// Send queue depth of a queue pair of messages with headers, in frames on devices that count in frames.
 const SEND_DEPTH: u32 = 256;
@@ -121,6 +124,7 @@ impl Network {
         }
         let service = self.service();
         let engine = self.engine.lock();
+        reach.far = self.far_devices(&engine);
         for (ours, port) in engine.ports.iter().enumerate() {
             self.hosts.check_probing(port.name(), port.capabilities.max_queue_pairs)?;
             let spec = QueuePairSpec { service, send_depth: 1, recv_depth: 1, inline_bytes: 0 };
@@ -136,6 +140,19 @@ impl Network {
             }
         }
         Ok(reach)
+    }
+
+    /// Returns the devices that are far from the cores of the calling thread, by index.
+    fn far_devices(&self, engine: &Engine) -> Vec<usize> {
+        let Some(cores) = locality::own_cores() else { return Vec::new() };
+        let names = engine.ports.iter().map(Port::name).enumerate();
+        let far = names.filter(|(_, name)| locality::is_far(&self.config.sysfs, name, &cores));
+        far.map(|(index, name)| {
+            info!(target: target::VERBS, rank = self.rank,
+                "device {name} is at a NUMA node without a core of this rank; nearer ones are used first");
+            index
+        })
+        .collect()
     }
 
     fn cables(

@@ -72,7 +72,9 @@ pub(super) fn connects(a: u32, b: u32, matrix: Option<&Matrix>, reach: &[Reach])
 
 /// Returns the cables to a peer that both ends have detected, in an order that both ends agree on.
 ///
-/// A device is used at most once.
+/// A device is used at most once. Cables between devices that are near the cores of both ranks come first,
+/// those with a far device at both ends last. Where that order leaves fewer cables than that of the devices,
+/// none is given up for it.
 pub(super) fn detected_cables(us: u32, peer: u32, reach: &[Reach]) -> Vec<DevicePair> {
     let (low, high) = (us.min(peer), us.max(peer));
     let reaches = |from: u32, to: u32, ours: usize, theirs: usize| {
@@ -84,17 +86,29 @@ pub(super) fn detected_cables(us: u32, peer: u32, reach: &[Reach]) -> Vec<Device
         .filter(|(to, a, b)| *to == high && reaches(high, low, *b, *a))
         .map(|(_, a, b)| (*a, *b))
         .collect();
+    let is_far = |rank: u32, device: &usize| reach[rank as usize].far.contains(device);
+    let far_ends = |(a, b): &(usize, usize)| u32::from(is_far(low, a)) + u32::from(is_far(high, b));
     candidates.sort_unstable();
-    let mut chosen: Vec<(usize, usize)> = Vec::new();
-    for (a, b) in candidates {
-        if chosen.len() < MAX_RAILS && chosen.iter().all(|(x, y)| *x != a && *y != b) {
-            chosen.push((a, b));
-        }
-    }
+    let by_device = of_distinct_devices(&candidates);
+    candidates.sort_by_key(far_ends);
+    let near_first = of_distinct_devices(&candidates);
+    let mut chosen = if near_first.len() < by_device.len() { by_device } else { near_first };
+    chosen.sort_by_key(far_ends);
     let cable = |(a, b)| {
         if us == low { DevicePair { ours: a, theirs: b } } else { DevicePair { ours: b, theirs: a } }
     };
     chosen.into_iter().map(cable).collect()
+}
+
+/// Returns the first pairs, each of devices that no earlier one has.
+fn of_distinct_devices(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    let mut chosen: Vec<(usize, usize)> = Vec::new();
+    for (a, b) in pairs.iter().copied() {
+        if chosen.len() < MAX_RAILS && chosen.iter().all(|(x, y)| *x != a && *y != b) {
+            chosen.push((a, b));
+        }
+    }
+    chosen
 }
 
 /// Returns the cables to a peer that the matrix names.
@@ -129,7 +143,7 @@ mod tests {
     use super::{super::descriptions::Device, *};
 
     fn reach(pairs: &[(u32, usize, usize)]) -> Reach {
-        Reach { pairs: pairs.to_vec(), matrix: None }
+        Reach { pairs: pairs.to_vec(), ..Reach::default() }
     }
 
     #[test]
@@ -181,6 +195,36 @@ mod tests {
     }
 
     #[test]
+    fn on_a_switch_devices_near_the_cores_of_both_ranks_come_first() {
+        let far = |reach: Reach, far: &[usize]| Reach { far: far.to_vec(), ..reach };
+        let pair = |ours, theirs| DevicePair { ours, theirs };
+        let all = |to| reach(&[(to, 0, 0), (to, 0, 1), (to, 1, 0), (to, 1, 1)]);
+        // Rank 0 is at the node of its device 0, and rank 1 at that of its device 1.
+        let messages = [far(all(1), &[1]), far(all(0), &[0])];
+        assert_eq!(detected_cables(0, 1, &messages), [pair(0, 1), pair(1, 0)]);
+        assert_eq!(detected_cables(1, 0, &messages), [pair(1, 0), pair(0, 1)]);
+        // Both are at the node of their device 1.
+        let messages = [far(all(1), &[0]), far(all(0), &[0])];
+        assert_eq!(detected_cables(0, 1, &messages), [pair(1, 1), pair(0, 0)]);
+    }
+
+    #[test]
+    fn a_far_device_is_used_where_it_has_the_only_cable_and_no_cable_is_given_up_for_a_near_one() {
+        let far = |reach: Reach, far: &[usize]| Reach { far: far.to_vec(), ..reach };
+        let pair = |ours, theirs| DevicePair { ours, theirs };
+        let only = [far(reach(&[(1, 0, 0)]), &[0]), far(reach(&[(0, 0, 0)]), &[0])];
+        assert_eq!(detected_cables(0, 1, &only), [pair(0, 0)]);
+        // The near devices 0 and 1 reach each other, and each reaches one more. Taking that pair first would
+        // leave the others without a partner.
+        let messages = [
+            far(reach(&[(1, 0, 0), (1, 0, 1), (1, 1, 1)]), &[1]),
+            far(reach(&[(0, 0, 0), (0, 1, 0), (0, 1, 1)]), &[0]),
+        ];
+        assert_eq!(detected_cables(0, 1, &messages).len(), 2);
+        assert_eq!(detected_cables(1, 0, &messages).len(), 2);
+    }
+
+    #[test]
     fn all_ranks_know_which_pairs_have_cables() {
         // Cables connect ranks 0-1 and 1-2. Rank 0 reports that it reaches rank 2, which does not report the
         // reverse.
@@ -196,7 +240,7 @@ mod tests {
 
     #[test]
     fn ranks_with_different_matrices_are_told_so() {
-        let message = |matrix| Reach { pairs: vec![], matrix };
+        let message = |matrix| Reach { matrix, ..Reach::default() };
         check_matrices(&[message(None), message(None)]).expect("equal");
         check_matrices(&[message(Some(1)), message(Some(1))]).expect("equal");
         for (first, second, expected_text) in
