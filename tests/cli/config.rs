@@ -59,6 +59,25 @@ fn the_plan_is_shown_and_the_hostfiles_start_jobs_on_the_same_hosts() {
 }
 
 #[test]
+fn options_of_mlx_distributed_config_are_accepted_with_their_meaning() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let macs = two_macs(folder.path());
+    let (status, text, stderr) = config(&["--replay", &macs, "--dot", "--verbose"]);
+    assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
+    let nodes = "graph cables {\n  node [shape=box];\n  0 [label=\"mini0\"];\n  1 [label=\"mini1\"];\n";
+    assert_eq!(text, format!("{nodes}  0 -- 1 [label=\"en2/en2\"];\n}}\n"));
+    let path = folder.path().join("hosts.json");
+    let path = path.to_str().expect("text");
+    let (status, text, stderr) =
+        config(&["--replay", &macs, "--over", "ethernet", "--no-auto-setup", "--output-hostfile", path]);
+    assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
+    let hosts: Value = serde_json::from_str(&std::fs::read_to_string(path).expect("written")).expect("JSON");
+    assert_eq!(hosts[0]["ips"], serde_json::json!(["192.168.7.11"]), "{hosts}");
+    let (status, _, stderr) = config(&["--replay", &macs, "--auto-setup"]);
+    assert!(status == 2 && stderr.contains("--apply"), "{stderr}");
+}
+
+#[test]
 fn cables_that_are_not_as_asked_for_give_status_1_and_the_check_that_says_more() {
     let machine = |name: &str| format!("{}/tests/data/machines/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     let apart = format!("{},{}", machine("mac-mini-m4-pro"), machine("linux-roce"));

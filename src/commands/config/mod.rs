@@ -92,9 +92,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
+    /// Print the cables as a graph for Graphviz, and nothing else
+    #[arg(long, conflicts_with_all = ["apply", "json", "undo"])]
+    dot: bool,
+
     /// Run the commands that hosts need, and ping all hosts
-    #[arg(long, conflicts_with_all = ["dry_run", "replay", "undo"])]
+    #[arg(long, visible_alias = "auto-setup", conflicts_with_all = ["dry_run", "replay", "undo"])]
     apply: bool,
+
+    /// Run no command, which is the default; for scripts that call mlx.distributed_config
+    #[arg(long, hide = true, conflicts_with_all = ["apply", "undo"])]
+    no_auto_setup: bool,
+
+    /// Print all that is known, which is the default; for scripts that call mlx.distributed_config
+    #[arg(long, hide = true)]
+    verbose: bool,
+
+    /// Leave out hosts that do not answer, with a warning
+    #[arg(long, conflicts_with = "undo")]
+    ignore_unreachable: bool,
 
     /// Do not ping after --apply
     #[arg(long, requires = "apply")]
@@ -133,6 +149,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     }
     let survey = args.look()?;
     let plan = args.plan(&survey)?;
+    if args.dot {
+        print(&report::dot(&plan));
+        return Ok(ExitCode::SUCCESS);
+    }
     let problem = args.over.problem(&plan);
     let with_rdma = args.with_rdma();
     if args.json {
@@ -221,15 +241,21 @@ fn wrong(lines: impl IntoIterator<Item = String>) -> ExitCode {
 impl Args {
     /// Takes the inventories of all hosts.
     fn look(&self) -> Result<Survey, CommandError> {
-        let survey = self.survey.survey()?;
+        let mut survey = self.survey.survey()?;
+        let silent = survey.hosts.iter().filter_map(|host| Some((host, host.inventory.as_ref().err()?)));
+        let silent: Vec<String> = silent.map(|(host, why)| format!("host {}: {why}", host.name)).collect();
+        if self.ignore_unreachable {
+            silent.iter().for_each(|line| warn(format!("{line}; it is left out")));
+            survey.hosts.retain(|host| host.inventory.is_ok());
+        } else if !silent.is_empty() {
+            return Err(CommandError::new(silent.join("\n")));
+        }
         if survey.hosts.len() < 2 {
             return Err(CommandError::new(
                 "cables are between hosts: name two or more, e.g. --hosts mac0,mac1",
             ));
         }
-        let silent = survey.hosts.iter().filter_map(|host| Some((host, host.inventory.as_ref().err()?)));
-        let silent: Vec<String> = silent.map(|(host, why)| format!("host {}: {why}", host.name)).collect();
-        if silent.is_empty() { Ok(survey) } else { Err(CommandError::new(silent.join("\n"))) }
+        Ok(survey)
     }
 
     fn plan<'a>(&self, survey: &'a Survey) -> Result<Plan<'a>, CommandError> {

@@ -54,6 +54,22 @@ pub(super) fn svg(plan: &Plan<'_>) -> String {
     picture.to_svg()
 }
 
+/// Returns the cables as a graph in the language of Graphviz. Its nodes are the hosts by position.
+pub(super) fn dot(plan: &Plan<'_>) -> String {
+    let quoted = |text: &str| Value::from(text).to_string();
+    let mut text = "graph cables {\n  node [shape=box];\n".to_owned();
+    for (at, host) in plan.hosts.iter().enumerate() {
+        let _ = writeln!(text, "  {at} [label={}];", quoted(host.name));
+    }
+    for wire in &plan.wires {
+        let [low, high] = &wire.ends;
+        let name = |plug: &Plug| plug.interface.clone().unwrap_or_else(|| plug.port.clone());
+        let label = quoted(&format!("{}/{}", name(low), name(high)));
+        let _ = writeln!(text, "  {} -- {} [label={label}];", low.host, high.host);
+    }
+    text + "}\n"
+}
+
 /// Returns the plan for programs.
 pub(super) fn json(plan: &Plan<'_>, hostfile: &str, problem: Option<&str>) -> String {
     let plug = |plug: &Plug| {
