@@ -86,17 +86,6 @@ impl SpanningTree {
         self.towards_zero[rank as usize].into()
     }
 
-    /// Whether no rank has more than two neighbors.
-    pub(crate) fn is_line(self, ranks: u32) -> bool {
-        let rooted = self.rooted(ranks, Rank(0));
-        let mut neighbors = vec![0u32; ranks as usize];
-        for (rank, parent) in (0..ranks).map(Rank).filter_map(|rank| Some((rank, rooted.parent(rank)?))) {
-            neighbors[rank.index()] += 1;
-            neighbors[parent.index()] += 1;
-        }
-        neighbors.iter().all(|neighbors| *neighbors <= 2)
-    }
-
     /// Returns the tree of `ranks` ranks as seen from a root.
     pub(crate) fn rooted(self, ranks: u32, root: Rank) -> Rooted {
         let mut parents: Vec<u32> = (0..ranks).map(|rank| self.towards_zero(rank)).collect();

@@ -4,10 +4,6 @@
 //! A tree of cables takes fewer stages than the way around a ring, on which each stage has a latency. Plans
 //! in both directions of a ring take half of its stages, and use both directions of each cable. Whether an
 //! algorithm has the cables that it needs is decided elsewhere.
-//!
-//! A `broadcast` or `reduce` of a large block is a stream of segments, of which each cable of a line of ranks
-//! carries all once. The first segment takes all stages, so segments are short, and the root of a tree sends
-//! both ways.
 
 use super::{Call, Requirements, Tuning};
 use crate::{Collective, Rank};
@@ -27,14 +23,6 @@ pub(super) fn preferred(
         Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => {
             (&["bidirectional_ring"], "not all ranks are connected: both directions of the cables of a ring")
         }
-        Collective::Broadcast | Collective::Reduce
-            if call.block_bytes > tuning.binomial_bytes && is_line(call, requirements) =>
-        {
-            (
-                &["spanning_tree"],
-                "large, and not all ranks are connected: a stream of short messages along cables",
-            )
-        }
         Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter
             if is_shallow(call, root, requirements) =>
         {
@@ -42,19 +30,6 @@ pub(super) fn preferred(
         }
         _ => (&[], ""),
     }
-}
-
-/// Whether [`preferred`] comes before an algorithm for ranks that are all connected, although that has the
-/// cables that it needs: a chain, where the tree is a line.
-pub(super) fn precedes(algorithm: &str, call: Call, requirements: &Requirements) -> bool {
-    algorithm == "chain" && is_line(call, requirements)
-}
-
-/// Whether no rank of the tree has more than two neighbors. Elsewhere a rank may have several at one cable,
-/// which would carry a block once for each.
-fn is_line(call: Call, requirements: &Requirements) -> bool {
-    let tree = requirements.tree.filter(|tree| tree.fits(call.ranks));
-    tree.is_some_and(|tree| tree.is_line(call.ranks))
 }
 
 /// Whether the tree has fewer stages than a chain of all ranks.

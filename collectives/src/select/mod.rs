@@ -60,9 +60,6 @@ pub struct Tuning {
     pub tree_bytes: u64,
     /// Target size of one pipelined message, in bytes.
     pub segment_bytes: u64,
-    /// Target size of one pipelined message of a `broadcast` or `reduce` along a tree of cables, on which the
-    /// first message takes a stage per host on its way.
-    pub tree_segment_bytes: u64,
     /// Largest message that the transport sends without a grant; 0 for transports without grants. Between
     /// two ranks, a chunk of up to twice as many bytes is cut in two. With more peers the copies of such
     /// messages take a rank longer than a grant.
@@ -87,7 +84,6 @@ impl Default for Tuning {
             binomial_bytes: 64 << 10,
             tree_bytes: 128 << 10,
             segment_bytes: 512 << 10,
-            tree_segment_bytes: 64 << 10,
             eager_bytes: 0,
             max_segments: 64,
             stage_bytes: 64 << 10,
@@ -258,18 +254,18 @@ pub fn choose_with(
     let (preferred, why) = preferred(call, &policy.tuning);
     let with_segments =
         |algorithm, why| Choice { algorithm, segments: segments(call, algorithm, &policy.tuning), why };
-    let along_cables = || {
-        let (names_first, why) = cabled::preferred(call, root, &requirements, &policy.tuning);
-        let mut first = names_first.iter().filter(|name| names.is_allowed(name));
-        first.find_map(|name| Some(with_segments(name, why)).filter(fit)).filter(|_| !reach.is_complete())
-    };
     let hierarchical = hierarchy::preferred(call, requirements.hosts, preferred, policy.tuning.stage_bytes);
     let first = hierarchical.map(|(algorithm, why)| with_segments(algorithm, why)).filter(fit);
-    let is_line_first = cabled::precedes(preferred, call, &requirements);
-    let first = first.or_else(|| along_cables().filter(|_| is_line_first));
-    let first = first.or_else(|| Some(with_segments(preferred, why)).filter(fit));
-    if let Some(first) = first.or_else(along_cables) {
+    if let Some(first) = first.or_else(|| Some(with_segments(preferred, why)).filter(fit)) {
         return Ok(first);
+    }
+    if !reach.is_complete() {
+        let (names_first, why) = cabled::preferred(call, root, &requirements, &policy.tuning);
+        let mut first = names_first.iter().filter(|name| names.is_allowed(name));
+        let first = first.find_map(|name| Some(with_segments(name, why)).filter(fit));
+        if let Some(first) = first {
+            return Ok(first);
+        }
     }
     let rest = plan::algorithms(call.collective).map(|a| a.name).filter(|name| names.is_allowed(name));
     let instead = "the preferred algorithm cannot do this call, or needs cables that are not there";
@@ -470,10 +466,6 @@ pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));
     let eager_bytes = tuning.eager_bytes;
     let is_cut = call.ranks == 2 && chunk_bytes > eager_bytes && chunk_bytes.div_ceil(2) <= eager_bytes;
-    let segment_bytes = match (call.collective, algorithm) {
-        (Collective::Broadcast | Collective::Reduce, "spanning_tree") => tuning.tree_segment_bytes,
-        _ => tuning.segment_bytes,
-    };
-    let pieces = chunk_bytes.div_ceil(segment_bytes.max(1)).max(if is_cut { 2 } else { 1 });
+    let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1)).max(if is_cut { 2 } else { 1 });
     pieces.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
 }
