@@ -6,7 +6,7 @@
 //! server -> rank   Welcome (all members) [+ all descriptors]     | Refused (why) | Busy (with another job)
 //! rank -> server   Probed (whether it can read the others' memory; with the hello if they share none)
 //! server -> rank   Go (the first obstacle to reading memory, if any)
-//! rank -> server   Exchange + bytes | Abort (why)                any number of times
+//! rank -> server   Exchange + bytes | Abort (why, absent)              any number of times
 //! server -> rank   Exchanged + the bytes of all ranks            | Refused (why)
 //! ...              the connection stays open
 //! rank -> server   SyncBoard (changed words of its board), ReportFailure (failure of the job), Heartbeat

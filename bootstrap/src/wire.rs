@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, io};
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// Version of this protocol and of the shared memory layout. Equal on all ranks.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;
@@ -126,9 +126,9 @@ pub(crate) enum FromRank {
     Probed { obstacle: Option<String> },
     /// Contribution to an exchange, of this many bytes, which follow.
     Exchange { bytes: u32 },
-    /// The rank cannot start.
+    /// The rank cannot start, because of itself or, if `absent` names any, of these ranks.
     #[serde(rename = "given_up")]
-    Abort { why: String },
+    Abort { why: String, absent: Vec<u32> },
     /// Changed words of the rank's board, and a request for words of other boards newer than version `seen`.
     /// The server answers once there are any.
     #[serde(rename = "look")]

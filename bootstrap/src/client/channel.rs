@@ -4,6 +4,7 @@
 
 use super::{
     Notice,
+    absence::{broken, died_during_start, out_of_reach, refused},
     snapshot_requests::{SnapshotPurpose, SnapshotReply, SnapshotRequests},
     status,
 };
@@ -51,6 +52,8 @@ pub(super) struct Channel {
     pub(super) closed_while_waiting: bool,
     /// Notices received while this rank waited for an answer.
     deferred: VecDeque<FromServer>,
+    /// Ranks whose deaths the server has reported, and how their processes ended.
+    deaths: Vec<(u32, String)>,
     /// Latest known version of the other ranks' boards.
     seen: u64,
     /// Whether a board update has been requested and not answered.
@@ -58,12 +61,24 @@ pub(super) struct Channel {
     /// Time of the last heartbeat, and of the last liveness check of the server's host.
     last_heartbeat: Instant,
     last_probe: Instant,
+    pub(super) phase: Phase,
     /// Requests of the server that no thread has answered.
     requests: Requests,
     /// Requests for snapshots.
     snapshots: SnapshotRequests,
     /// Number of the latest request for the server's time.
     time_requests: u64,
+}
+
+/// Progress of a rank towards a communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Until the welcome. A connection that ends is opened again.
+    Joining,
+    /// Until the first exchange in a call.
+    Starting,
+    /// The communicator works.
+    Running,
 }
 
 /// Requests of the server: the latest one of each kind.
@@ -92,46 +107,6 @@ impl Requests {
         });
         status.into_iter().chain(states).collect()
     }
-}
-
-/// Advice at the end of errors of a connection to a rendezvous whose host is not known.
-pub const LAUNCHER_ADVICE: &str = "is the launcher (tbccl run) still running?";
-
-/// Returns the error for a connection that failed while doing `action`: the death of a rank, if that is why.
-pub(super) fn broken(
-    rendezvous_host: Option<&RendezvousHost>,
-    action: &str,
-    e: &dyn std::fmt::Display,
-) -> Error {
-    match rendezvous_host {
-        None => Error::Rendezvous(format!("{action}: {e}; {LAUNCHER_ADVICE}")),
-        Some(host) => match host.cause() {
-            Some((rank, how)) => died_during_start(host, rank, &how),
-            None => out_of_reach(host, action, e),
-        },
-    }
-}
-
-/// Returns the error for a rendezvous of another rank that can't be reached.
-fn out_of_reach(host: &RendezvousHost, action: &str, e: &dyn std::fmt::Display) -> Error {
-    let ended = "it has ended, or does not make this communicator";
-    Error::Absent { ranks: vec![Rank(host.rank)], why: format!("{action} at {}: {e}; {ended}", host.label()) }
-}
-
-/// Returns the error for a refusal, which names missing ranks if `absent` is not empty, or the death that is
-/// why they are missing.
-fn refused(why: String, absent: &[u32], rendezvous_host: Option<&RendezvousHost>) -> Error {
-    let Some(host) = rendezvous_host.filter(|_| !absent.is_empty()) else { return Error::Rendezvous(why) };
-    match host.cause() {
-        Some((rank, how)) if !absent.contains(&rank) => died_during_start(host, rank, &how),
-        _ => Error::Absent { ranks: absent.iter().copied().map(Rank).collect(), why },
-    }
-}
-
-/// Returns the error for a rank that died before all ranks of another rank's rendezvous had started.
-fn died_during_start(host: &RendezvousHost, rank: u32, how: &str) -> Error {
-    let why = format!("{} {how} while the job was starting", host.label_of(rank));
-    Error::Absent { ranks: vec![Rank(rank)], why }
 }
 
 /// Encodes a contribution to an exchange.
@@ -170,10 +145,12 @@ impl Channel {
             ended: false,
             closed_while_waiting: false,
             deferred: VecDeque::new(),
+            deaths: Vec::new(),
             seen: 0,
             update_requested: false,
             last_heartbeat: now,
             last_probe: now,
+            phase: Phase::Joining,
             requests: Requests::default(),
             snapshots: SnapshotRequests::default(),
             time_requests: 0,
@@ -192,10 +169,21 @@ impl Channel {
                     let claimed = SnapshotReply::ClaimedBy(claimed_by.unwrap_or_default());
                     self.snapshots.record(snapshot.map_or(claimed, SnapshotReply::Snapshot));
                 }
-                other => return Ok(Some(other)),
+                other => {
+                    self.record_death(&other);
+                    return Ok(Some(other));
+                }
             }
         }
         Ok(None)
+    }
+
+    fn record_death(&mut self, frame: &FromServer) {
+        if let FromServer::Died { rank, how } = frame
+            && self.deaths.iter().all(|(dead, _)| dead != rank)
+        {
+            self.deaths.push((*rank, how.clone()));
+        }
     }
 
     /// Returns the server's unanswered requests, if there are any.
@@ -225,12 +213,10 @@ impl Channel {
         }
     }
 
-    /// Returns the ranks whose deaths no call has noticed, and how their processes ended.
-    pub(super) fn deaths(&self) -> impl Iterator<Item = (u32, &str)> {
-        self.deferred.iter().filter_map(|frame| match frame {
-            FromServer::Died { rank, how } => Some((*rank, how.as_str())),
-            _ => None,
-        })
+    /// Returns the ranks that have died, whether a call has failed for it or not, and how their processes
+    /// ended.
+    pub(super) fn deaths(&self) -> &[(u32, String)] {
+        &self.deaths
     }
 
     /// Asks for the server's time, and waits for the answer for a time at most.
@@ -320,6 +306,11 @@ impl Channel {
 
     pub(super) fn broken(&self, action: &str, e: &io::Error) -> Error {
         match (&self.rendezvous_host, self.serving_rank) {
+            // The rank tries again, and need not wait for the notice of a death.
+            (Some(host), _) if self.phase == Phase::Joining => match host.first_death() {
+                Some((rank, how)) => died_during_start(host, rank, &how),
+                None => out_of_reach(host, action, e),
+            },
             // The wait has looked for deaths to its end.
             (Some(host), _) if e.kind() == ErrorKind::TimedOut => out_of_reach(host, action, e),
             (None, Some(rank)) => Error::Rendezvous(format!(
@@ -338,7 +329,21 @@ impl Channel {
         {
             return Ok(frame);
         }
-        self.wait(action, Channel::next_frame)
+        let answer = self.wait(action, Channel::next_frame);
+        if let Err(Error::Absent { ranks, why }) = &answer {
+            self.report_absent(ranks, why);
+        }
+        answer
+    }
+
+    /// Tells the ranks that start with this one of the death for which it gives up. Some may not have noticed
+    /// the death, and would take this rank for the dead one.
+    fn report_absent(&mut self, ranks: &[Rank], why: &str) {
+        let death = self.rendezvous_host.as_ref().and_then(RendezvousHost::first_death);
+        if self.phase != Phase::Running && death.is_some_and(|(dead, _)| ranks == [Rank(dead)]) {
+            let absent = ranks.iter().map(|rank| rank.0).collect();
+            self.send_final(&FromRank::Abort { why: why.to_owned(), absent });
+        }
     }
 
     /// Writes queued bytes, waits at most `within` for the socket, and reads once. Returns whether more bytes
@@ -407,6 +412,7 @@ impl Channel {
 
     /// See [`Connection::exchange_in_call`](super::Connection::exchange_in_call).
     pub(super) fn exchange_in_call(&mut self, data: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.phase = Phase::Running;
         self.frames.send(contribution(data)?);
         self.wait_for_exchange_or(|_, why, absent| match absent {
             [] => Error::Rendezvous(why),

@@ -40,9 +40,9 @@ impl Deaths for DeathWatch {
         if let Some(requests) = channel.take_requests() {
             requests.answer().iter().for_each(|answer| channel.post(answer));
         }
-        channel.deaths().find_map(|(rank, how)| {
-            let member = self.members.iter().position(|member| *member == rank)?;
-            Some((member as u32, how.to_owned()))
+        channel.deaths().iter().find_map(|(rank, how)| {
+            let member = self.members.iter().position(|member| member == rank)?;
+            Some((member as u32, how.clone()))
         })
     }
 }

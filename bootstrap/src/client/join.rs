@@ -5,7 +5,8 @@
 
 use super::{
     Connection,
-    channel::{Channel, broken, start_and_contribution, unexpected},
+    absence::{broken, died_during_start},
+    channel::{Channel, Phase, start_and_contribution, unexpected},
 };
 use crate::{
     address::Address,
@@ -70,7 +71,11 @@ impl Retry {
                     hello.job
                 ))
             }
-            Retry::Closed(error) => error,
+            Retry::Closed(error) => {
+                let host = rendezvous.rendezvous_host.as_ref();
+                let death = host.and_then(|host| Some((host, host.cause()?)));
+                death.map_or(error, |(host, (rank, how))| died_during_start(host, rank, &how))
+            }
         }
     }
 }
@@ -164,6 +169,7 @@ impl Channel {
             }
             Err(error) => return Err(error),
         };
+        channel.phase = Phase::Starting;
         channel.serving_rank =
             members.iter().find(|member| member.hosts_rendezvous).map(|member| member.rank);
         let in_order = members.iter().zip(0..).all(|(member, rank)| member.rank == rank);

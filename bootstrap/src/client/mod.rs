@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `join` | from an address to a connection |
 //! | `channel` | state of a connection, shared with the status thread |
+//! | `absence` | errors of ranks that wait for missing ones |
 //! | `deaths` | ends of processes, for a rank that waits at a later rendezvous |
 //! | `pauses` | times in which this process did not run |
 //! | `status` | function that describes this process |
@@ -17,6 +18,7 @@
 //! | `snapshot` | the status of all ranks, for any thread |
 //! | `snapshot_requests` | requests for it by purpose, and their replies |
 
+mod absence;
 mod channel;
 mod deaths;
 mod join;
@@ -26,7 +28,7 @@ mod snapshot_requests;
 mod status;
 mod status_thread;
 
-pub use channel::LAUNCHER_ADVICE;
+pub use absence::LAUNCHER_ADVICE;
 pub use deaths::DeathWatch;
 pub use join::Joined;
 pub use pauses::{Pause, latest_pause};
@@ -141,7 +143,7 @@ impl Connection {
 
     /// Tells the other ranks that this rank cannot start, so that they stop waiting.
     pub fn abort_start(&mut self, why: &str) {
-        self.channel().send_final(&FromRank::Abort { why: why.to_owned() });
+        self.channel().send_final(&FromRank::Abort { why: why.to_owned(), absent: Vec::new() });
     }
 
     /// Sends changed words of this rank's board and requests those of the other boards.

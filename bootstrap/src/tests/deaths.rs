@@ -1,6 +1,6 @@
 //! Tests of ranks that learn of a death while they wait for others at another rank's rendezvous.
 
-use super::{SECOND, Way, hello, open, rendezvous};
+use super::{SECOND, Way, hello, open, rendezvous, run_three};
 use crate::{
     ConnectSpec, Connection,
     connect::{Deaths, RendezvousHost},
@@ -57,6 +57,19 @@ fn a_rank_that_gives_up_for_a_death_is_not_taken_for_the_dead_one() {
     });
 }
 
+/// The other rank, without a notice for as long as it waits for one, named the first, which lived.
+#[test]
+fn a_rank_that_has_no_notice_of_a_death_is_told_of_it_by_one_that_has() {
+    for first in [0, 1] {
+        let (server, secret) = open(3);
+        let at = rendezvous(&server, &secret, Way::Unix);
+        thread::scope(|scope| {
+            scope.spawn(|| check_names_the_dead(1 - first, &of_rank_0(&at, SECOND * 60)));
+            scope.spawn(|| check_names_the_dead(first, &of_rank_0(&at, SECOND / 5)));
+        });
+    }
+}
+
 #[test]
 fn a_rendezvous_that_has_ended_for_a_death_is_not_taken_for_the_dead_one() {
     let (server, secret) = open(3);
@@ -74,4 +87,21 @@ fn a_rendezvous_that_has_ended_for_a_death_is_not_taken_for_the_dead_one() {
     });
     // Also for a rank that comes when it has ended.
     check_names_the_dead(1, &of_rank_0(&at, SECOND / 5));
+}
+
+/// The call takes the notice. A shrink that did not leave the dead rank out waited until its time limit.
+#[test]
+fn a_death_that_a_call_has_failed_for_is_known_to_later_rendezvous() {
+    run_three(Way::Unix, 10_000, |rank, mut connection| {
+        if rank == 2 {
+            return;
+        }
+        let taken = connection.notice(SECOND * 5);
+        assert!(matches!(taken, Some(crate::Notice::Died { rank: 2, .. })), "{taken:?}");
+        let labels = ["1", "2"].map(str::to_owned);
+        let later = connection.death_watch([1, 2]).added_to(RendezvousHost::new(0, labels));
+        let death = later.first_death().expect("rank 2 is rank 1 of the later job");
+        assert_eq!(death.0, 1, "{death:?}");
+        connection.goodbye(Vec::new());
+    });
 }

@@ -39,7 +39,8 @@ fn message_of_rank() -> impl Strategy<Value = Vec<u8>> {
         Just(FromRank::Heartbeat),
         (0u32..40).prop_map(|bytes| FromRank::Exchange { bytes }),
         any::<u32>().prop_map(|bytes| FromRank::Exchange { bytes }),
-        ".{0,40}".prop_map(|why| FromRank::Abort { why }),
+        (".{0,40}", prop::collection::vec(0u32..5, 0..3))
+            .prop_map(|(why, absent)| FromRank::Abort { why, absent }),
         (any::<u64>(), words()).prop_map(|(seen, words)| FromRank::SyncBoard { seen, words }),
         words().prop_map(|words| FromRank::ReportFailure { words }),
         words().prop_map(|words| FromRank::Goodbye { words }),

@@ -332,10 +332,8 @@ impl Job {
         }
         match message {
             FromRank::Probed { obstacle } => self.probed(rank, obstacle),
-            FromRank::Abort { why: reason } => {
-                // The refusal comes first, so that other ranks learn the reason and not only the departure.
-                self.refuse(&format!("rank {}: {}", self.label(rank), sanitize(&reason)));
-                self.leave(rank);
+            FromRank::Abort { why, absent } => {
+                self.give_up(rank, &why, absent);
                 Ok(())
             }
             // A rank that shares no memory need not wait for the others with its report, and one that has
@@ -398,6 +396,18 @@ impl Job {
             self.send_to_all(&FromServer::Go { obstacle });
         }
         Ok(())
+    }
+
+    /// Handles the departure of a rank that cannot start.
+    fn give_up(&mut self, rank: u32, why: &str, absent: Vec<u32>) {
+        let why = sanitize(why);
+        let reason = if absent.is_empty() { format!("rank {}: {why}", self.label(rank)) } else { why };
+        if self.refused.is_none() {
+            self.absent = absent.into_iter().filter(|absent| *absent < self.ranks).collect();
+        }
+        // The refusal comes first, so that other ranks learn the reason and not only the departure.
+        self.refuse(&reason);
+        self.leave(rank);
     }
 
     fn leave(&mut self, rank: u32) {
