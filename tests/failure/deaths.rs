@@ -126,25 +126,30 @@ fn a_rank_that_closes_its_communicator_early_is_named() {
 #[test]
 fn a_stopped_rank_is_a_timeout_that_says_what_everyone_was_doing() {
     for transport in TRANSPORTS {
-        // Without a shared board, a rank that has not waited for long has reported nothing.
-        let activity = match transport {
-            "shm" => "is outside, after call 1 (barrier)",
-            _ => "has entered no collective, as far as it has told",
+        // Without a shared board, only a rank that has waited for long has reported, as in the barrier of a
+        // busy machine.
+        let activities: &[&str] = match transport {
+            "shm" => &["rank 1 is outside, after call 1 (barrier)"],
+            _ => &[
+                "rank 1 has entered no collective, as far as it has told",
+                "rank 1 is in call 1 (barrier), as far as it has told",
+            ],
         };
-        stopped(transport, &format!("rank 1 {activity}"));
+        stopped(transport, activities);
     }
 }
 
-fn stopped(transport: &str, activity: &str) {
+fn stopped(transport: &str, activities: &[&str]) {
     let (done, _) = one_fails("stop", 3, &[("TBCCL_TIMEOUT", "1"), ("TBCCL_TRANSPORT", transport)]);
     for error in done.all("error") {
         let mut parts = error.rest.splitn(3, ' ');
         let took: u32 = parts.nth(1).and_then(|ms| ms.parse().ok()).expect("a time");
         let text = parts.next().expect("the error");
-        assert!((900..2500).contains(&took), "after {took} ms: {text}");
+        // An error comes within two seconds after the time limit.
+        assert!((900..3000).contains(&took), "after {took} ms: {text}");
         assert!(text.contains("no progress within the time limit"), "{text}");
         assert!(text.contains("in all_reduce of 1000 f32, op sum, step "), "{text}");
-        assert!(text.contains(activity), "{text}");
+        assert!(activities.iter().any(|activity| text.contains(activity)), "{text}");
         assert!(text.contains("TBCCL_TIMEOUT"), "{text}");
     }
 }
