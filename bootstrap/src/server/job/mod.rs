@@ -6,26 +6,30 @@
 //! | module | purpose |
 //! |---|---|
 //! | `boards` | words that ranks publish, and requests for changes |
+//! | `departures` | goodbyes, refusals, deaths, and the end of the job |
 //! | `exchange` | exchanges of bytes between all ranks |
+//! | `joining` | admission of ranks, until all have started |
 //! | `messages` | error messages |
 //! | `snapshots` | snapshots: the status of every rank |
 
 mod boards;
+mod departures;
 mod exchange;
+mod joining;
 mod messages;
 mod snapshots;
 
+pub(super) use joining::NotAdmitted;
 pub(super) use snapshots::Requester;
 
 use super::{
     super::{
         frame_stream::Payload,
-        wire::{FromRank, FromServer, Hello, MAGIC, Member, encode},
+        wire::{FromRank, FromServer, Member, encode},
     },
     JobStatus,
 };
 use boards::Boards;
-use messages::{option_mismatch, sanitize};
 use mio::Token;
 use rustix::fd::OwnedFd;
 use snapshots::Snapshots;
@@ -34,19 +38,6 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
-use topology::MAX_RANKS;
-
-/// Maximum timeout. Longer timeouts of ranks are cut to it.
-const MAX_TIMEOUT: Duration = Duration::from_secs(366 * 24 * 3600);
-
-/// Shortest time in which other ranks may join after one that has waited for this rendezvous.
-const LATE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Maximum length of a host name in bytes.
-const MAX_HOST_NAME_BYTES: usize = 255;
-
-/// Maximum length of a rank's list of reconnect addresses in bytes.
-const MAX_ADDRESSES_BYTES: usize = 2000;
 
 /// An outgoing action.
 #[derive(Debug)]
@@ -126,21 +117,6 @@ pub(super) enum Departure {
     Died,
     /// The rank was told why the job cannot go on.
     Rejected,
-}
-
-/// Delay after a broken connection in which the launcher may report how the process ended.
-const EXIT_REPORT_DELAY: Duration = Duration::from_millis(100);
-
-/// Reason why no rank joins any more.
-const ENDED: &str = "the rendezvous is ending, with the launcher or the process that has it";
-
-/// Reason why a rank is not admitted.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum NotAdmitted {
-    /// The rank cannot join, for this reason.
-    Refused(String),
-    /// The rank belongs to another job, which may use this rendezvous later.
-    OtherJob,
 }
 
 /// Description of a message out of turn, after which the rank's connection is closed.
@@ -240,85 +216,6 @@ impl Job {
         JobStatus { joined, gone, died, is_over: self.is_over(), refused: self.refused.clone() }
     }
 
-    /// Admits a rank, or returns the reason why not.
-    pub(super) fn admit(
-        &mut self,
-        hello: Hello,
-        arena: Option<OwnedFd>,
-        now: Instant,
-    ) -> Result<u32, NotAdmitted> {
-        let rank = hello.member.rank;
-        if hello.magic == MAGIC && hello.job != self.name {
-            return Err(NotAdmitted::OtherJob);
-        }
-        self.check(&hello).map_err(NotAdmitted::Refused)?;
-        let timeout = Duration::from_millis(hello.timeout_ms).min(MAX_TIMEOUT);
-        let waited = Duration::from_millis(hello.waited_ms);
-        let left = timeout.saturating_sub(waited).max(LATE_TIMEOUT.min(timeout));
-        let state = &mut self.rank_states[rank as usize];
-        state.member = Some(hello.member);
-        state.arena = arena.map(Arc::new);
-        (state.timeout, state.deadline) = (timeout, Some(now + left));
-        self.options.get_or_insert((rank, hello.options));
-        self.joined += 1;
-        if self.is_complete() {
-            self.welcome();
-        }
-        Ok(rank)
-    }
-
-    fn check(&mut self, hello: &Hello) -> Result<(), String> {
-        let rank = hello.member.rank;
-        if hello.magic != MAGIC {
-            return Err("this is not a tbccl rank".into());
-        }
-        if let Some(reason) = &self.refused {
-            return Err(reason.clone());
-        }
-        if self.ranks == 0 && (1..=MAX_RANKS).contains(&hello.size) {
-            self.ranks = hello.size;
-            self.rank_states = (0..hello.size).map(|_| RankState::default()).collect();
-        }
-        if hello.size != self.ranks || rank >= self.ranks {
-            let reason = format!("rank {rank} of {} cannot join a job of {} ranks", hello.size, self.ranks);
-            self.refuse_unless_complete(&reason);
-            return Err(reason);
-        }
-        if hello.member.host.len() > MAX_HOST_NAME_BYTES || hello.member.host.contains(char::is_control) {
-            return Err(format!("rank {rank} has an invalid host name"));
-        }
-        if hello.member.reconnect_addresses.len() > MAX_ADDRESSES_BYTES
-            || hello.member.reconnect_addresses.contains(char::is_control)
-        {
-            return Err(format!("rank {rank} has invalid reconnect addresses"));
-        }
-        if let Some(taken) = &self.rank_states[rank as usize].member {
-            return Err(format!(
-                "rank {rank} has already joined (process {} on {}); start each rank once",
-                taken.pid, taken.host
-            ));
-        }
-        if let Some((first, options)) = &self.options
-            && let Some(reason) = option_mismatch(*first, options, rank, &hello.options)
-        {
-            self.refuse(&reason);
-            return Err(reason);
-        }
-        Ok(())
-    }
-
-    /// Sends the list of members and all arenas to all ranks, since all have joined.
-    fn welcome(&mut self) {
-        let members = self.rank_states.iter().filter_map(|state| state.member.clone()).collect();
-        self.send_to_all(&FromServer::Welcome { members });
-        let arenas: Vec<Arc<OwnedFd>> =
-            self.rank_states.iter().filter_map(|state| state.arena.clone()).collect();
-        for rank in 0..self.ranks {
-            let payloads = arenas.iter().map(|arena| Payload::Descriptor(Arc::clone(arena)));
-            self.outgoing.extend(payloads.map(|payload| Outgoing::Payload(rank, payload)));
-        }
-    }
-
     /// Handles a message of a rank. `bytes` are those of an exchange.
     pub(super) fn handle(
         &mut self,
@@ -375,159 +272,6 @@ impl Job {
         }
     }
 
-    fn probed(&mut self, rank: u32, obstacle: Option<String>) -> Result<(), ProtocolError> {
-        let state = &mut self.rank_states[rank as usize];
-        if state.probed.is_some() {
-            return Err(format!("rank {rank} reported out of turn"));
-        }
-        state.probed = Some(obstacle.map(|text| sanitize(&text)));
-        self.probed += 1;
-        if self.has_started() {
-            // All ranks have mapped all arenas. The memory has to end with the ranks, so the server drops its
-            // descriptors.
-            for state in &mut self.rank_states {
-                state.arena = None;
-                // Those that have contributed wait for the exchange.
-                if state.contribution.is_none() {
-                    state.deadline = None;
-                }
-            }
-            let obstacle = self.rank_states.iter().find_map(|state| state.probed.clone().flatten());
-            self.send_to_all(&FromServer::Go { obstacle });
-        }
-        Ok(())
-    }
-
-    /// Handles the departure of a rank that cannot start.
-    fn give_up(&mut self, rank: u32, why: &str, absent: Vec<u32>) {
-        let why = sanitize(why);
-        let reason = if absent.is_empty() { format!("rank {}: {why}", self.label(rank)) } else { why };
-        if self.refused.is_none() {
-            self.absent = absent.into_iter().filter(|absent| *absent < self.ranks).collect();
-        }
-        // The refusal comes first, so that other ranks learn the reason and not only the departure.
-        self.refuse(&reason);
-        self.leave(rank);
-    }
-
-    fn leave(&mut self, rank: u32) {
-        if self.rank_states[rank as usize].gone != Departure::None {
-            return;
-        }
-        self.mark_gone(rank, Departure::Goodbye);
-        self.outgoing.push(Outgoing::End(rank));
-    }
-
-    fn mark_gone(&mut self, rank: u32, how: Departure) {
-        let state = &mut self.rank_states[rank as usize];
-        if state.member.is_some() && state.gone == Departure::None {
-            self.gone += 1;
-        }
-        state.gone = how;
-        (state.seen, state.rest, state.deadline, state.lost) = (None, None, None, None);
-        self.awaiting_updates.remove(&rank);
-        self.forget_requester(rank);
-        if self.has_started() {
-            self.abort_exchange_if_departed();
-        }
-    }
-
-    /// Tells a rank why the job cannot go on, and closes its connection.
-    pub(super) fn reject(&mut self, rank: u32, reason: &str) {
-        let refused = FromServer::Refused { why: reason.to_owned(), absent: self.absent.clone() };
-        self.send(rank, encode(&refused).into());
-        let state = &mut self.rank_states[rank as usize];
-        if state.contribution.take().is_some() {
-            self.contributed -= 1;
-        }
-        self.rank_states[rank as usize].gone = Departure::Rejected;
-        self.rank_states[rank as usize].deadline = None;
-        self.gone += 1;
-        self.forget_requester(rank);
-        self.outgoing.push(Outgoing::End(rank));
-    }
-
-    /// Refuses the job: tells all waiting ranks the reason, and all that join later.
-    pub(super) fn refuse(&mut self, reason: &str) {
-        if self.refused.is_some() {
-            return;
-        }
-        self.refused = Some(reason.to_owned());
-        for rank in self.present() {
-            let state = &self.rank_states[rank as usize];
-            if !self.has_started() || state.contribution.is_some() {
-                self.reject(rank, reason);
-            }
-        }
-    }
-
-    /// Refuses the job because its rendezvous ends, unless it runs: for the reason `why`, if there is one.
-    /// Ranks that have not begun an exchange would otherwise wait for it, and not learn why it fails.
-    pub(super) fn end(&mut self, why: Option<&str>) {
-        let is_running = self.has_started() && self.contributed == 0 && self.refused.is_none();
-        if is_running {
-            return self.refuse(why.unwrap_or(ENDED));
-        }
-        let is_host = |state: &RankState| state.member.as_ref().is_some_and(|member| member.hosts_rendezvous);
-        let host = self.host.or_else(|| self.ranks_where(is_host).first().copied());
-        if self.refused.is_none() {
-            self.absent = host.into_iter().collect();
-        }
-        let host = host.map(|host| {
-            format!("rank {} has failed to join, and with it the rendezvous in its process", self.label(host))
-        });
-        self.refuse(why.or(host.as_deref()).unwrap_or(ENDED));
-        let reason = self.refused.clone().unwrap_or_default();
-        for rank in self.present() {
-            self.reject(rank, &reason);
-        }
-    }
-
-    /// Refuses the job because of a rank that cannot belong to it, unless all ranks have joined.
-    pub(super) fn refuse_unless_complete(&mut self, reason: &str) {
-        if !self.is_complete() {
-            self.refuse(reason);
-        }
-    }
-
-    /// Records that a rank's connection broke; `how` is the rest of a sentence.
-    pub(super) fn connection_lost(&mut self, rank: u32, how: &str, now: Instant) {
-        let state = &mut self.rank_states[rank as usize];
-        if state.gone == Departure::None && state.lost.is_none() {
-            state.lost = Some((now + EXIT_REPORT_DELAY, how.to_owned()));
-            state.seen = None;
-            self.awaiting_updates.remove(&rank);
-        }
-    }
-
-    /// Records the launcher's report that a rank's process ended; `how` is the rest of a sentence.
-    pub(super) fn report_exit(&mut self, rank: u32, pid: u32, how: &str) {
-        if self.rank_states.get(rank as usize).is_some_and(|state| state.gone == Departure::None) {
-            self.die(rank, how, &format!(" (process {pid})"));
-        }
-    }
-
-    /// Records the launcher's report that a rank's process ended with status 0. After joining, only the
-    /// rank's own goodbye counts.
-    pub(super) fn report_success(&mut self, rank: u32, pid: u32) {
-        if self.rank_states.get(rank as usize).is_some_and(|state| state.member.is_none()) {
-            self.refuse(&format!("rank {rank} (process {pid}) ended with status 0 without joining the job"));
-        }
-    }
-
-    fn die(&mut self, rank: u32, how: &str, process: &str) {
-        let had_started = self.has_started();
-        how.clone_into(&mut self.rank_states[rank as usize].end);
-        self.mark_gone(rank, Departure::Died);
-        self.died += 1;
-        if had_started {
-            self.send_to_all(&FromServer::Died { rank, how: how.to_owned() });
-        } else {
-            self.absent = vec![rank];
-            self.refuse(&format!("rank {}{process} {how} before all ranks had joined", self.label(rank)));
-        }
-    }
-
     /// Returns the next deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let of = |state: &RankState| {
@@ -554,20 +298,6 @@ impl Job {
             self.absent = absent;
             self.refuse(&reason);
         }
-    }
-
-    /// Returns the ranks that all others waited for, and a sentence about them.
-    fn late_ranks(&self) -> (Vec<u32>, String) {
-        let (absent_ranks, what) = if self.is_complete() {
-            (self.ranks_where(|state| state.probed.is_none()), "joined, but have not started")
-        } else {
-            (self.ranks_where(|state| state.member.is_none()), "not joined")
-        };
-        let names = self.list_ranks(&absent_ranks);
-        let reason = format!(
-            "these ranks have {what} in time: {names}; start them, or allow more time with TBCCL_TIMEOUT"
-        );
-        (absent_ranks, reason)
     }
 
     pub(super) fn ranks_where(&self, holds: impl Fn(&RankState) -> bool) -> Vec<u32> {
