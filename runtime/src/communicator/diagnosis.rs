@@ -10,6 +10,7 @@ use crate::{
     error::{Error, Place},
     executor::{Executor, Program, Stop},
 };
+use rustix::io::Errno;
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -66,6 +67,12 @@ pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {
             Some(theirs) => Some(watch.mismatch(peer, expected, theirs)),
             None => watch.failure_meanwhile(|| step.clone()),
         },
+        // No process of this number is left, so news of its end will come.
+        TransportError::Unreadable { ref source, .. }
+            if source.raw_os_error() == Some(Errno::SRCH.raw_os_error()) =>
+        {
+            failure_soon(watch, peer, &step, REPORT_TIMEOUT)
+        }
         // A process that cannot be read or reached has most likely just ended; the launcher reports it in a
         // moment.
         // A peer to which no cable works may have given up for that reason, and left.
