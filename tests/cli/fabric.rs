@@ -4,17 +4,8 @@ use crate::TBCCL;
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
-
-/// Serializes tests, since those that look for running fabrics must not find those of others.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// Waits for the lock.
-fn lock() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn shipped(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/fabrics").join(name)
@@ -33,6 +24,12 @@ fn run(fabric: &str, options: &[&str], script: &str) -> Command {
     tbccl
 }
 
+/// Returns a folder for the fabrics of one test. Others run on this machine meanwhile, remove the folders of
+/// killed runs, and would be found.
+fn base() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
 /// Returns status, sorted lines of stdout, and stderr.
 fn outcome(command: &mut Command) -> (i32, Vec<String>, String) {
     let Output { status, stdout, stderr } = command.output().expect("it starts");
@@ -43,7 +40,6 @@ fn outcome(command: &mut Command) -> (i32, Vec<String>, String) {
 
 #[test]
 fn each_node_has_a_process_that_knows_where_it_is() {
-    let _lock = lock();
     let script =
         "echo $SOFTRDMA_NODE $TBCCL_RANK/$TBCCL_SIZE $LD_PRELOAD $TBCCL_VERBS_LIB; cmp $SOFTRDMA_FABRIC $0";
     let mut run = run("apple-tb5-mesh3.toml", &[], script);
@@ -56,7 +52,6 @@ fn each_node_has_a_process_that_knows_where_it_is() {
 
 #[test]
 fn a_node_has_as_many_processes_as_asked_for_and_they_share_memory_with_no_other_nodes() {
-    let _lock = lock();
     let script = "echo $TBCCL_RANK/$TBCCL_SIZE on $SOFTRDMA_NODE, $TBCCL_HOST_ID";
     let (status, lines, stderr) = outcome(&mut run("apple-tb5-mesh2.toml", &["--per-node", "2"], script));
     assert_eq!((status, stderr.as_str()), (0, ""));
@@ -67,7 +62,6 @@ fn a_node_has_as_many_processes_as_asked_for_and_they_share_memory_with_no_other
 
 #[test]
 fn a_program_finds_the_device_by_the_library_path_too() {
-    let _lock = lock();
     let script = "echo ${LD_LIBRARY_PATH%%:*} $SOFTRDMA_DIR/lib $LD_PRELOAD; readlink -e $SOFTRDMA_DIR/lib/*";
     let mut run = run("apple-tb5-mesh2.toml", &["--node", "0", "--inject", "library-path"], script);
     let (status, lines, stderr) = outcome(run.env("LD_LIBRARY_PATH", "/nowhere"));
@@ -86,34 +80,43 @@ fn a_program_finds_the_device_by_the_library_path_too() {
 
 #[test]
 fn the_folder_is_gone_however_a_run_ends() {
-    let _lock = lock();
     let (status, lines, _) = outcome(&mut run("apple-tb5-mesh2.toml", &[], "echo $SOFTRDMA_DIR; exit 3"));
     assert_eq!(status, 3);
     assert!(!lines.is_empty() && !Path::new(&lines[0]).exists(), "{lines:?}");
     // The next run removes the folder of a killed one.
-    let mut killed = run("apple-tb5-mesh2.toml", &[], "exec sleep 100");
-    let mut killed = killed.spawn().expect("it starts");
-    let folder = folder_of(killed.id());
+    let base = base();
+    let run_script = |script| {
+        let mut run = run("apple-tb5-mesh2.toml", &[], script);
+        run.env("SOFTRDMA_BASE", base.path());
+        run
+    };
+    let mut killed = run_script("exec sleep 100").spawn().expect("it starts");
+    let folder = folder_in(base.path(), killed.id());
     wait_until(|| folder.exists());
     killed.kill().expect("it runs");
     killed.wait().expect("ours");
     assert!(folder.exists());
-    assert_eq!(outcome(&mut run("apple-tb5-mesh2.toml", &[], "true")).0, 0);
+    assert_eq!(outcome(&mut run_script("true")).0, 0);
     assert!(!folder.exists());
 }
 
 #[test]
 fn single_nodes_meet_in_one_folder() {
-    let _lock = lock();
+    let base = base();
+    let run = |node, script| {
+        let mut run = run("usb4-pair.toml", &["--node", node], script);
+        run.env("SOFTRDMA_BASE", base.path());
+        run
+    };
     let script = "echo $SOFTRDMA_NODE $SOFTRDMA_DIR";
-    let (status, lines, stderr) = outcome(&mut run("usb4-pair.toml", &["--node", "node1"], script));
+    let (status, lines, stderr) = outcome(&mut run("node1", script));
     assert_eq!((status, stderr.as_str()), (0, ""));
     let dir = lines[0].strip_prefix("1 ").expect("the second node").to_owned();
     assert!(!Path::new(&dir).exists());
     // The last process to leave removes the folder.
-    let mut first = run("usb4-pair.toml", &["--node", "0"], "exec sleep 100").spawn().expect("it starts");
+    let mut first = run("0", "exec sleep 100").spawn().expect("it starts");
     wait_until(|| Path::new(&dir).exists());
-    let (_, lines, _) = outcome(&mut run("usb4-pair.toml", &["--node", "1"], script));
+    let (_, lines, _) = outcome(&mut run("1", script));
     assert_eq!(lines, [format!("1 {dir}")]);
     assert!(Path::new(&dir).exists());
     let pid = rustix::process::Pid::from_child(&first);
@@ -124,7 +127,6 @@ fn single_nodes_meet_in_one_folder() {
 
 #[test]
 fn a_named_folder_is_kept() {
-    let _lock = lock();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("fabric").display().to_string();
     let (status, lines, _) =
@@ -137,14 +139,20 @@ fn a_named_folder_is_kept() {
 
 #[test]
 fn a_running_fabric_is_found_broken_and_looked_at() {
-    let _lock = lock();
+    let base = base();
+    let tbccl = |command| {
+        let mut tbccl = tbccl(command);
+        tbccl.env("SOFTRDMA_BASE", base.path());
+        tbccl
+    };
     let (status, _, stderr) = outcome(&mut tbccl("stat"));
     assert!(
         status == 2 && stderr.starts_with("tbccl: error: no fabric is running on this machine"),
         "{stderr}"
     );
-    let mut running = run("apple-tb5-mesh3.toml", &[], "exec sleep 100").spawn().expect("it starts");
-    let folder = folder_of(running.id());
+    let mut running = run("apple-tb5-mesh3.toml", &[], "exec sleep 100");
+    let mut running = running.env("SOFTRDMA_BASE", base.path()).spawn().expect("it starts");
+    let folder = folder_in(base.path(), running.id());
     wait_until(|| folder.join("fabric.toml").exists());
     assert_eq!(outcome(tbccl("fault").args(["unplug", "mac0/rdma_en3"])), (0, vec![], String::new()));
     let (status, lines, stderr) = outcome(&mut tbccl("stat"));
@@ -161,7 +169,6 @@ fn a_running_fabric_is_found_broken_and_looked_at() {
 
 #[test]
 fn traffic_is_counted_per_cable_and_direction() {
-    let _lock = lock();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let dir = folder.path().join("fabric").display().to_string();
     let found = Command::new("sh").args(["-c", "command -v ibv_uc_pingpong"]).output().expect("a shell");
@@ -190,7 +197,6 @@ fn traffic_is_counted_per_cable_and_direction() {
 
 #[test]
 fn errors_are_one_line_with_the_remedy() {
-    let _lock = lock();
     let cases = [
         (run("mesh-9.toml", &[], "true"), "mesh-9.toml: can't be read: "),
         (run("apple-tb5-mesh2.toml", &["--node", "mac2"], "true"), "unknown node `mac2`, did you mean `mac"),
@@ -208,10 +214,8 @@ fn errors_are_one_line_with_the_remedy() {
 }
 
 /// Returns the folder of a run by this process.
-fn folder_of(run: u32) -> PathBuf {
+fn folder_in(base: &Path, run: u32) -> PathBuf {
     let user = rustix::process::getuid().as_raw();
-    let memory = Path::new("/dev/shm");
-    let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     base.join(format!("tbccl-fabric-{user}-{run}"))
 }
 

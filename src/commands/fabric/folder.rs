@@ -99,8 +99,12 @@ fn prefix() -> String {
     format!("tbccl-fabric-{}-", getuid().as_raw())
 }
 
-/// Returns the parent folder: a memory file system where one exists.
+/// Returns the parent folder: the one that the user names, or a memory file system where one exists.
 fn base() -> PathBuf {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+    match std::env::var_os("SOFTRDMA_BASE").filter(|value| !value.is_empty()) {
+        Some(base) => base.into(),
+        None if memory.is_dir() => memory.to_owned(),
+        None => std::env::temp_dir(),
+    }
 }

@@ -28,7 +28,8 @@ LD_LIBRARY_PATH, replaces libibverbs by the software device. TBCCL_VERBS_LIB nam
 that load such a library themselves, as tbccl does. The process of node K is rank K and gets the variables
 of `tbccl run`, and SOFTRDMA_FABRIC, SOFTRDMA_NODE and SOFTRDMA_DIR. With --per-node the ranks of one node
 are consecutive, and TBCCL_HOST_ID keeps those of different nodes from sharing memory. SOFTRDMA_LIB names
-the library if it is not beside this program.
+the library if it is not beside this program. SOFTRDMA_BASE names the folder in which the folders of
+fabrics are made, /dev/shm by default; `tbccl fabric fault` and `tbccl fabric stat` find fabrics in the same.
 
 Runs with --node share a fabric if their fabric files are equal, or if they name the same --dir. While a
 program runs, `tbccl fabric fault` injects faults and `tbccl fabric stat` shows the traffic.";

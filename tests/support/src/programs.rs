@@ -8,12 +8,13 @@ use std::{
 };
 
 /// Variables that would lead a program to another software device, or to another job.
-const FOREIGN: [&str; 17] = [
+const FOREIGN: [&str; 18] = [
     "LD_PRELOAD",
     "OMPI_COMM_WORLD_RANK",
     "PMI_RANK",
     "RANK",
     "SLURM_PROCID",
+    "SOFTRDMA_BASE",
     "SOFTRDMA_DIR",
     "SOFTRDMA_FABRIC",
     "SOFTRDMA_LIB",

@@ -5,6 +5,7 @@
 //! | `SOFTRDMA_FABRIC` | the fabric file | one node with a device that is connected to itself |
 //! | `SOFTRDMA_NODE` | name or number of this process's node | the first node |
 //! | `SOFTRDMA_DIR` | the folder that its processes share | one for each user and fabric, in memory |
+//! | `SOFTRDMA_BASE` | the folder in which such folders are made | /dev/shm, or the one for temporary files |
 //! | `SOFTRDMA_REMAP` | 1: registered pages are shared with peers | they are not |
 
 use std::{
@@ -45,8 +46,15 @@ impl Config {
 #[must_use]
 pub fn default_folder(digest: u64) -> PathBuf {
     let user = rustix::process::getuid().as_raw();
+    base().join(format!("softrdma-{user}-{digest:016x}"))
+}
+
+/// Returns the folder in which the folders of fabrics are made.
+fn base() -> PathBuf {
     let memory = Path::new("/dev/shm");
-    let base =
-        if fs::metadata(memory).is_ok_and(|about| about.is_dir()) { memory.into() } else { env::temp_dir() };
-    base.join(format!("softrdma-{user}-{digest:016x}"))
+    match env::var_os("SOFTRDMA_BASE").filter(|value| !value.is_empty()) {
+        Some(base) => base.into(),
+        None if fs::metadata(memory).is_ok_and(|about| about.is_dir()) => memory.into(),
+        None => env::temp_dir(),
+    }
 }
