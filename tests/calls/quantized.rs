@@ -9,7 +9,7 @@ use collectives::{
     verify::{Credits, verify},
 };
 use proptest::prelude::*;
-use std::{process::Command, thread};
+use std::thread;
 use tbccl::{BlockLen, Codec, Communicator, Config, Counters, Error, ReduceOp, SelectionConfig};
 
 const INT8: Codec = Codec::Int8(BlockLen::B128);
@@ -253,7 +253,7 @@ fn ranks_that_pack_differently_are_told_so() {
 #[test]
 fn processes_get_results_within_the_bound_over_every_transport() {
     for (transport, codec) in [("shm", "int8"), ("shm", "bf16"), ("tcp", "int8"), ("tcp", "int8/64")] {
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+        let mut bench = support::tbccl();
         bench.args(["bench", "all_reduce", "--ranks", "3", "-b", "1K", "-e", "1M", "-f", "32", "-n", "3"]);
         let output = bench
             .args(["--transport", transport, "--codec", codec, "--json", "-"])
@@ -319,7 +319,7 @@ fn the_bench_refuses_what_cannot_be_packed() {
         (&["all_reduce", "--codec", "int8", "-o", "max"], "for sum and avg"),
         (&["all_reduce", "--codec", "int9"], "did you mean `int8`"),
     ] {
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+        let mut bench = support::tbccl();
         let output = bench.arg("bench").args(args).args(["--ranks", "2"]).output().expect("it runs");
         let err = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && err.contains(message), "{args:?}: {err}");

@@ -11,7 +11,7 @@ const VECTORS: [&str; 5] = ["all_gather_v", "reduce_scatter_v", "gather_v", "sca
 const QUICK: [&str; 4] = ["-w", "1", "-n", "2"];
 
 fn bench(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     let output = command.arg("bench").args(args).stdin(Stdio::null()).output();
     output.expect("the program was built for this test")
 }
@@ -174,7 +174,7 @@ fn columns_of_spread_and_processor_time_fit_a_line() {
 
 /// Runs `tbccl bench` as the ranks of a job of three.
 fn run_in_job(args: &[&str], env: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     command.args(["run", "-n", "3"]).args(env.iter().flat_map(|variable| ["-x", variable]));
     command.args(["--", env!("CARGO_BIN_EXE_tbccl"), "bench"]).args(args).stdin(Stdio::null());
     command.output().expect("it starts")
@@ -380,7 +380,7 @@ fn limits_that_are_too_low_are_said_once_and_not_by_every_rank() {
 fn the_death_of_a_rank_is_told_and_passed_on() {
     use rustix::process::{Pid, Signal, kill_process};
     use std::time::{Duration, Instant};
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     command.args(["bench", "all_reduce", "--ranks", "3", "-b", "16M", "-e", "16M", "--time", "60"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let deadline = Instant::now() + Duration::from_secs(20);

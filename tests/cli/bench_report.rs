@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use std::{
     fs,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
 };
 
 fn tbccl(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(TBCCL);
+    let mut command = support::tbccl();
     command.current_dir(folder).args(args).stdin(Stdio::null());
     command.output().expect("the program was built for this test")
 }

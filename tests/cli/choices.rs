@@ -4,14 +4,14 @@
 use serde_json::Value;
 use std::{
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
 };
 
 /// Runs `tbccl bench` as the ranks of a job, with the environment `vars`, which a shell evaluates on each
 /// rank. There are more cores than ranks unless `vars` sets TBCCL_CORES.
 fn job(ranks: u32, vars: &str, bench: &[&str]) -> Output {
     let script = format!("TBCCL_CORES=64 {vars} exec \"$0\" bench \"$@\"");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     command.args(["run", "-n", &ranks.to_string(), "--", "/bin/sh", "-c", &script]);
     command.arg(env!("CARGO_BIN_EXE_tbccl")).args(bench).args(["-n", "2", "-w", "1", "--json", "-"]);
     command.stdin(Stdio::null()).output().expect("it starts")

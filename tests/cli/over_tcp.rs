@@ -1,6 +1,6 @@
 //! Every collective over TCP between processes, with all kinds of connections.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 const OPERATIONS: [&str; 8] = [
     "all_reduce",
@@ -21,7 +21,7 @@ fn check_all(ranks: u32, env: &[(&str, &str)]) {
 fn check_all_over(transport: &str, ranks: u32, env: &[(&str, &str)]) {
     for operation in OPERATIONS.into_iter().filter(|name| *name != "pingpong" || ranks == 2) {
         let ranks = ranks.to_string();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+        let mut command = support::tbccl();
         command.args(["bench", operation, "--ranks", &ranks, "--transport", transport]);
         command.args(["-b", "4", "-e", "3M", "-f", "27", "-n", "3", "--json", "-"]);
         let output = command.envs(env.iter().copied()).stdin(Stdio::null()).output().expect("it starts");
@@ -62,7 +62,7 @@ fn every_collective_is_right_by_shared_memory_in_a_job_that_may_have_other_hosts
 
 #[test]
 fn an_interface_that_is_not_there_is_one_line_that_names_it() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     command.args(["bench", "barrier", "--ranks", "2", "--transport", "tcp"]);
     let output = command.env("TBCCL_INTERFACE", "nowhere7").stdin(Stdio::null()).output().expect("it starts");
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -3,12 +3,12 @@
 use crate::TBCCL;
 use serde_json::Value;
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 const QUICK: [&str; 4] = ["--time", "0.02", "--size", "256K"];
 
 fn ping(arguments: &[&str]) -> Output {
-    let mut tbccl = Command::new(TBCCL);
+    let mut tbccl = support::tbccl();
     tbccl.env_remove("TBCCL_VERBS_LIB").arg("ping").args(arguments).stdin(Stdio::null());
     tbccl.output().expect("it starts")
 }

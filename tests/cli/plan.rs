@@ -3,13 +3,10 @@
 //! After a change of what the examples of `docs/selection.md` print:
 //! `TBCCL_WRITE_PAGES=1 cargo test --test cli examples_of_the_page`.
 
-use std::{
-    path::Path,
-    process::{Command, Output},
-};
+use std::{path::Path, process::Output};
 
 fn plan(args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     // The program refuses variables that it does not know.
     command.env_remove("TBCCL_WRITE_PAGES").arg("plan").args(args).output().expect("it runs")
 }
@@ -339,7 +336,7 @@ fn a_simulation_is_drawn_and_traced() {
 
 /// Returns the JSON of `tbccl plan explain` with these variables.
 fn explained(args: &[&str], vars: &[(&str, &str)]) -> serde_json::Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     let output = command.args(["plan", "explain", "--json"]).args(args).envs(vars.iter().copied()).output();
     let output = output.expect("it runs");
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -5,13 +5,13 @@ use serde_json::Value;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Output, Stdio},
 };
 
 const QUICK: [&str; 8] = ["--time", "0.01", "--ops", "allreduce,barrier", "-e", "4K", "-f", "32"];
 
 fn tbccl(args: &[&str], env: &[(&str, &Path)]) -> Output {
-    let mut command = Command::new(TBCCL);
+    let mut command = support::tbccl();
     command.args(args).envs(env.iter().copied()).stdin(Stdio::null());
     command.output().expect("the program was built for this test")
 }

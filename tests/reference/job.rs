@@ -2,7 +2,7 @@
 
 use crate::work::Work;
 use std::{
-    process::{Command, Stdio},
+    process::Stdio,
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -40,7 +40,7 @@ pub(crate) fn between_threads(work: Work, ranks: u32) -> usize {
 /// hangs.
 pub(crate) fn between_processes(work: Work, ranks: u32) -> usize {
     let program = std::env::current_exe().expect("this program");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tbccl"));
+    let mut command = support::tbccl();
     command.args(["run", "-n", &ranks.to_string(), "--transport", "shm", "--"]).arg(program);
     command.args(["--exact", "job::play", "--nocapture", "--test-threads=1"]);
     let _turn = turn();
