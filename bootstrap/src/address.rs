@@ -3,7 +3,7 @@
 //! An address is `tcp://HOST:PORT` (an IPv6 address in brackets), `unix-abstract:NAME` or `unix:PATH`. A list
 //! is separated by commas, for a host that is reached in several ways.
 
-use super::unix::local_address;
+use super::{interfaces::with_scopes, unix::local_address};
 use std::{
     fmt, io,
     net::{SocketAddr, ToSocketAddrs},
@@ -83,7 +83,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// Resolves a TCP address to socket addresses; other addresses resolve to none.
+/// Resolves a TCP address to socket addresses; other addresses resolve to none. A link-local address without
+/// a scope resolves to one for each interface over which it may be reached.
 ///
 /// # Errors
 /// The resolver's error, if the host name has no known address.
@@ -92,6 +93,7 @@ pub(crate) fn resolve(address: &Address) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = (host.as_str(), *port)
         .to_socket_addrs()
         .map_err(|e| io::Error::new(e.kind(), format!("host `{host}` has no known address: {e}")))?
+        .flat_map(with_scopes)
         .collect();
     Ok(found)
 }

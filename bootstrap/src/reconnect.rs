@@ -13,6 +13,7 @@ use super::{
     Secret,
     address::Address,
     connect::{ConnectSpec, RendezvousHost},
+    interfaces::with_scopes,
     server::{PendingGroup, Server, Sockets},
     unix::local_address,
 };
@@ -37,7 +38,7 @@ impl ReconnectListener {
     /// [`Error::System`] or [`Error::Rendezvous`] if the system refuses a socket.
     pub fn open(at: &[IpAddr], secret: Option<Secret>) -> Result<ReconnectListener> {
         let listen: Vec<SocketAddr> = match secret {
-            Some(_) => at.iter().map(|ip| SocketAddr::new(*ip, 0)).collect(),
+            Some(_) => at.iter().flat_map(|ip| with_scopes(SocketAddr::new(*ip, 0))).collect(),
             None => Vec::new(),
         };
         let sockets = Sockets::open(&listen)?;

@@ -6,6 +6,7 @@ mod config;
 mod doctor;
 mod hosts;
 mod job;
+mod link_local;
 mod network;
 mod probes;
 mod pulled_cables;

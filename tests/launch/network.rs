@@ -288,7 +288,7 @@ impl Network {
             std::fs::create_dir_all(self.own(host, name)).expect("our folder");
         }
         let config = format!(
-            "ListenAddress {}\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile \
+            "ListenAddress {}\nListenAddress ::\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile \
             none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication \
             no\nPermitRootLogin yes\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv \
             TMPDIR={folder}/own/tmp\n",

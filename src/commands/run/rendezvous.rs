@@ -37,8 +37,10 @@ impl Rendezvous for JobRendezvous {
         self.server.address().to_owned()
     }
 
-    /// Returns the address for ranks of this host, and the one by which other hosts reach it.
+    /// Returns the address for ranks of this host, and the one by which other hosts reach it, without the
+    /// other host's scope.
     fn address_here(&self, reached: Option<&str>) -> String {
+        let reached = reached.map(|address| address.split('%').next().unwrap_or_default());
         match self.server.addresses() {
             [] => self.server.address().to_owned(),
             _ => format!("{},{}", self.server.address(), self.address_from(reached)),
@@ -104,6 +106,9 @@ mod tests {
             rendezvous.address_here(Some("10.0.0.9")),
             format!("{},{addresses}", rendezvous.address())
         );
+        let scoped = |list: String| list.contains("%en5");
+        assert!(scoped(rendezvous.address_from(Some("fe80::1%en5"))), "en5 is the name of the other host");
+        assert!(!scoped(rendezvous.address_here(Some("fe80::1%en5"))));
         assert_eq!(rendezvous.secret().expect("one").len(), 64);
         let local = open(2, HostSetup::default()).expect("a socket");
         assert_eq!(local.address_here(None), local.address(), "no other host has to reach it");

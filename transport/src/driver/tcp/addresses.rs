@@ -74,7 +74,7 @@ pub(super) fn interfaces() -> Vec<Interface> {
 pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, TransportError> {
     let failed = |what: String| TransportError::Wiring { rank, what };
     let addresses: Vec<SocketAddr> = match bind {
-        Bind::Address(address) => vec![SocketAddr::new(*address, 0)],
+        Bind::Address(address) => vec![listen_address_of(*address, &interfaces())],
         Bind::Interface(name) => {
             let all = interfaces();
             let addresses: Vec<_> = all.iter().filter(|i| i.name == *name).map(listen_address).collect();
@@ -117,6 +117,12 @@ pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, Transpo
     }
 }
 
+/// Returns an address of this host; a link-local address gets the interface that has it as its scope.
+fn listen_address_of(address: IpAddr, interfaces: &[Interface]) -> SocketAddr {
+    let own = interfaces.iter().find(|interface| plain(interface.ip()) == plain(address));
+    own.map_or(SocketAddr::new(address, 0), listen_address)
+}
+
 /// Returns the address of an interface; a link-local address gets the interface as its scope.
 fn listen_address(interface: &Interface) -> SocketAddr {
     match interface.ip() {
@@ -124,6 +130,19 @@ fn listen_address(interface: &Interface) -> SocketAddr {
             SocketAddrV6::new(ip, 0, 0, interface.index.unwrap_or(0)).into()
         }
         ip => SocketAddr::new(ip, 0),
+    }
+}
+
+/// Returns a link-local IPv6 address without the scope that BSD systems write into its second word, which is
+/// 0 by RFC 4291.
+pub(super) fn plain(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            let mut words = v6.segments();
+            words[1] = 0;
+            IpAddr::V6(words.into())
+        }
+        ip => ip,
     }
 }
 
@@ -217,6 +236,21 @@ mod tests {
         let order = order_addresses(&theirs, &ours, &[]);
         assert_eq!(order[0], theirs[1]);
         assert_eq!(order.len(), 3);
+    }
+
+    #[test]
+    fn a_link_local_address_is_listened_on_at_the_interface_that_has_it() {
+        let v6 = |ip: &str| {
+            let ip = ip.parse().expect("an address");
+            let netmask = std::net::Ipv6Addr::from(u128::MAX << 64);
+            let addr = IfAddr::V6(if_addrs::Ifv6Addr { ip, netmask, prefixlen: 64, broadcast: None });
+            Interface { addr, index: Some(7), ..interface("en7", [0; 4], [0; 4]) }
+        };
+        let ours = [interface("a", [10, 0, 1, 5], [255, 255, 255, 0]), v6("fe80::5"), v6("fd00::5")];
+        let of = |ip: &str| listen_address_of(ip.parse().expect("an address"), &ours).to_string();
+        assert_eq!(of("fe80::5"), "[fe80::5%7]:0");
+        assert_eq!(of("fd00::5"), "[fd00::5]:0");
+        assert_eq!(of("10.9.9.9"), "10.9.9.9:0", "the system says that it is not ours");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! if its IPv4 network has room for two hosts only (a prefix of 30 or 31 bits). macOS gives Thunderbolt ports
 //! names like those of other ports, so there only the network tells.
 
-use super::addresses::interfaces;
+use super::addresses::{interfaces, plain};
 use if_addrs::{IfAddr, IfOperStatus, Interface};
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -191,19 +191,6 @@ pub(super) fn preference(ip: IpAddr) -> u8 {
         IpAddr::V6(ip) if !ip.is_unicast_link_local() => 1,
         IpAddr::V4(_) => 2,
         IpAddr::V6(_) => 3,
-    }
-}
-
-/// Returns a link-local IPv6 address without the scope that BSD systems write into its second word, which is
-/// 0 by RFC 4291.
-fn plain(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
-            let mut words = v6.segments();
-            words[1] = 0;
-            IpAddr::V6(words.into())
-        }
-        ip => ip,
     }
 }
 
