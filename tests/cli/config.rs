@@ -2,7 +2,10 @@
 
 use crate::TBCCL;
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::{
+    collections::BTreeSet,
+    process::{Command, Output},
+};
 
 /// Returns status, stdout and stderr.
 fn config(args: &[&str]) -> (i32, String, String) {
@@ -48,6 +51,8 @@ fn the_plan_is_shown_and_the_hostfiles_start_jobs_on_the_same_hosts() {
     let (status, text, stderr) = config(&["--replay", &macs, "-o", &native, "--mlx", &mlx]);
     assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
     let mlx: Value = serde_json::from_str(&std::fs::read_to_string(mlx).expect("written")).expect("JSON");
+    assert_eq!(mlx["backend"], "jaccl", "{mlx}");
+    let mlx = &mlx["hosts"];
     assert_eq!(mlx[0]["rdma"], serde_json::json!([null, "rdma_en2"]));
     assert_eq!(mlx[1]["ips"], serde_json::json!(["192.168.7.11"]));
     let native = std::fs::read_to_string(native).expect("written");
@@ -72,9 +77,56 @@ fn options_of_mlx_distributed_config_are_accepted_with_their_meaning() {
         config(&["--replay", &macs, "--over", "ethernet", "--no-auto-setup", "--output-hostfile", path]);
     assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
     let hosts: Value = serde_json::from_str(&std::fs::read_to_string(path).expect("written")).expect("JSON");
-    assert_eq!(hosts[0]["ips"], serde_json::json!(["192.168.7.11"]), "{hosts}");
+    assert_eq!(hosts["hosts"][0]["ips"], serde_json::json!(["192.168.7.11"]), "{hosts}");
     let (status, _, stderr) = config(&["--replay", &macs, "--auto-setup"]);
     assert!(status == 2 && stderr.contains("--apply"), "{stderr}");
+}
+
+#[test]
+fn backend_and_variables_are_written_to_both_hostfiles() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let macs = two_macs(folder.path());
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let (native, mlx) = (path("hosts.toml"), path("hosts.json"));
+    let files = ["--replay", &macs, "-o", &native, "--mlx", &mlx];
+    let settings = ["--env", "A=1", "--env", "B=x=\"y\"", "--env", "A=2"];
+    for backend in ["ring", "jaccl", "jaccl-ring"] {
+        let (status, text, stderr) = config(&[&files[..], &settings, &["--backend", backend]].concat());
+        assert_eq!((status, stderr.as_str()), (0, ""), "{text}");
+        let whole: Value =
+            serde_json::from_str(&std::fs::read_to_string(&mlx).expect("written")).expect("JSON");
+        assert_eq!(whole["backend"], backend);
+        assert_eq!(whole["envs"], serde_json::json!(["B=x=\"y\"", "A=2"]), "{whole}");
+        assert_eq!(whole["hosts"][0]["rdma"].is_array(), backend != "ring", "{whole}");
+        let addresses = if backend == "ring" { ["10.42.0.6"] } else { ["192.168.7.11"] };
+        assert_eq!(whole["hosts"][1]["ips"], serde_json::json!(addresses), "{whole}");
+        for file in [&native, &mlx] {
+            let file = topology::Hostfile::parse(&std::fs::read(file).expect("written")).expect("valid");
+            assert_eq!(file.backend.as_deref(), Some(backend));
+            let variables = [("B", "x=\"y\""), ("A", "2")].map(|(key, value)| (key.into(), value.into()));
+            assert_eq!(file.env.iter().cloned().collect::<BTreeSet<(String, String)>>(), variables.into());
+        }
+    }
+    let (status, _, stderr) = config(&["--replay", &macs, "--env", "A"]);
+    assert!(status == 2 && stderr.contains("--env TBCCL_TIMEOUT=60"), "{stderr}");
+}
+
+#[test]
+fn a_backend_that_the_cables_do_not_allow_gives_status_1_and_its_reason() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let macs = two_macs(folder.path());
+    let path = folder.path().join("hosts.json");
+    let file = path.to_str().expect("text");
+    let cases: [(&[&str], &str); 2] = [
+        (&["--backend", "jaccl", "--over", "tcp"], "problem: the backend jaccl needs RDMA: use --over"),
+        (&["--backend", "jaccl-ring", "--over", "ethernet"], "problem: the backend jaccl-ring needs RDMA"),
+    ];
+    for (options, reason) in cases {
+        let (status, text, _) = config(&[&["--replay", &macs, "--mlx", file][..], options].concat());
+        assert!(status == 1 && text.contains(reason) && !path.exists(), "{text}");
+    }
+    let (status, text, _) = config(&["--replay", &macs, "--backend", "ring", "--over", "ethernet"]);
+    assert_eq!(status, 0, "{text}");
 }
 
 #[test]

@@ -100,6 +100,36 @@ fn faults_of_software_devices_are_found_through_the_verbs_library() {
     assert_eq!(whole["checks"][2]["verdict"], "green", "{text}");
 }
 
+/// Runs `tbccl doctor --check gid` on a Mac of the software device; its port's GID is as the text says.
+fn check_gid(gid: &str, wait: &str) -> (i32, String) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let (file, dir) = (path("fabric.toml"), path("shared"));
+    let fabric = format!(
+        "profile = 'apple-tb5'\n[[node]]\nname = 'mac'\ndevice = [{{ name = 'rdma_en2', {gid} }}]\n[[cable]]\n\
+         ends = ['mac/rdma_en2', 'mac/rdma_en2']\n"
+    );
+    std::fs::write(&file, fabric).expect("writable");
+    let run = ["fabric", "run", "--fabric", &file, "--dir", &dir, "--node", "0", "--", TBCCL, "doctor"];
+    let mut command = tbccl_with_software_device();
+    let (status, text, _) = outcome(command.args(run).args(["--check", "gid", "--address-wait", wait]));
+    (status, text)
+}
+
+#[test]
+fn an_address_that_comes_late_is_waited_for_and_one_that_stays_missing_says_for_how_long() {
+    let (status, text) = check_gid("gid = 'late', gid_after_ms = 2500", "60");
+    assert_eq!(status, 0, "{text}");
+    assert!(text.starts_with("green   gid "), "{text}");
+    let (status, text) = check_gid("gid = 'missing'", "1");
+    assert_eq!(status, 1, "{text}");
+    let rest = text.split_once("rdma_en2 has no GID with an IPv4 address after ").expect("the finding").1;
+    let seconds: f64 = rest.split_once(" s, since ").expect("a time").0.parse().expect("a number");
+    assert!(seconds >= 1.0, "{text}");
+    let (status, text) = check_gid("gid = 'missing'", "0");
+    assert!(status == 1 && text.contains("with an IPv4 address, since "), "{text}");
+}
+
 #[test]
 fn wrong_usage_is_answered_with_the_nearest_name() {
     let (status, _, stderr) = doctor(&["--check", "brige"]);

@@ -1,13 +1,21 @@
-//! The hostfiles: tbccl's TOML and MLX's JSON.
+//! tbccl's hostfile, in TOML.
 
-use super::plan::Plan;
-use serde_json::{Value, json};
+use super::{mlx::Settings, plan::Plan};
+use serde_json::Value;
 use std::fmt::Write;
-use topology::{DeviceMatrix, Wiring};
 
 /// Returns the text of tbccl's hostfile.
-pub(super) fn native(plan: &Plan<'_>, with_rdma: bool) -> String {
+pub(super) fn native(plan: &Plan<'_>, with_rdma: bool, settings: &Settings<'_>) -> String {
     let mut text = format!("# Written by `tbccl config`: {}.\n", summary(plan));
+    if let Some(backend) = settings.backend {
+        let _ = writeln!(text, "backend = {}", quoted(backend.name()));
+    }
+    if !settings.env.is_empty() {
+        text.push_str("\n[env]\n");
+    }
+    for (key, value) in settings.variables() {
+        let _ = writeln!(text, "{} = {}", quoted(key), quoted(value));
+    }
     for (at, host) in plan.hosts.iter().enumerate() {
         let _ = writeln!(text, "\n[[host]]\nssh = {}", quoted(host.name));
         let addresses: Vec<String> = addresses(plan, at).iter().map(|address| quoted(address)).collect();
@@ -47,51 +55,4 @@ fn addresses(plan: &Plan<'_>, host: usize) -> Vec<String> {
     let cables: Vec<String> = cables.map(|address| address.to_string()).collect();
     let lan: Vec<String> = plan.lan_address(host).map(|address| address.to_string()).into_iter().collect();
     if plan.hosts.len() == 2 { [cables, lan].concat() } else { [lan, cables].concat() }
-}
-
-/// Returns MLX's hostfile: with a device matrix for its backend `jaccl`, or in the order of a ring of cables
-/// for its backend `ring`, each host with the addresses at which the host before it reaches it.
-pub(super) fn mlx(plan: &Plan<'_>, with_rdma: bool) -> String {
-    let all = 0..plan.hosts.len();
-    let hosts: Vec<Value> = if with_rdma && plan.has_rdma() {
-        let row = |from: usize| all.clone().map(|to| cell(&plan.devices(from, to))).collect::<Vec<_>>();
-        let lan = |at| plan.lan_address(at).map(|address| address.to_string());
-        let host = |at: usize| {
-            let ips: Vec<String> = lan(at).into_iter().collect();
-            json!({"ssh": plan.hosts[at].name, "ips": ips, "rdma": row(at)})
-        };
-        all.clone().map(host).collect()
-    } else {
-        let order = ring_order(plan).unwrap_or_else(|| all.clone().collect());
-        let before = |at: usize| order[(at + order.len() - 1) % order.len()];
-        let ips = |at: usize, host: usize| {
-            let cables = plan.plugs(host, before(at)).filter_map(|(own, _)| own.address);
-            let cables: Vec<String> = cables.map(|address| address.to_string()).collect();
-            let lan = plan.lan_address(host).map(|address| address.to_string());
-            if cables.is_empty() { lan.into_iter().collect() } else { cables }
-        };
-        let host =
-            |(at, host): (usize, &usize)| json!({"ssh": plan.hosts[*host].name, "ips": ips(at, *host)});
-        order.iter().enumerate().map(host).collect()
-    };
-    serde_json::to_string_pretty(&hosts).map(|text| text + "\n").unwrap_or_default()
-}
-
-/// Returns a cell of the device matrix.
-fn cell(devices: &[&str]) -> Value {
-    match devices {
-        [] => Value::Null,
-        [one] => json!(one),
-        several => json!(several),
-    }
-}
-
-/// Returns an order of the hosts in which each has a cable to the next.
-fn ring_order(plan: &Plan<'_>) -> Option<Vec<usize>> {
-    let hosts = plan.hosts.len();
-    // The search for a ring needs the number of cables only, so their names are free.
-    let cell = |from, to| (0..plan.plugs(from, to).count()).map(|cable| format!("{to}.{cable}")).collect();
-    let row = |from: usize| (0..hosts).map(|to| cell(from, to)).collect();
-    let matrix = DeviceMatrix::from_rows((0..hosts).map(row).collect()).ok()?;
-    Some(Wiring::from_matrix(&matrix).ring_order()?.into_iter().map(|host| host as usize).collect())
 }

@@ -7,8 +7,9 @@
 //! |---|---|
 //! | `apply` | changes made on all hosts, and taken back; the proof by `tbccl ping` |
 //! | `change` | one change of a host |
-//! | `files` | hostfiles |
+//! | `files` | tbccl's hostfile |
 //! | `make` | changes made on this host |
+//! | `mlx` | MLX's hostfile, and the backends for which it is |
 //! | `networks` | a network for each cable |
 //! | `plan` | cables, addresses, changes and remarks |
 //! | `report` | text and JSON |
@@ -18,6 +19,7 @@ mod apply;
 mod change;
 mod files;
 mod make;
+mod mlx;
 mod networks;
 mod plan;
 mod report;
@@ -31,6 +33,7 @@ use super::{
 };
 use crate::commands::error::warn;
 use change::Change;
+use mlx::{Backend, Settings};
 use plan::{Host, Plan};
 use std::{
     path::{Path, PathBuf},
@@ -49,6 +52,7 @@ Examples:
   tbccl config --hosts a,b --apply -o hosts.toml        run the commands, write it, and ping all hosts
   tbccl config --undo                                   take back what --apply has done
   tbccl config --hosts mac0,mac1 --mlx hosts.json       a hostfile for mlx.launch
+  tbccl config --hosts a,b --backend ring --mlx h.json  for its backend ring, whatever the cables can
   tbccl config --hosts a,b --over rdma -o hosts.toml    fail unless every cable has RDMA
   tbccl config --replay a.txt,b.txt --dry-run           of recorded machines (tbccl doctor --record)
 
@@ -87,6 +91,15 @@ pub(crate) struct Args {
     /// Write MLX's hostfile, for mlx.launch
     #[arg(long, visible_alias = "output-hostfile", value_name = "FILE")]
     mlx: Option<PathBuf>,
+
+    /// Backend of MLX for which the hostfiles are; without it, the first of jaccl, jaccl-ring and ring that
+    /// the cables allow
+    #[arg(long, value_name = "BACKEND", conflicts_with = "undo")]
+    backend: Option<Backend>,
+
+    /// Environment variable of all ranks, for the hostfiles; can be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = assignment, conflicts_with = "undo")]
+    env: Vec<String>,
 
     /// Write a picture of hosts, ports and cables, an SVG file
     #[arg(long, value_name = "FILE")]
@@ -153,10 +166,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         print(&report::dot(&plan));
         return Ok(ExitCode::SUCCESS);
     }
-    let problem = args.over.problem(&plan);
-    let with_rdma = args.with_rdma();
+    let problem = args.problem(&plan);
     if args.json {
-        print(&report::json(&plan, &files::native(&plan, with_rdma), problem.as_deref()));
+        print(&report::json(&plan, &args.native(&plan), problem.as_deref()));
     } else {
         print(&report::text(&plan, problem.as_deref()));
     }
@@ -172,7 +184,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     }
     if args.dry_run || (args.output.is_none() && args.mlx.is_none()) {
         if !args.json {
-            print(&format!("\n{}", files::native(&plan, with_rdma)));
+            print(&format!("\n{}", args.native(&plan)));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -211,8 +223,7 @@ fn apply_and_prove(args: &Args, mut survey: Survey) -> Result<ExitCode, CommandE
         return Ok(ExitCode::SUCCESS);
     }
     let transport = if args.with_rdma() { "auto" } else { "tcp" };
-    let native = files::native(&plan, args.with_rdma());
-    let status = apply::ping(&args.survey, &native, transport, args.json)?;
+    let status = apply::ping(&args.survey, &args.native(&plan), transport, args.json)?;
     Ok(if status.success() { ExitCode::SUCCESS } else { wrong([format!("tbccl ping has failed: {status}")]) })
 }
 
@@ -272,8 +283,24 @@ impl Args {
         matches!(self.over, Over::Thunderbolt | Over::Rdma)
     }
 
+    /// Returns the reason why the cables are not as asked for.
+    fn problem(&self, plan: &Plan<'_>) -> Option<String> {
+        // The backend ring needs no cables where the LAN is asked for.
+        let backend = self.backend.filter(|backend| (self.over, *backend) != (Over::Lan, Backend::Ring));
+        self.over.problem(plan).or_else(|| backend?.problem(plan, self.with_rdma()))
+    }
+
+    fn settings(&self) -> Settings<'_> {
+        Settings { backend: self.backend, env: &self.env }
+    }
+
+    /// Returns the text of tbccl's hostfile.
+    fn native(&self, plan: &Plan<'_>) -> String {
+        files::native(plan, self.with_rdma(), &self.settings())
+    }
+
     fn write_files(&self, plan: &Plan<'_>) -> Result<(), CommandError> {
-        let (native, mlx) = (files::native(plan, self.with_rdma()), files::mlx(plan, self.with_rdma()));
+        let (native, mlx) = (self.native(plan), mlx::hostfile(plan, self.with_rdma(), &self.settings()));
         for (path, text) in [(&self.output, &native), (&self.mlx, &mlx)] {
             if let Some(path) = path {
                 write(path, text)?;
@@ -306,6 +333,16 @@ impl Over {
             ),
             _ => None,
         }
+    }
+}
+
+/// Checks that a text is `KEY=VALUE`.
+fn assignment(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((key, _)) if !key.is_empty() && !key.contains(|c: char| c.is_whitespace() || c.is_control()) => {
+            Ok(text.to_owned())
+        }
+        _ => Err("a variable with its value is needed, as in --env TBCCL_TIMEOUT=60".to_owned()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     files,
+    mlx::{self, Backend, Settings},
     plan::{Host, Plan},
     report,
 };
@@ -48,6 +49,15 @@ fn plan(inventories: &[Inventory]) -> Plan<'_> {
     Plan::new(hosts.collect()).expect("networks are free")
 }
 
+fn native(plan: &Plan<'_>, with_rdma: bool) -> String {
+    files::native(plan, with_rdma, &Settings::default())
+}
+
+fn for_mlx(plan: &Plan<'_>, with_rdma: bool, backend: Option<Backend>) -> Hostfile {
+    let text = mlx::hostfile(plan, with_rdma, &Settings { backend, env: &[] });
+    Hostfile::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
 const MESH: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
 
 #[test]
@@ -64,14 +74,14 @@ fn a_mesh_of_four_macs_gets_a_network_per_cable_and_hostfiles_that_are_read_back
             "sudo ifconfig en4 inet 10.42.0.22 netmask 255.255.255.252 up",
         ]
     );
-    for text in [files::native(&plan, true), files::mlx(&plan, true)] {
-        let file = Hostfile::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let own = Hostfile::parse(native(&plan, true).as_bytes()).expect("a hostfile");
+    for file in [own, for_mlx(&plan, true, None)] {
         let wiring = Wiring::from_matrix(file.devices.as_ref().expect("a matrix"));
-        assert_eq!((file.hosts.len(), wiring.rails().len()), (4, 6), "{text}");
+        assert_eq!((file.hosts.len(), wiring.rails().len()), (4, 6), "{file:?}");
         assert_eq!(wiring.width(HostIndex(1), HostIndex(3)), 1);
         assert_eq!(file.hosts[0].addresses[0], "192.168.7.11", "all hosts reach it there");
     }
-    assert!(!files::native(&plan, false).contains("rdma"));
+    assert!(!native(&plan, false).contains("rdma"));
 }
 
 #[test]
@@ -84,7 +94,7 @@ fn hosts_of_a_ring_are_written_for_mlx_in_the_order_of_the_cables() {
         "{:?}",
         plan.remarks
     );
-    let hosts = Hostfile::parse(files::mlx(&plan, false).as_bytes()).expect("a hostfile").hosts;
+    let hosts = for_mlx(&plan, false, None).hosts;
     let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
     assert_eq!(names, ["h0", "h2", "h1", "h3"]);
     // The cable between h0 and h2 is the first, so h2 is reached from h0 at its second address.
@@ -92,11 +102,52 @@ fn hosts_of_a_ring_are_written_for_mlx_in_the_order_of_the_cables() {
 }
 
 #[test]
+fn the_backend_for_mlx_is_the_first_that_the_cables_allow() {
+    let ring = [(0, 2), (2, 1), (1, 3), (3, 0)];
+    let shapes = [
+        (&MESH[..], true, Some("jaccl")),
+        (&MESH[..], false, Some("ring")),
+        (&ring[..], true, Some("jaccl-ring")),
+        (&ring[..], false, Some("ring")),
+        (&ring[..3], true, None),
+    ];
+    for (cables, with_rdma, backend) in shapes {
+        let macs = wired("mac-mini-m4-pro", 4, cables);
+        let file = for_mlx(&plan(&macs), with_rdma, None);
+        assert_eq!(file.backend.as_deref(), backend, "{cables:?}");
+    }
+}
+
+#[test]
+fn the_backend_jaccl_ring_gets_hosts_in_the_order_of_the_ring_and_equally_many_devices_per_neighbor() {
+    // The cable from h0 to h2 is doubled, and one leads across the ring.
+    let macs = wired("mac-studio-m3-ultra", 4, &[(0, 2), (0, 2), (2, 1), (1, 3), (3, 0), (0, 1)]);
+    let file = for_mlx(&plan(&macs), true, Some(Backend::JacclRing));
+    let names: Vec<&str> = file.hosts.iter().map(|host| host.name.as_str()).collect();
+    assert_eq!(names, ["h0", "h2", "h1", "h3"]);
+    let wiring = Wiring::from_matrix(file.devices.as_ref().expect("a matrix"));
+    let widths: Vec<u32> = (1..4).map(|to| wiring.width(HostIndex(0), HostIndex(to))).collect();
+    assert_eq!((widths, wiring.rails().len()), (vec![1, 0, 1], 4), "{file:?}");
+    assert!(file.hosts.iter().all(|host| host.addresses == ["192.168.7.11"]), "{file:?}");
+}
+
+#[test]
+fn the_backend_ring_gets_equally_many_addresses_of_each_host() {
+    let doubled_once = wired("mac-studio-m3-ultra", 3, &[(0, 1), (0, 1), (1, 2), (2, 0)]);
+    let file = for_mlx(&plan(&doubled_once), true, Some(Backend::Ring));
+    assert!(file.hosts.iter().all(|host| host.addresses.len() == 1), "MLX refuses other files: {file:?}");
+    let doubled = wired("mac-studio-m3-ultra", 3, &[(0, 1), (0, 1), (1, 2), (1, 2), (2, 0), (2, 0)]);
+    let file = for_mlx(&plan(&doubled), true, Some(Backend::Ring));
+    assert!(file.hosts.iter().all(|host| host.addresses.len() == 2), "{file:?}");
+    assert_eq!((file.backend.as_deref(), file.devices), (Some("ring"), None));
+}
+
+#[test]
 fn doubled_cables_are_two_rails_in_the_same_order_at_both_ends() {
     let macs = wired("mac-studio-m3-ultra", 2, &[(0, 1), (0, 1)]);
     let plan = plan(&macs);
     assert_eq!(plan.remarks, ["2 cables connect h0 and h1: they share the load"]);
-    let file = Hostfile::parse(files::native(&plan, true).as_bytes()).expect("a hostfile");
+    let file = Hostfile::parse(native(&plan, true).as_bytes()).expect("a hostfile");
     assert_eq!(Wiring::from_matrix(file.devices.as_ref().expect("a matrix")).rails().len(), 2);
     assert_eq!(file.hosts[0].addresses, ["10.42.0.1", "10.42.0.5", "192.168.7.11"], "the cables come first");
 }
@@ -111,7 +162,7 @@ fn addresses_that_are_in_place_stay_and_need_no_command() {
     }
     let plan = plan(&macs);
     assert!(!plan.has_changes(), "{:?}", plan.changes);
-    assert!(files::native(&plan, true).contains("\"10.9.8.2\""));
+    assert!(native(&plan, true).contains("\"10.9.8.2\""));
 }
 
 #[test]

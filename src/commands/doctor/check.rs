@@ -3,6 +3,7 @@
 use crate::commands::survey::Surveyed;
 use inventory::{CableGraph, Inventory};
 use serde::Serialize;
+use std::time::Duration;
 use topology::DeviceMatrix;
 
 /// Severity of a finding.
@@ -94,6 +95,8 @@ pub(super) struct Cluster<'a> {
     pub(super) graph: CableGraph,
     /// Devices that the hostfile names, by the positions of hosts.
     pub(super) devices: Option<&'a DeviceMatrix>,
+    /// Time for which the addresses of RDMA ports were waited for; zero if the hosts were looked at once.
+    pub(super) waited: Duration,
 }
 
 impl<'a> Cluster<'a> {
@@ -105,7 +108,12 @@ impl<'a> Cluster<'a> {
         let inventories: Vec<&Inventory> =
             surveyed.iter().map(|host| host.inventory.as_ref().unwrap_or(empty)).collect();
         let graph = CableGraph::of(&inventories);
-        Cluster { surveyed, inventories, graph, devices }
+        Cluster { surveyed, inventories, graph, devices, waited: Duration::ZERO }
+    }
+
+    /// Returns the hosts after a wait for the addresses of their RDMA ports.
+    pub(super) fn after(self, waited: Duration) -> Cluster<'a> {
+        Cluster { waited, ..self }
     }
 
     /// Whether there are several hosts.

@@ -17,13 +17,21 @@ mod tests;
 
 use super::{
     CommandError, WRONG, print,
-    survey::{self, SurveyArgs},
+    survey::{self, Survey, SurveyArgs},
 };
 use check::{Check, Cluster};
 use collectives::UnknownName;
 use inventory::{Inventory, Recording};
 use report::{Entry, Report};
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Time between two looks at hosts whose RDMA ports lack an address.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,6 +39,7 @@ Examples:
   tbccl doctor --hostfile hosts.toml              all hosts of a job, and the cables between them
   tbccl doctor --hosts mac0,mac1 --check gid,bridge
   tbccl doctor --json | jq '.checks[] | select(.verdict == \"red\")'
+  tbccl doctor --check gid --address-wait 30      is an address coming, or missing?
   tbccl doctor --list                             all checks, with the reason for each
   tbccl doctor --record mac0.txt                  what this machine shows, to send in
   tbccl doctor --replay mac0.txt,mac1.txt         checks of recorded machines
@@ -52,6 +61,11 @@ pub(crate) struct Args {
     /// Checks to make, by name; all if not given
     #[arg(long = "check", value_name = "NAMES", value_delimiter = ',')]
     checks: Vec<String>,
+
+    /// Seconds to wait for the addresses of RDMA ports that are up, as a job does; the check `gid` then says
+    /// for how long one has been missing
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "replay")]
+    address_wait: u32,
 
     /// Print JSON
     #[arg(long)]
@@ -84,13 +98,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     if let Some(path) = &args.record {
         return write_recording(path, &survey::record());
     }
-    let survey = args.survey.survey()?;
+    let checks_addresses = chosen.iter().any(|check| check.name == "gid");
+    let wait = Duration::from_secs(if checks_addresses { args.address_wait.into() } else { 0 });
+    let (survey, waited) = look(&args.survey, wait)?;
     let empty = Inventory::default();
-    let devices = survey.hostfile.as_ref().and_then(|file| file.devices.as_ref());
-    let cluster = Cluster::new(&survey.hosts, &empty, devices);
-    let report = diagnose(&cluster, &chosen);
+    let report = diagnose(&cluster(&survey, &empty).after(waited), &chosen);
     print(&if args.json { report.json() } else { report.text() });
     Ok(if report.is_red() { ExitCode::from(WRONG) } else { ExitCode::SUCCESS })
+}
+
+/// Takes the inventories of all hosts, again and again while an RDMA port lacks its address, within a time.
+/// Returns the last ones, and for how long an address has been missing.
+fn look(args: &SurveyArgs, wait: Duration) -> Result<(Survey, Duration), CommandError> {
+    let mut survey = args.survey()?;
+    let (began, empty) = (Instant::now(), Inventory::default());
+    while began.elapsed() < wait && checks::lacks_gid(&cluster(&survey, &empty)) {
+        thread::sleep(LOOK_INTERVAL.min(wait.saturating_sub(began.elapsed())));
+        survey = args.survey()?;
+    }
+    Ok((survey, if wait.is_zero() { wait } else { began.elapsed() }))
+}
+
+fn cluster<'a>(survey: &'a Survey, empty: &'a Inventory) -> Cluster<'a> {
+    let devices = survey.hostfile.as_ref().and_then(|file| file.devices.as_ref());
+    Cluster::new(&survey.hosts, empty, devices)
 }
 
 /// Returns the checks with these names, or all.

@@ -15,6 +15,7 @@ mod rdma;
 mod system;
 
 use super::check::Check;
+pub(super) use rdma::lacks_gid;
 
 /// All checks, in the order of the report.
 pub(super) const ALL: &[Check] = &[

@@ -1,10 +1,11 @@
 //! RDMA devices: switch, drivers, ports, addresses and limits.
 
 use super::{
-    super::check::{Cluster, Finding, Host, Outcome},
+    super::check::{Cluster, Finding, Host, Outcome, Verdict},
     ports::{can_do_rdma, leads_to_machine},
 };
 use inventory::{Device, Generation, RdmaSwitch, System};
+use std::time::Duration;
 
 /// Queue pairs that a cable takes.
 const QUEUE_PAIRS: u32 = 3;
@@ -139,13 +140,21 @@ pub(super) fn gid(cluster: &Cluster<'_>) -> Outcome {
             device.state == "ACTIVE" && ["Thunderbolt", "Ethernet"].contains(&device.link.as_str())
         };
         let devices: Vec<&Device> = host.inventory.devices.iter().filter(has_addresses).collect();
-        (!devices.is_empty()).then(|| devices.into_iter().filter_map(|device| gid_of(host, device)).collect())
+        let found = |device: &Device| gid_of(host, device, cluster.waited);
+        (!devices.is_empty()).then(|| devices.into_iter().filter_map(found).collect())
     };
     cluster.each("all ports that are up have a GID with their IPv4 address", check)
 }
 
-/// Returns the fault of an active port's GIDs.
-fn gid_of(host: &Host<'_>, device: &Device) -> Option<Finding> {
+/// Whether an active port lacks a GID with its IPv4 address, which it may still get.
+pub(in crate::commands::doctor) fn lacks_gid(cluster: &Cluster<'_>) -> bool {
+    gid(cluster).findings.iter().any(|finding| finding.verdict == Verdict::Red)
+}
+
+/// Returns the fault of an active port's GIDs, which were waited for.
+fn gid_of(host: &Host<'_>, device: &Device, waited: Duration) -> Option<Finding> {
+    let waited =
+        if waited.is_zero() { String::new() } else { format!(" after {:.1} s", waited.as_secs_f64()) };
     let name = &device.name;
     let interface = device.interface.as_ref().and_then(|name| host.inventory.interface(name));
     let addresses: Vec<_> = interface.iter().flat_map(|own| own.ipv4()).map(|(ip, _)| ip).collect();
@@ -156,14 +165,15 @@ fn gid_of(host: &Host<'_>, device: &Device) -> Option<Finding> {
     else {
         return Some(match (gids.next(), addresses.first()) {
             (Some((index, ip)), _) => host.red(
-                format!("GID {index} of {name} has the address {ip}, which {label} has no longer"),
+                format!("GID {index} of {name} has the address {ip}{waited}, which {label} has no longer"),
                 restart(host, label),
             ),
-            (None, Some(ip)) => {
-                host.red(format!("{name} has no GID with the address {ip} of {label}"), restart(host, label))
-            }
+            (None, Some(ip)) => host.red(
+                format!("{name} has no GID with the address {ip} of {label}{waited}"),
+                restart(host, label),
+            ),
             (None, None) => host.red(
-                format!("{name} has no GID with an IPv4 address, since {label} has none"),
+                format!("{name} has no GID with an IPv4 address{waited}, since {label} has none"),
                 super::network::assign(host, label),
             ),
         });
