@@ -114,8 +114,9 @@ crates: ## Package the Rust crates as for publishing, and build each from its pa
 wheels: ## Build and check wheels for Linux (x86_64, aarch64) and macOS (arm64), on Linux
 	tools/wheels $(WHEELS)
 
+# To save the build of a program that writes the man pages: make archive PROGRAM=target/dist/tbccl
 archive: ## Build and check the archive for Macs and its Homebrew formula, on Linux
-	tools/archive
+	tools/archive $(PROGRAM)
 
 deb: tools ## Build the Debian package, and test it unpacked
 	tools/deb

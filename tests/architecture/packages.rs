@@ -197,7 +197,8 @@ fn workflows_call_targets_of_the_makefile() {
     for (path, workflow) in files(&root().join(".github/workflows"), &["yml"]) {
         assert!(!workflow.contains("://"), "{path} names a host");
         for line in workflow.lines().filter_map(|line| line.trim().strip_prefix("run: make ")) {
-            for target in line.split(' ') {
+            // The other words set variables.
+            for target in line.split(' ').filter(|word| !word.contains('=')) {
                 assert!(makefile.contains(&format!("\n{target}: ")), "{path}: make {target}");
                 targets += 1;
             }

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ OBJCOPY = ROOT / "tools" / "lib" / "objcopy"
 #: The program that links for macOS, and the folder of its stubs.
 LINK_MACOS = ROOT / "tools" / "lib" / "link-macos"
 MACOS_STUBS = ROOT / "target" / "macos-stubs"
+#: Seconds without a line of output while a command runs.
+SILENCE = 30
 #: The library that all files for macOS need.
 SYSTEM_LIBRARY = "/usr/lib/libSystem.B.dylib"
 #: The least macOS on which a linked file runs.
@@ -109,6 +112,33 @@ def standard_library(target: Target) -> None:
         fail(f"no standard library of Rust for {target.rust}, and rustup can't bring it")
 
 
+def say(text: str) -> None:
+    """Prints the state of the work, after this program's name."""
+    print(f"{Path(sys.argv[0]).name}: {text}", file=sys.stderr, flush=True)
+
+
+def run(command: list, work: str, **options) -> int:
+    """Runs a command in the folder of the repository, and returns its exit status.
+
+    Cargo names a package when its compilation begins, and then may be silent for minutes. On a terminal it
+    shows its progress; elsewhere this function prints every 30 seconds what goes on. A command does not
+    outlive this program.
+    """
+    begin = time.monotonic()
+    with subprocess.Popen(command, cwd=ROOT, **options) as process:
+        try:
+            while True:
+                try:
+                    return process.wait(SILENCE)
+                except subprocess.TimeoutExpired:
+                    minutes, seconds = divmod(round(time.monotonic() - begin), 60)
+                    if not sys.stderr.isatty():
+                        say(f"{work}, for {minutes} min {seconds} s")
+        except BaseException:
+            process.terminate()
+            raise
+
+
 def build(target: Target, tools: Path, packages: list[str], profile: str = "dist") -> Path:
     """Builds packages, in the profile `dev` without optimization, and returns the folder of the results.
 
@@ -127,7 +157,7 @@ def build(target: Target, tools: Path, packages: list[str], profile: str = "dist
         _write_stubs()
         variables |= {"MACOS_STUBS": str(MACOS_STUBS)}
         variables |= {"CARGO_TARGET_AARCH64_APPLE_DARWIN_LINKER": str(LINK_MACOS)}
-    if subprocess.run(command, cwd=ROOT, env=variables).returncode:
+    if run(command, f"compiling and linking for {target.name}", env=variables):
         print(f"{Path(sys.argv[0]).name}: no build for {target.name}", file=sys.stderr)
         sys.exit(1)
     folder = "debug" if profile == "dev" else profile
