@@ -35,7 +35,10 @@ class CallerThread:
         self._caller: int | None = None
 
     def run(
-        self, calls: Sequence[Call], limit: float | None, copy_backs: Sequence[Callable[[], None]] = ()
+        self,
+        calls: Sequence[Call],
+        limit: float | None,
+        copy_backs: Sequence[Callable[[], None] | None] = (),
     ) -> bool:
         """Runs calls on the calling thread, and orders later work of its streams after them.
 

@@ -144,14 +144,17 @@ class Stager(CallerThread):
     # Collectives.
 
     def issue(
-        self, calls: Sequence[Call], limit: float | None, copy_backs: Sequence[Callable[[], None]] = ()
+        self,
+        calls: Sequence[Call],
+        limit: float | None,
+        copy_backs: Sequence[Callable[[], None] | None] = (),
     ) -> StagedRequest:
         """Issues calls, several as one group.
 
         Args:
             calls: Calls, on tensors of devices or in host memory.
             limit: Time limit in seconds.
-            copy_backs: Functions that copy results to tensors that are not plain.
+            copy_backs: For each call, the function that copies its result to a tensor that is not plain.
         """
         operation = self._operation(calls, limit, copy_backs)
         operation.request = StagedRequest(self._group, operation.marks, self.check_is_no_handler)
@@ -164,7 +167,7 @@ class Stager(CallerThread):
         self,
         calls: Sequence[Call],
         limit: float | None,
-        copy_backs: Sequence[Callable[[], None]],
+        copy_backs: Sequence[Callable[[], None] | None],
         has_marks: bool = True,
     ) -> Operation:
         """Returns the operation of calls, with marks of the streams as they are now if ``has_marks``."""
@@ -174,7 +177,9 @@ class Stager(CallerThread):
             if device is not None and device not in marks:
                 marks[device] = access_to(device).mark() if has_marks else None
         operation = Operation(calls, limit, marks)
-        operation.copy_backs = [(next(iter(marks), None), each) for each in copy_backs]
+        operation.copy_backs = [
+            (call.device, copy_back) for call, copy_back in zip(calls, copy_backs) if copy_back is not None
+        ]
         return operation
 
     def _submit(self, operation: Operation) -> None:

@@ -126,7 +126,7 @@ class Submission:
                     check_no_nan(call.send)
         try:
             if self._must_stage(calls):
-                return self._stage_calls(calls, limit, waits, results, pending)
+                return self._stage_calls(calls, limit, waits, results, copy_backs)
             if len(calls) == 1:
                 request = self._comm.submit(*calls[0].by_address(), limit, None, waits)
             else:
@@ -170,7 +170,7 @@ class Submission:
         limit: float | None,
         waits: bool,
         results: Sequence[Any],
-        copy_backs: Sequence[Callable[[], None]],
+        copy_backs: Sequence[Callable[[], None] | None],
     ) -> Work | CompletedWork:
         """Submits calls through the stager, as :meth:`_submit_calls`."""
         stager = self._opened_stager()

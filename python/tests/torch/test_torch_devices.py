@@ -183,6 +183,126 @@ print("went on", flush=True)
     assert output.count("refused: a signal handler can't wait") == 2 and output.count("went on") == 2, output
 
 
+@pytest.mark.parametrize(
+    ("moment", "count"),
+    [("read_here", 1 << 18), ("write_here", 1 << 21)],
+    ids=["one piece", "several pieces"],
+)
+def test_a_handler_may_destroy_the_group_between_the_copies_of_its_call(moment: str, count: int) -> None:
+    output = run_program(f"""
+import os, signal, tbccl, tbccl.torch.devices as devices, time
+standin.load()
+dist.init_process_group("tbccl")
+tensor = torch.ones({count}, device="standin")
+dist.all_reduce(tensor)
+started = time.monotonic()
+if dist.get_rank() == 0:
+    signal.signal(signal.SIGUSR1, lambda *_: dist.destroy_process_group())
+    copy = devices.StreamCopies.{moment}
+    def interrupted(*arguments):
+        devices.StreamCopies.{moment} = copy
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return copy(*arguments)
+    devices.StreamCopies.{moment} = interrupted
+    try:
+        dist.all_reduce(tensor)
+    except tbccl.Error as error:
+        print("ended:", error, flush=True)
+    assert not dist.is_initialized()
+else:
+    try:
+        dist.all_reduce(tensor)
+        dist.barrier()
+    except tbccl.Error as error:
+        print("ended:", error, flush=True)
+assert time.monotonic() - started < 20
+print("left", flush=True)
+""")
+    assert output.count("ended:") == 2 and output.count("left") == 2, output
+
+
+#: Begins the programs that have two devices, of which the second one is late on rank 1.
+TWO_DEVICES = """
+standin.load(devices=2)
+standin.set_delay(0.002)
+dist.init_process_group("tbccl")
+rank, group = dist.get_rank(), dist.group.WORLD
+first, second = devices = [torch.device("standin", each) for each in (0, 1)]
+def full(value, device):
+    tensor = torch.full((1000,), float(value), device=device)
+    torch.standin.synchronize()
+    return tensor
+def occupy_second():
+    scratch = torch.empty(1, device=second)
+    for _ in range(200 * rank):
+        scratch.fill_(0)
+def is_all(tensor, value):
+    return tensor.cpu().tolist() == 1000 * [value]
+"""
+
+
+def test_host_memory_of_a_batch_is_in_use_until_the_device_of_each_call_has_its_result() -> None:
+    output = run_program(
+        TWO_DEVICES
+        + """
+options = dist.BroadcastOptions()
+options.rootRank = 0
+for number in range(3):
+    results = [full(number if rank == 0 else -1, device) for device in devices]
+    later = [[full(50 if rank == 0 else -1, first) for _ in range(2)] for _ in range(3)]
+    occupy_second()
+    with dist._coalescing_manager(device=first, async_ops=True) as manager:
+        for result in results:
+            group.broadcast([result], options)
+    manager.wait()
+    # These need host memory when the first device has its result, and the second one waits for its own.
+    for pair in later:
+        torch.accelerator.current_stream(first).synchronize()
+        for work in [dist.broadcast(each, 0, async_op=True) for each in pair]:
+            work.wait()
+    assert all(is_all(result, number) for result in results)
+    assert all(is_all(each, 50) for pair in later for each in pair)
+print("right", flush=True)
+"""
+    )
+    assert output.count("right") == 2, output
+
+
+def test_a_batch_copies_results_to_strided_tensors_of_two_devices() -> None:
+    output = run_program(
+        TWO_DEVICES
+        + """
+reduce, coalesced = dist.AllreduceOptions(), dist.AllreduceCoalescedOptions()
+coalesced.asyncOp = False
+for is_async in (True, False):
+    plain = full(1, first)
+    strided = torch.full((1000, 2), 1.0, device=second)[:, 0]
+    torch.standin.synchronize()
+    occupy_second()
+    if is_async:
+        with dist._coalescing_manager(device=first, async_ops=True) as manager:
+            for tensor in (plain, strided):
+                group.allreduce([tensor], reduce)
+        manager.wait()
+    else:
+        group.allreduce_coalesced([plain, strided], coalesced).wait()
+    assert is_all(plain, 2) and is_all(strided, 2), is_async
+received = [full(-1, device) for device in devices]
+sent = [full(10 * rank + device.index, device) for device in devices]
+occupy_second()
+works = dist.batch_isend_irecv([
+    dist.P2POp(operation, tensor, 1 - rank)
+    for operation, tensors in ((dist.isend, sent), (dist.irecv, received)) for tensor in tensors
+])
+for work in works:
+    work.wait()
+assert all(is_all(tensor, 10 * (1 - rank) + each) for each, tensor in enumerate(received))
+print("right", flush=True)
+"""
+    )
+    assert output.count("right") == 2, output
+
+
 def test_a_call_with_tensors_of_two_devices_is_refused() -> None:
     output = run_program("""
 standin.load()

@@ -54,8 +54,8 @@ def build() -> Path:
     return library
 
 
-def load(is_shared: bool = False) -> None:
-    """Registers the device with torch, as ``standin``.
+def load(is_shared: bool = False, devices: int = 1) -> None:
+    """Registers one or two devices with torch, as ``standin``.
 
     If ``is_shared``, the host may use its memory in place, through a function named as that of ``torch.mps``.
     """
@@ -63,6 +63,7 @@ def load(is_shared: bool = False) -> None:
 
     torch.ops.load_library(str(build()))
     torch.utils.rename_privateuse1_backend("standin")
+    torch.ops.standin.set_devices(devices)
     module = _device_module()
     if is_shared:
         torch.ops.standin.set_unified(True)
@@ -86,6 +87,13 @@ def _host_alias_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return torch.ops.standin.host_alias(own).untyped_storage()
 
 
+def _set_device(device: int | str | torch.device) -> None:
+    """Makes a device the calling thread's current one."""
+    import torch
+
+    torch.ops.standin.set_device(device if isinstance(device, int) else torch.device(device).index or 0)
+
+
 def _device_module() -> SimpleNamespace:
     """Returns the functions that torch and its training wrappers look for in a module of a device."""
     import torch
@@ -97,9 +105,9 @@ def _device_module() -> SimpleNamespace:
         is_available=lambda: True,
         is_initialized=lambda: True,
         _is_in_bad_fork=lambda: False,
-        device_count=lambda: 1,
-        current_device=lambda: 0,
-        set_device=lambda device: None,
+        device_count=torch.ops.standin.device_count,
+        current_device=torch.ops.standin.get_device,
+        set_device=_set_device,
         device=lambda device: contextlib.nullcontext(),
         synchronize=lambda device=None: torch.ops.standin.synchronize(),
         current_stream=lambda device=None: torch.accelerator.current_stream(),

@@ -5,7 +5,7 @@
 // elements, so that a program that reads it by address gets wrong numbers. Freed memory is overwritten once
 // the work issued to its stream is done, as memory is reused by an allocator in the order of a stream.
 // Copies, fills and allocations are asynchronous; other operations wait for the current stream and run on the
-// CPU. Nothing here knows tbccl.
+// CPU. A process may have two devices, each with streams of its own. Nothing here knows tbccl.
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -27,6 +27,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -48,7 +49,10 @@ using c10::Stream;
 
 constexpr auto KIND = c10::DeviceType::PrivateUse1;
 
-// Microseconds that a stream sleeps before each task, by stream; others sleep for the common time.
+// Most devices of a process, and the number of devices that torch sees.
+constexpr DeviceIndex MOST_DEVICES = 2;
+std::atomic<DeviceIndex> devices{1};
+// Microseconds that each stream sleeps before each task.
 std::atomic<int64_t> common_delay{0};
 // Whether memory holds the elements themselves, as that of a device that shares the host's memory.
 std::atomic<bool> is_unified{false};
@@ -101,23 +105,38 @@ class Worker {
   uint64_t issued_ = 0, done_ = 0;
 };
 
-// Streams live as long as the process: threads may hold their numbers.
+// Streams live as long as the process: threads may hold their numbers. The default stream of a device has the
+// device's number.
 std::mutex workers_lock;
 auto& workers = *new std::vector<std::unique_ptr<Worker>>();
 
+void make_default_workers() {
+  while (workers.size() < static_cast<size_t>(MOST_DEVICES)) workers.push_back(std::make_unique<Worker>());
+}
+
 int64_t new_worker() {
   std::lock_guard<std::mutex> guard(workers_lock);
+  make_default_workers();
   workers.push_back(std::make_unique<Worker>());
   return static_cast<int64_t>(workers.size()) - 1;
 }
 
 Worker& worker(int64_t id) {
   std::lock_guard<std::mutex> guard(workers_lock);
-  if (workers.empty()) workers.push_back(std::make_unique<Worker>());
+  make_default_workers();
   return *workers.at(id);
 }
 
-thread_local int64_t current_stream = 0;
+thread_local DeviceIndex current_device = 0;
+thread_local std::array<int64_t, MOST_DEVICES> current_streams{0, 1};
+
+// Returns the calling thread's stream of the device of a tensor.
+Worker& worker_of(const at::Tensor& tensor) { return worker(current_streams.at(tensor.device().index())); }
+
+// Waits for the calling thread's streams.
+void synchronize_current_streams() {
+  for (const auto id : current_streams) worker(id).synchronize();
+}
 
 struct Event {
   std::mutex lock;
@@ -139,24 +158,29 @@ SharedEvent& shared(void* event) { return *static_cast<SharedEvent*>(event); }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return KIND; }
-  Device exchangeDevice(Device) const override { return Device(KIND, 0); }
-  Device getDevice() const override { return Device(KIND, 0); }
-  void setDevice(Device) const override {}
-  void uncheckedSetDevice(Device) const noexcept override {}
-  DeviceIndex deviceCount() const noexcept override { return 1; }
-
-  static Stream stream(int64_t id) { return Stream(Stream::UNSAFE, Device(KIND, 0), id); }
-  Stream getStream(Device) const override { return stream(current_stream); }
-  Stream getDefaultStream(Device) const override { return stream(0); }
-  Stream getNewStream(Device, int) const override {
-    worker(0);
-    return stream(new_worker());
+  Device exchangeDevice(Device next) const override {
+    const auto before = getDevice();
+    setDevice(next);
+    return before;
   }
+  Device getDevice() const override { return Device(KIND, current_device); }
+  void setDevice(Device next) const override { uncheckedSetDevice(next); }
+  void uncheckedSetDevice(Device next) const noexcept override { current_device = next.index(); }
+  DeviceIndex deviceCount() const noexcept override { return devices; }
+
+  static DeviceIndex index(Device device) { return device.has_index() ? device.index() : current_device; }
+  static Stream stream(Device device, int64_t id) {
+    return Stream(Stream::UNSAFE, Device(KIND, index(device)), id);
+  }
+  Stream getStream(Device device) const override { return stream(device, current_streams.at(index(device))); }
+  Stream getDefaultStream(Device device) const override { return stream(device, index(device)); }
+  Stream getNewStream(Device device, int) const override { return stream(device, new_worker()); }
   Stream getStreamFromGlobalPool(Device device, bool) const override { return getNewStream(device, 0); }
   Stream exchangeStream(Stream next) const override {
-    const auto before = current_stream;
-    current_stream = next.id();
-    return stream(before);
+    auto& current = current_streams.at(next.device_index());
+    const auto before = current;
+    current = next.id();
+    return stream(next.device(), before);
   }
   bool queryStream(const Stream& stream) const override { return worker(stream.id()).is_idle(); }
   void synchronizeStream(const Stream& stream) const override { worker(stream.id()).synchronize(); }
@@ -222,8 +246,8 @@ void free_block(void* context) {
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t length) override {
     void* address = std::malloc(length + 1);
-    auto* block = new Block{address, length, current_stream};
-    return {address, block, &free_block, Device(KIND, 0)};
+    auto* block = new Block{address, length, current_streams.at(current_device)};
+    return {address, block, &free_block, Device(KIND, current_device)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t length) const override { std::memcpy(to, from, length); }
@@ -268,17 +292,22 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
-  DeviceIndex deviceCount() const override { return 1; }
-  DeviceIndex getCurrentDevice() const override { return 0; }
-  void setCurrentDevice(DeviceIndex) const override {}
-  DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
-  DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
+  DeviceIndex deviceCount() const override { return devices; }
+  DeviceIndex getCurrentDevice() const override { return current_device; }
+  void setCurrentDevice(DeviceIndex next) const override { current_device = next; }
+  DeviceIndex exchangeDevice(DeviceIndex next) const override {
+    const auto before = current_device;
+    if (next >= 0) current_device = next;
+    return before;
+  }
+  DeviceIndex maybeExchangeDevice(DeviceIndex next) const override { return exchangeDevice(next); }
   bool isPinnedPtr(const void* address) const override { return is_pinned(address); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &pinned_allocator; }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t length) const override {
+    const c10::DeviceGuard guard(storage.device());
     auto memory = device_allocator.allocate(length);
     const auto kept = std::min(length, storage.nbytes());
-    worker(current_stream).synchronize();
+    synchronize_current_streams();
     std::memcpy(memory.get(), storage.data(), kept);
     storage.set_data_ptr_noswap(std::move(memory));
     storage.set_nbytes(length);
@@ -314,14 +343,21 @@ void copy_strided(char* to, const char* from, const Layout& layout, size_t dimen
   }
 }
 
-// Issues a copy between tensors of one type and shape to the current stream.
+// Returns the tensor of a device among two; there is one in each copy.
+const at::Tensor& on_device(const at::Tensor& one, const at::Tensor& other) {
+  return one.is_cpu() ? other : one;
+}
+
+// Issues a copy between tensors of one type and shape to the current stream of their device.
 void issue_copy(const at::Tensor& from, const at::Tensor& to) {
   Layout layout{from.sizes().vec(), from.strides().vec(), to.strides().vec(), from.element_size()};
+  const bool is_between = !from.is_cpu() && !to.is_cpu() && from.device() != to.device();
+  TORCH_CHECK(!is_between, "tensors are not copied between devices");
   const bool flips = !is_unified && from.device() != to.device();
   auto* source = static_cast<const char*>(from.const_data_ptr());
   auto* target = static_cast<char*>(to.mutable_data_ptr());
   if (from.numel() == 0) return;
-  worker(current_stream).push([=] { copy_strided(target, source, layout, 0, flips); });
+  worker_of(on_device(from, to)).push([=] { copy_strided(target, source, layout, 0, flips); });
 }
 
 // Returns the view whose elements are those in memory: without the marks of `conj` and `_neg_view`.
@@ -343,7 +379,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
   issue_copy(from, unmarked(to));
   const auto& host = from.is_cpu() ? from : to;
   const bool is_async = host.is_cpu() ? non_blocking && is_pinned(host.const_data_ptr()) : true;
-  if (!is_async) worker(current_stream).synchronize();
+  if (!is_async) worker_of(on_device(from, to)).synchronize();
   return to;
 }
 
@@ -352,8 +388,13 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& to) {
   return copy_from(self, to, false);
 }
 
+Device device_or_current(std::optional<Device> device) {
+  return Device(KIND, Guard::index(device.value_or(Device(KIND))));
+}
+
 at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                 std::optional<Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+                 std::optional<Device> device, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  const c10::DeviceGuard guard(device_or_current(device));
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &device_allocator,
                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
                                    c10::dtype_or_default(dtype), format);
@@ -361,7 +402,8 @@ at::Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype, 
 
 at::Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                         std::optional<Device>, std::optional<bool>) {
+                         std::optional<Device> device, std::optional<bool>) {
+  const c10::DeviceGuard guard(device_or_current(device));
   return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(size), C10_AS_INTARRAYREF_SLOW(stride),
                                            &device_allocator,
                                            c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
@@ -408,7 +450,7 @@ at::Scalar local_scalar(const at::Tensor& self) { return at::_local_scalar_dense
 at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
   auto host = at::empty({}, self.options().device(at::kCPU)).fill_(value).expand(self.sizes());
   issue_copy(host, self);
-  worker(current_stream).push([host] {});
+  worker_of(self).push([host] {});
   return self;
 }
 
@@ -417,7 +459,7 @@ at::Tensor& zero(at::Tensor& self) { return fill(self, 0); }
 void record_stream(at::Tensor&, Stream) {}
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  worker(current_stream).synchronize();
+  synchronize_current_streams();
   at::native::cpu_fallback(op, stack);
 }
 
@@ -453,6 +495,13 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) { m.impl("_copy_from", torch::CppFunction:
 
 // The test's controls.
 
+void set_devices(int64_t count) {
+  TORCH_CHECK(count >= 1 && count <= MOST_DEVICES, "there can't be ", count, " devices");
+  devices = static_cast<DeviceIndex>(count);
+}
+int64_t device_count() { return devices; }
+int64_t get_device() { return current_device; }
+void set_device(int64_t index) { current_device = static_cast<DeviceIndex>(index); }
 void set_delay(int64_t microseconds) { common_delay = microseconds; }
 void set_unified(bool unified) { is_unified = unified; }
 // Waits for all streams. `torch.accelerator.synchronize` does nothing in torch 2.11, which takes the device for
@@ -466,6 +515,10 @@ at::Tensor host_alias(const at::Tensor& bytes) {
 }
 
 TORCH_LIBRARY(standin, m) {
+  m.def("set_devices(int count) -> ()", set_devices);
+  m.def("device_count() -> int", device_count);
+  m.def("get_device() -> int", get_device);
+  m.def("set_device(int index) -> ()", set_device);
   m.def("set_delay(int microseconds) -> ()", set_delay);
   m.def("set_unified(bool unified) -> ()", set_unified);
   m.def("synchronize() -> ()", synchronize);
