@@ -62,6 +62,25 @@ def check_coalescing_manager() -> None:
     assert_equal(received, data_of((rank - 1) % size, (3,)))
 
 
+def check_a_gather_beside_sums_in_a_batch() -> None:
+    """On devices a batch has several pieces. Sums of one piece travel together, on all ranks or on none.
+
+    The root needs more host memory for the gather than the others.
+    """
+    for root in range(size):
+        own, sums = data_of(rank, (4096,)), [data_of(rank, (3000,), seed=seed) for seed in range(2)]
+        outputs = [torch.empty(4096) for _ in range(size)] if rank == root else None
+        with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as manager:
+            dist.gather(own, outputs, root, async_op=True)
+            for tensor in sums:
+                dist.group.WORLD.allreduce([tensor])
+        manager.wait()
+        for seed, tensor in enumerate(sums):
+            assert_equal(tensor, total("SUM", (3000,), torch.float32, seed))
+        for each, output in enumerate(outputs or []):
+            assert_equal(output, data_of(each, (4096,)))
+
+
 def check_operations_in_flight_together() -> None:
     works, checks = [], []
     for number in range(40):

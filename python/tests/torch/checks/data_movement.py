@@ -110,6 +110,24 @@ def check_gather_and_scatter() -> None:
             assert_equal(output, torch.stack(contributions))
 
 
+def check_long_gather_and_scatter() -> None:
+    """On devices these have many pieces. The root needs more host memory for a piece than the others."""
+    contributions = [data_of(each, (60_000,)) for each in range(size)]
+    for root in range(size):
+        for is_async in (False, True):
+            outputs = [torch.empty(60_000) for _ in range(size)] if rank == root else None
+            output = torch.empty(60_000)
+            works = [
+                dist.gather(contributions[rank], outputs, root, async_op=is_async),
+                dist.scatter(output, contributions if rank == root else None, root, async_op=is_async),
+            ]
+            for work in works if is_async else ():
+                work.wait()
+            for each, contribution in zip(outputs or [], contributions):
+                assert_equal(each, contribution)
+            assert_equal(output, contributions[rank])
+
+
 def check_all_to_all() -> None:
     table = lambda of_rank: data_of(of_rank, (size, 3))  # noqa: E731
     expected = torch.stack([table(each)[rank] for each in range(size)])
