@@ -9,7 +9,7 @@ medians of the rounds, in microseconds:
     copy      the tensor from the device to pinned host memory and another one back, at the same time
     network   all_reduce of a tensor in pinned host memory over tbccl
     N MiB     all_reduce of a tensor on the device over tbccl, in pieces of N MiB
-    gloo      the same over gloo
+    gloo      the same over gloo, where it serves the device
     ratio     the best of tbccl's, as a multiple of the slower of copy and network
 """
 
@@ -123,11 +123,12 @@ def main() -> None:
     dist.init_process_group("tbccl")
     if arguments.one_rank and dist.get_rank() > 0:
         device = None
-    is_alone = arguments.without_gloo or arguments.one_rank
+    is_served_by_gloo = arguments.device in dist.Backend.backend_capability[dist.Backend.GLOO]
+    is_alone = arguments.without_gloo or arguments.one_rank or not is_served_by_gloo
     other = None if is_alone else dist.new_group(backend="gloo")
     columns = ["copy", "network", *(f"{mib} MiB" for mib in arguments.pieces), "gloo", "ratio"]
     if dist.get_rank() == 0:
-        print(f"{'bytes':>10}" + "".join(f"{name:>10}" for name in columns))
+        print(f"{'bytes':>10}" + "".join(f"{name:>10}" for name in columns), flush=True)
     for length in (length for length in BYTES if arguments.least <= length <= arguments.most):
         found = measure(calls_of(length, device, arguments.pieces, other), length, arguments.rounds)
         ours = min(value for name, value in found.items() if name.endswith("MiB"))

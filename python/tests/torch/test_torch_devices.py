@@ -6,7 +6,7 @@ import os
 
 import pytest
 import standin
-from jobs import JobResult, forkserver, job, run, tbccl
+from jobs import ROOT, JobResult, forkserver, job, run, tbccl
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -301,6 +301,21 @@ print("right", flush=True)
 """
     )
     assert output.count("right") == 2, output
+
+
+@pytest.mark.parametrize("option", ["--one-rank", "--pieces=2"])
+def test_the_benchmark_of_devices_measures_every_length(option: str) -> None:
+    """gloo, which it measures beside tbccl by default, does not serve the stand-in device."""
+    output = run_program(f"""
+import runpy
+standin.load()
+sys.argv = ["torch_devices.py", "--device=standin", "--most=4194304", "--least=262144", "--rounds=1"]
+sys.argv.append({option!r})
+runpy.run_path({str(ROOT / "python" / "bench" / "torch_devices.py")!r}, run_name="__main__")
+""")
+    rows = [line.split() for line in output.splitlines()]
+    assert [row[0] for row in rows] == ["bytes", "262144", "1048576", "4194304"], output
+    assert all(float(row[-1]) > 0 for row in rows[1:]), output
 
 
 def test_a_call_with_tensors_of_two_devices_is_refused() -> None:
