@@ -73,7 +73,6 @@ def test_what_can_not_be_is_said(role, message_parts):
     assert exceptions_by_rank(result), output
 
 
-@pytest.mark.skipif(jobs.VERSION < (0, 32, 1), reason="hangs with MLX 0.29, for an unknown reason")
 def test_a_child_that_was_forked_does_its_parent_no_harm():
     result = fail("forked", ranks=2).expect_success()
     assert [line.split(" ")[2] for line in result.lines("@sum")] == ["2.0", "2.0"], result.out
