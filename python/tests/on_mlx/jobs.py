@@ -86,8 +86,13 @@ def checks(ranks: int, module: str, transport: str = "shm", **env: str) -> JobRe
     return result
 
 
-def over_fabric(ranks: int, program: Path, *args: str) -> JobResult:
-    """Runs ranks on a software fabric, each on a node of its own."""
+def over_fabric(
+    ranks: int, program: Path, *args: str, env: dict[str, str] | None = None, module: str | None = None
+) -> JobResult:
+    """Runs ranks of a Python program on a software fabric, each on a node of its own.
+
+    `module` is the Python module that runs the program, such as `tbccl.mlx`; None: Python itself.
+    """
     build_dirs = (ROOT / "target" / profile for profile in ("debug", "release"))
     build_dir = next((folder for folder in build_dirs if (folder / "softrdma").exists()), None)
     if build_dir is None:
@@ -95,7 +100,8 @@ def over_fabric(ranks: int, program: Path, *args: str) -> JobResult:
         pytest.fail(f"the software device is not built: cargo build {packages} --lib --bins")
     fabric = ROOT / "configs" / "fabrics" / f"apple-tb5-mesh{ranks}.toml"
     command = [str(build_dir / "tbccl"), "fabric", "run", "--fabric", str(fabric), "--transport", "verbs"]
-    return finish([*command, "--", sys.executable, str(program), *args])
+    python = [sys.executable, *([] if module is None else ["-m", module])]
+    return finish([*command, "--", *python, str(program), *args], env)
 
 
 def environment(changes: dict[str, str]) -> dict[str, str]:

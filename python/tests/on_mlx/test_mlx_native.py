@@ -7,6 +7,7 @@ import time
 from importlib.util import find_spec
 
 import jobs
+import mlx.nn as nn
 import pytest
 
 COMPILES = (
@@ -120,6 +121,27 @@ def installed(ranks, program, *args, env=None, options=()):
 def test_the_checks_of_the_mpi_interface_hold(module, ranks, transport):
     result = installed(ranks, f"{module}.py", env={"TBCCL_TRANSPORT": transport}).expect_success()
     assert len(result.lines("@checked")) == ranks, result.out
+
+
+@pytest.mark.parametrize(
+    ("module", "ranks"),
+    [("collectives", 2), ("groups", 2), ("messages", 2), ("ours", 2), ("layers", 4)],
+)
+def test_the_checks_hold_over_devices_in_software(module, ranks):
+    result = jobs.over_fabric(ranks, jobs.RANKS / f"{module}.py", module="tbccl.mlx").expect_success()
+    assert len(result.lines("@checked")) == ranks, result.out
+
+
+def test_groups_over_devices_in_software_are_of_mlxs_own_kind():
+    lines = jobs.over_fabric(4, PROGRAM, "scatters_sums").expect_success().lines("@kind")
+    assert [line.split(" ")[2:] for line in lines] == [["native", "native"]] * 4
+
+
+@jobs.needs(hasattr(nn, "fully_shard"), "an MLX with fully_shard")
+def test_training_with_sharded_parameters_over_devices_in_software():
+    program = jobs.RANKS / "installed.py"
+    result = jobs.over_fabric(2, program, "trains_fully_sharded", env={"INSTALL": "1"}).expect_success()
+    assert len(result.lines("@right")) == 2, result.out
 
 
 @jobs.requires_exceptions
