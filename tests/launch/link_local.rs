@@ -41,7 +41,7 @@ fn cable_only(network: &Network) -> String {
         assert!(status.expect("ip").success());
     }
     let others = std::fs::read_to_string(network.path("ssh_config")).expect("our file");
-    let text = format!("Host h1\n    HostName fe80::1:2%thunderbolt0\n{others}");
+    let text = format!("Host h1\n    HostName fe80::1:2%%thunderbolt0\n{others}");
     format!("ssh -F {}", network.write("cable_config", &text))
 }
 

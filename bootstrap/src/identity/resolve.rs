@@ -6,7 +6,7 @@ use crate::{
     address::Address,
     connect::ConnectSpec,
     error::{Error, Result},
-    interfaces::our_addresses,
+    interfaces::{our_addresses, with_scopes},
     server::{Server, ServerSpec},
     unix::name_here,
 };
@@ -204,7 +204,7 @@ fn open(ranks: u32, listen: &[SocketAddr], secret: &Secret) -> Result<Server> {
 /// own name differently from other hosts.
 fn listen_addresses(host: &str, port: u16) -> Vec<SocketAddr> {
     if let Ok(ip) = host.parse::<IpAddr>() {
-        return vec![SocketAddr::new(ip, port)];
+        return with_scopes(SocketAddr::new(ip, port));
     }
     if host == "localhost" {
         return vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)];
