@@ -30,11 +30,12 @@ from .tensors import (
     check_same_dtype,
     contiguous_input,
     contiguous_output,
-    is_plain,
 )
 
 _ALL_REDUCE = _native.ALL_REDUCE
+_COMPLEX64 = _native.COMPLEX64
 _ZERO = timedelta(0)
+_AllreduceOptions = c10d.AllreduceOptions
 
 
 def single_tensor(tensors: Any) -> torch.Tensor:
@@ -70,12 +71,11 @@ class Collectives:
         The most frequent call has a short path: on a contiguous CPU tensor of a type of tbccl, outside a
         batch and without a timeout of its own.
         """
-        if type(opts) is not c10d.AllreduceOptions:
+        if type(opts) is not _AllreduceOptions:
             op = dist.ReduceOp.SUM if opts is None else opts
-            opts = call_options(c10d.AllreduceOptions, opts, timeout, reduceOp=op)
+            opts = call_options(_AllreduceOptions, opts, timeout, reduceOp=op)
         tensor = tensors[0] if type(tensors) is list and len(tensors) == 1 else single_tensor(tensors)
-        number = hash(opts.reduceOp)
-        op = OPS[number]
+        op = OPS[hash(opts.reduceOp)]
         dtype = TYPES.get(tensor.dtype)
         if (
             op is None
@@ -86,7 +86,10 @@ class Collectives:
             or opts.timeout > _ZERO
             or not tensor.is_cpu
             or tensor.is_sparse
-            or not is_plain(tensor)
+            # As `is_plain`, without its call; only complex tensors are conjugated.
+            or not tensor.is_contiguous()
+            or tensor.is_neg()
+            or (dtype == _COMPLEX64 and tensor.is_conj())
             or self._is_observed
             or count_dispatch_modes()
             or is_profiling()

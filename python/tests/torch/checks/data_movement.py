@@ -85,6 +85,12 @@ def check_views_that_torch_computes_when_it_reads_them() -> None:
         dist.group.WORLD.broadcast(tensor, 0).wait()
         expected = values_of(data_of(0, (4,), torch.complex64))
         assert_equal(tensor.resolve_conj().resolve_neg(), expected, values_of)
+        own = [data_of(each, (4,), torch.complex64) for each in range(size)]
+        tensor = view_of(own[0]) if rank == 0 else own[rank].clone()
+        # `dist.all_reduce` itself refuses conjugated views.
+        dist.group.WORLD.allreduce([tensor]).wait()
+        expected = sum(own[1:], values_of(own[0] if rank else data_of(0, (4,), torch.complex64)))
+        assert_equal(tensor.resolve_conj().resolve_neg(), expected, values_of)
     tensor = torch._neg_view(data_of(rank)) if rank == 0 else -data_of(rank)
     dist.all_reduce(tensor)
     assert_equal(tensor.resolve_neg(), -total("SUM", (7,), torch.float32))
