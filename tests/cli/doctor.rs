@@ -106,8 +106,8 @@ fn check_gid(gid: &str, wait: &str) -> (i32, String) {
     let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
     let (file, dir) = (path("fabric.toml"), path("shared"));
     let fabric = format!(
-        "profile = 'apple-tb5'\n[[node]]\nname = 'mac'\ndevice = [{{ name = 'rdma_en2', {gid} }}]\n[[cable]]\n\
-         ends = ['mac/rdma_en2', 'mac/rdma_en2']\n"
+        "profile = 'apple-tb5'\n[[node]]\nname = 'mac'\ndevice = [{{ name = 'rdma_en2', {gid} }}]\n\
+         [[cable]]\nends = ['mac/rdma_en2', 'mac/rdma_en2']\n"
     );
     std::fs::write(&file, fabric).expect("writable");
     let run = ["fabric", "run", "--fabric", &file, "--dir", &dir, "--node", "0", "--", TBCCL, "doctor"];

@@ -288,10 +288,10 @@ impl Network {
             std::fs::create_dir_all(self.own(host, name)).expect("our folder");
         }
         let config = format!(
-            "ListenAddress {}\nListenAddress ::\nHostKey {folder}/host_key\nAuthorizedKeysFile {folder}/user_key.pub\nPidFile \
-            none\nUsePAM no\nStrictModes no\nPasswordAuthentication no\nKbdInteractiveAuthentication \
-            no\nPermitRootLogin yes\nPrintMotd no\nPrintLastLog no\nMaxStartups 100\nSetEnv \
-            TMPDIR={folder}/own/tmp\n",
+            "ListenAddress {}\nListenAddress ::\nHostKey {folder}/host_key\n\
+             AuthorizedKeysFile {folder}/user_key.pub\nPidFile none\nUsePAM no\nStrictModes no\n\
+             PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\nPrintMotd no\n\
+             PrintLastLog no\nMaxStartups 100\nSetEnv TMPDIR={folder}/own/tmp\n",
             address(host)
         );
         let config = self.write(&format!("sshd_config-{host}"), &config);

@@ -70,21 +70,21 @@ impl Backend {
         }
         if self.needs_rdma() && !plan.has_rdma() {
             return Some(format!(
-                "the backend {name} needs RDMA, and a cable has no RDMA device at one of its ends; see `tbccl \
-                 doctor --check rdma,port`, or use --backend ring"
+                "the backend {name} needs RDMA, and a cable has no RDMA device at one of its ends; see \
+                 `tbccl doctor --check rdma,port`, or use --backend ring"
             ));
         }
         let apart = || pairs(plan.hosts.len()).find(|(low, high)| plan.plugs(*low, *high).next().is_none());
         match self {
             Backend::Jaccl => apart().map(|(low, high)| {
                 format!(
-                    "the backend jaccl needs a cable between any two hosts, and none connects {} and {}; --dot \
-                     prints the cables, and --backend jaccl-ring needs a ring only",
+                    "the backend jaccl needs a cable between any two hosts, and none connects {} and {}; \
+                     --dot prints the cables, and --backend jaccl-ring needs a ring only",
                     plan.hosts[low].name, plan.hosts[high].name
                 )
             }),
             Backend::Ring | Backend::JacclRing => ring_order(plan).is_none().then(|| {
-                format!("the backend {name} needs cables that form a ring of all hosts; --dot prints the cables")
+                format!("the backend {name} needs cables in a ring of all hosts; --dot prints the cables")
             }),
         }
     }
