@@ -41,7 +41,7 @@ test: test-tools ## Run all tests
 TEST_THREADS ?= $(shell expr 2 '*' "$$(getconf _NPROCESSORS_ONLN)")
 
 test-rust: test-tools ## Test the Rust crates and the C library
-	CARGO="$(CARGO)" TEST_THREADS=$(TEST_THREADS) tools/test-rust $(SKIP)
+	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --workspace $(SKIP) --no-fail-fast
 
 # Runs in virtual environments below target/, which it makes if they are missing.
 test-python: test-tools ## Build the Python package and test it, with numpy, PyTorch and MLX
