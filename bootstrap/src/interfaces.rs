@@ -2,6 +2,7 @@
 
 use if_addrs::{IfOperStatus, Interface};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use transport::driver::tcp::without_scope;
 
 /// Returns the addresses at which other hosts reach this one, those of the widest scope first; loopback if
 /// there are no others.
@@ -41,8 +42,8 @@ pub(crate) fn with_scopes(address: SocketAddr) -> Vec<SocketAddr> {
 
 /// Returns the numbers of the interfaces over which a link-local address may be reached.
 fn scopes_of(address: Ipv6Addr, interfaces: &[Interface]) -> Vec<u32> {
-    let link_local = interfaces.iter().filter_map(|interface| match interface.ip() {
-        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some((interface, plain(ip), interface.index?)),
+    let link_local = interfaces.iter().filter_map(|interface| match without_scope(interface.ip()) {
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Some((interface, ip, interface.index?)),
         _ => None,
     });
     if let Some((_, _, own)) = link_local.clone().find(|(_, ip, _)| *ip == address) {
@@ -55,13 +56,6 @@ fn scopes_of(address: Ipv6Addr, interfaces: &[Interface]) -> Vec<u32> {
     scopes.sort_unstable();
     scopes.dedup();
     scopes
-}
-
-/// Returns a link-local address without the scope that BSD systems write into its second word.
-fn plain(ip: Ipv6Addr) -> Ipv6Addr {
-    let mut words = ip.segments();
-    words[1] = 0;
-    words.into()
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ pub(super) fn listen(bind: &Bind, rank: u32) -> Result<Vec<TcpListener>, Transpo
 
 /// Returns an address of this host; a link-local address gets the interface that has it as its scope.
 fn listen_address_of(address: IpAddr, interfaces: &[Interface]) -> SocketAddr {
-    let own = interfaces.iter().find(|interface| plain(interface.ip()) == plain(address));
+    let own = interfaces.iter().find(|interface| without_scope(interface.ip()) == without_scope(address));
     own.map_or(SocketAddr::new(address, 0), listen_address)
 }
 
@@ -135,7 +135,8 @@ fn listen_address(interface: &Interface) -> SocketAddr {
 
 /// Returns a link-local IPv6 address without the scope that BSD systems write into its second word, which is
 /// 0 by RFC 4291.
-pub(super) fn plain(ip: IpAddr) -> IpAddr {
+#[must_use]
+pub fn without_scope(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
             let mut words = v6.segments();

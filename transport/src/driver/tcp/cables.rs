@@ -7,7 +7,7 @@
 //! if its IPv4 network has room for two hosts only (a prefix of 30 or 31 bits). macOS gives Thunderbolt ports
 //! names like those of other ports, so there only the network tells.
 
-use super::addresses::{interfaces, plain};
+use super::addresses::{interfaces, without_scope};
 use if_addrs::{IfAddr, IfOperStatus, Interface};
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -163,7 +163,8 @@ fn select(interfaces: &[Interface], selection: &CableSelection) -> Vec<Cable> {
     };
     let mut cables: Vec<Cable> = Vec::new();
     for interface in interfaces.iter().filter(is_usable) {
-        let address = CableAddress { ip: plain(interface.ip()), prefix_bits: prefix_bits(&interface.addr) };
+        let address =
+            CableAddress { ip: without_scope(interface.ip()), prefix_bits: prefix_bits(&interface.addr) };
         match cables.iter_mut().find(|cable| cable.name == interface.name) {
             Some(cable) => cable.addresses.push(address),
             None => cables.push(Cable {

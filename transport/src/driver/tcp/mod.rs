@@ -75,7 +75,7 @@ mod wire;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use peer_info::feed_descriptions;
 
-pub use addresses::{Bind, addresses_of_interface, local_address_towards};
+pub use addresses::{Bind, addresses_of_interface, local_address_towards, without_scope};
 pub use cables::{CablePattern, CableSelection};
 pub use endpoint::TcpEndpoint;
 pub use paths::{Lan, Resume};
