@@ -1,7 +1,7 @@
 //! Errors of ranks that wait for others at a rendezvous: which rank is missing, and why.
 //!
-//! Where the rendezvous is another rank's, the error of a broken connection or a refusal looks for a death
-//! that explains it. This module reads no connection.
+//! A rank whose connection breaks, or which is refused, looks for a death that explains it, where another
+//! rank has the rendezvous. This module reads no connection.
 
 use crate::{connect::RendezvousHost, error::Error};
 use topology::Rank;
