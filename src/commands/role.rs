@@ -60,7 +60,8 @@ pub(crate) fn start_ranks(name: &'static str, ranks: u32, config: &Config) -> Re
         Communicator::preflight(ranks, config).map_err(CommandError::new)?;
     }
     let secret = Secret::generate().map_err(CommandError::new)?;
-    let server = Server::start(&ServerSpec::local(ranks, Some(secret))).map_err(CommandError::new)?;
+    let server = Server::start(&ServerSpec::local(ranks, Some(secret)).with_exit_reports())
+        .map_err(CommandError::new)?;
     let outcome = launch(&spec, &server).map_err(CommandError::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

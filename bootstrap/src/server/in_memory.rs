@@ -36,7 +36,7 @@ impl InMemoryServer {
                 (true, Ok(ReadProgress::Drained | ReadProgress::More)) => *slot = Some(connection),
                 _ => {
                     if let Some(rank) = connection.rank() {
-                        self.job.connection_lost(rank, "broke", now);
+                        self.job.connection_lost(rank, "broke", true, now);
                     }
                 }
             }

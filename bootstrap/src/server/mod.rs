@@ -60,6 +60,8 @@ pub struct ServerSpec {
     listen: Vec<SocketAddr>,
     /// Secret that ranks must have. Required if `listen` is not empty.
     secret: Option<Secret>,
+    /// Whether a launcher reports how the ranks' processes end.
+    has_exit_reports: bool,
 }
 
 impl ServerSpec {
@@ -67,13 +69,21 @@ impl ServerSpec {
     /// this user can join.
     #[must_use]
     pub fn local(ranks: u32, secret: Option<Secret>) -> ServerSpec {
-        ServerSpec { ranks, listen: Vec::new(), secret }
+        ServerSpec { ranks, listen: Vec::new(), secret, has_exit_reports: false }
     }
 
     /// Returns the spec of a job whose ranks may be on other hosts.
     #[must_use]
     pub fn network(ranks: u32, listen: Vec<SocketAddr>, secret: Secret) -> ServerSpec {
-        ServerSpec { ranks, listen, secret: Some(secret) }
+        ServerSpec { ranks, listen, secret: Some(secret), has_exit_reports: false }
+    }
+
+    /// Returns the spec for a launcher that calls [`Server::report_exit`] and [`Server::report_success`] for
+    /// each process that it has started. A connection that is closed without a goodbye waits up to a second
+    /// for the report, so that the error says how the process ended.
+    #[must_use]
+    pub fn with_exit_reports(self) -> ServerSpec {
+        ServerSpec { has_exit_reports: true, ..self }
     }
 }
 
@@ -181,7 +191,9 @@ impl Server {
             return Err(Error::InvalidArgument("a rendezvous over TCP requires a secret".into()));
         }
         let sockets = Sockets::open(&spec.listen)?;
-        Server::over(sockets, (Job::new(spec.ranks), ListenerUse::Exclusive), spec.secret.clone())
+        let mut job = Job::new(spec.ranks);
+        job.set_exit_reports(spec.has_exit_reports);
+        Server::over(sockets, (job, ListenerUse::Exclusive), spec.secret.clone())
     }
 
     /// Starts the rendezvous of a job on this host, with a socket name that its ranks derive on their own.

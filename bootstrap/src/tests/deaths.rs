@@ -1,8 +1,8 @@
 //! Tests of ranks that learn of a death while they wait for others at another rank's rendezvous.
 
-use super::{SECOND, Way, hello, open, rendezvous, run_three};
+use super::{SECOND, Way, hello, join, open, rendezvous, run_three};
 use crate::{
-    ConnectSpec, Connection,
+    ConnectSpec, Connection, Secret, Server, ServerSpec,
     connect::{Deaths, RendezvousHost},
     error::Error,
 };
@@ -104,4 +104,49 @@ fn a_death_that_a_call_has_failed_for_is_known_to_later_rendezvous() {
         assert_eq!(death.0, 1, "{death:?}");
         connection.goodbye(Vec::new());
     });
+}
+
+/// Kills the connection of rank 2, and returns what rank 0 hears of it and after what time. Calls `report`
+/// after 300 ms.
+fn heard_of_a_death(report: impl FnOnce(&Server) + Send) -> (String, Duration) {
+    let secret = Secret::generate().expect("random numbers");
+    let listen = vec![([127, 0, 0, 1], 0).into()];
+    let spec = ServerSpec::network(3, listen, secret.clone()).with_exit_reports();
+    let server = Server::start(&spec).expect("a socket");
+    let at = rendezvous(&server, &secret, Way::Unix);
+    thread::scope(|scope| {
+        let ranks = [0, 1, 2].map(|rank| {
+            let at = &at;
+            scope.spawn(move || join(at, &hello(rank, 3, 10_000)).expect("all join"))
+        });
+        let [mut first, second, third] = ranks.map(|rank| rank.join().expect("no panic"));
+        let lost = Instant::now();
+        drop(third);
+        thread::sleep(SECOND * 3 / 10);
+        report(&server);
+        let notice = first.notice(SECOND * 5);
+        let Some(crate::Notice::Died { rank: 2, how }) = notice else { panic!("{notice:?}") };
+        drop(second);
+        (how, lost.elapsed())
+    })
+}
+
+/// On a busy machine the report came after the others had been told that the rank ended without a goodbye.
+#[test]
+fn a_closed_connection_waits_for_the_launcher_s_report() {
+    let (how, _) = heard_of_a_death(|server| server.report_exit(2, 7, "was killed by SIGKILL"));
+    assert_eq!(how, "was killed by SIGKILL");
+}
+
+#[test]
+fn a_closed_connection_of_a_process_that_ended_with_status_0_waits_for_no_other_report() {
+    let (how, after) = heard_of_a_death(|server| server.report_success(2, 7));
+    assert!(how.contains("without a goodbye") && after < SECOND * 9 / 10, "{how}, {after:?}");
+}
+
+#[test]
+fn a_closed_connection_without_a_report_is_a_death_within_a_second() {
+    let (how, after) = heard_of_a_death(|_| ());
+    assert!(how.contains("without a goodbye") && after < SECOND * 2, "{how}, {after:?}");
+    assert!(after > SECOND / 2, "the report could have come: {after:?}");
 }

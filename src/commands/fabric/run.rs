@@ -87,7 +87,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, CommandError> {
         ..args.job.spec(ranks)?
     };
     let secret = Secret::generate().map_err(CommandError::new)?;
-    let server = Server::start(&ServerSpec::local(ranks, Some(secret))).map_err(CommandError::new)?;
+    let server = Server::start(&ServerSpec::local(ranks, Some(secret)).with_exit_reports())
+        .map_err(CommandError::new)?;
     let outcome = launch(&spec, &server).map_err(CommandError::new)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }

@@ -18,7 +18,7 @@ pub(super) struct JobRendezvous {
 pub(super) fn open(ranks: u32, setup: HostSetup) -> Result<JobRendezvous, CommandError> {
     let secret = Secret::generate().map_err(CommandError::new)?;
     if !setup.has_remote {
-        let spec = ServerSpec::local(ranks, Some(secret.clone()));
+        let spec = ServerSpec::local(ranks, Some(secret.clone())).with_exit_reports();
         let server = Server::start(&spec).map_err(CommandError::new)?;
         return Ok(JobRendezvous { server, secret, local_addresses: Vec::new() });
     }
@@ -26,7 +26,9 @@ pub(super) fn open(ranks: u32, setup: HostSetup) -> Result<JobRendezvous, Comman
     // connections without the secret.
     let any = |address: IpAddr| SocketAddr::new(address, 0);
     let (four, six) = (any(Ipv4Addr::UNSPECIFIED.into()), any(Ipv6Addr::UNSPECIFIED.into()));
-    let start = |listen: Vec<SocketAddr>| Server::start(&ServerSpec::network(ranks, listen, secret.clone()));
+    let start = |listen: Vec<SocketAddr>| {
+        Server::start(&ServerSpec::network(ranks, listen, secret.clone()).with_exit_reports())
+    };
     // The host may lack IPv6.
     let server = start(vec![four, six]).or_else(|_| start(vec![four])).map_err(CommandError::new)?;
     Ok(JobRendezvous { server, secret, local_addresses: setup.local_addresses })

@@ -246,7 +246,7 @@ impl EventLoop {
                     self.drain_messages(rank, now);
                     self.job.report_exit(rank, pid, &how);
                 }
-                Command::Succeeded { rank, pid } => self.job.report_success(rank, pid),
+                Command::Succeeded { rank, pid } => self.job.report_success(rank, pid, now),
                 Command::Adopt(stream) => self.adopt(stream, now),
                 Command::Close { why } => {
                     // A rank whose failure ends the rendezvous may have sent the reason.
@@ -416,6 +416,7 @@ impl EventLoop {
                 self.job.connection_lost(
                     rank,
                     &describe_end(why, connection.frames.socket().peer_timeout()),
+                    is_closed(why),
                     now,
                 );
             }
@@ -499,19 +500,20 @@ fn is_protocol_violation(why: &io::Error) -> bool {
     matches!(why.kind(), ErrorKind::InvalidData | ErrorKind::PermissionDenied | ErrorKind::Other)
 }
 
+/// Whether the peer, or the end of its process, has closed the connection.
+fn is_closed(why: Option<&io::Error>) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
+    why.is_none_or(|e| matches!(e.kind(), ConnectionReset | BrokenPipe | ConnectionAborted))
+}
+
 /// Describes the end of a rank whose connection broke, as the rest of a sentence.
 fn describe_end(why: Option<&io::Error>, peer_timeout: Duration) -> String {
     match why {
-        None => CLOSED.to_owned(),
         Some(e) if is_protocol_violation(e) => format!("violated the protocol ({e}), and was disconnected"),
-        Some(e) => match e.kind() {
-            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
-                CLOSED.to_owned()
-            }
-            ErrorKind::TimedOut => {
-                format!("is no longer reachable: its host has not answered for {peer_timeout:?}")
-            }
-            _ => format!("is no longer reachable: {e}"),
-        },
+        Some(e) if e.kind() == ErrorKind::TimedOut => {
+            format!("is no longer reachable: its host has not answered for {peer_timeout:?}")
+        }
+        Some(e) if !is_closed(why) => format!("is no longer reachable: {e}"),
+        _ => CLOSED.to_owned(),
     }
 }

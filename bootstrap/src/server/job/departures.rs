@@ -7,8 +7,12 @@ use super::{
 };
 use std::time::{Duration, Instant};
 
-/// Delay after a broken connection in which the launcher may report how the process ended.
+/// Delay after a broken connection in which a report of how the process ended may arrive.
 const EXIT_REPORT_DELAY: Duration = Duration::from_millis(100);
+
+/// The same after a connection that the rank's process or its end has closed, where a launcher reports the
+/// end. Reports are late where cores are short.
+const LAUNCHER_REPORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Reason why no rank joins any more.
 const ENDED: &str = "the rendezvous is ending, with the launcher or the process that has it";
@@ -107,11 +111,18 @@ impl Job {
         }
     }
 
-    /// Records that a rank's connection broke; `how` is the rest of a sentence.
-    pub(in super::super) fn connection_lost(&mut self, rank: u32, how: &str, now: Instant) {
+    /// Sets whether a launcher reports how the ranks' processes end.
+    pub(in super::super) fn set_exit_reports(&mut self, has_exit_reports: bool) {
+        self.has_exit_reports = has_exit_reports;
+    }
+
+    /// Records that a rank's connection broke, or was closed; `how` is the rest of a sentence.
+    pub(in super::super) fn connection_lost(&mut self, rank: u32, how: &str, is_closed: bool, now: Instant) {
         let state = &mut self.rank_states[rank as usize];
         if state.gone == Departure::None && state.lost.is_none() {
-            state.lost = Some((now + EXIT_REPORT_DELAY, how.to_owned()));
+            let awaits_launcher = self.has_exit_reports && is_closed && !state.succeeded;
+            let delay = if awaits_launcher { LAUNCHER_REPORT_DELAY } else { EXIT_REPORT_DELAY };
+            state.lost = Some((now + delay, how.to_owned()));
             state.seen = None;
             self.awaiting_updates.remove(&rank);
         }
@@ -125,10 +136,16 @@ impl Job {
     }
 
     /// Records the launcher's report that a rank's process ended with status 0. After joining, only the
-    /// rank's own goodbye counts.
-    pub(in super::super) fn report_success(&mut self, rank: u32, pid: u32) {
-        if self.rank_states.get(rank as usize).is_some_and(|state| state.member.is_none()) {
+    /// rank's own goodbye counts, and no other report comes.
+    pub(in super::super) fn report_success(&mut self, rank: u32, pid: u32, now: Instant) {
+        let Some(state) = self.rank_states.get_mut(rank as usize) else { return };
+        if state.member.is_none() {
             self.refuse(&format!("rank {rank} (process {pid}) ended with status 0 without joining the job"));
+        } else {
+            state.succeeded = true;
+            if let Some((deadline, _)) = &mut state.lost {
+                *deadline = (*deadline).min(now + EXIT_REPORT_DELAY);
+            }
         }
     }
 

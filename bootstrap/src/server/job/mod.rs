@@ -81,6 +81,8 @@ pub(super) struct Job {
     contributed: u32,
     gone: u32,
     died: u32,
+    /// Whether a launcher reports how the ranks' processes end.
+    has_exit_reports: bool,
     snapshots: Snapshots,
     outgoing: Vec<Outgoing>,
 }
@@ -100,6 +102,8 @@ pub(super) struct RankState {
     /// How long the rank waits for other ranks, and until when it does now.
     timeout: Duration,
     deadline: Option<Instant>,
+    /// Whether the launcher has reported that the process ended with status 0.
+    succeeded: bool,
     /// How the connection broke, and until when the launcher may report the exit of the process instead.
     lost: Option<(Instant, String)>,
     /// Version of the boards that the rank knows, while its request for updates is pending.
@@ -140,6 +144,7 @@ impl Job {
             contributed: 0,
             gone: 0,
             died: 0,
+            has_exit_reports: false,
             snapshots: Snapshots::default(),
             outgoing: Vec::new(),
         }
