@@ -16,4 +16,6 @@ pub struct Capabilities {
     /// Bytes from which announcements of messages are of use to the link; none are if `None`. See
     /// [`crate::Link::announce`].
     pub announced_bytes: Option<usize>,
+    /// Whether each beginning of a message that is sent by itself costs much, such as a system call.
+    pub coarse_prefixes: bool,
 }

@@ -374,7 +374,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm
             if waits_for != 0 {
                 // It may wait for a receive that it follows.
                 if waits_for == 1 && !self.program.followed.is_empty() {
-                    advanced |= self.poll_following(at, step)?;
+                    advanced |= self.poll_following(stream, step, cursor.next > stream.first)?;
                 }
                 break;
             }

@@ -78,6 +78,7 @@ impl RingLink {
                 direct: true,
                 pull: puller.is_some(),
                 announced_bytes: None,
+                coarse_prefixes: false,
             },
             counters: Counters::default(),
             sender,

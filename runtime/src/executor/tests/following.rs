@@ -40,6 +40,7 @@ fn narrow(ranks: u32) -> ArenaLayout {
 /// A link that counts how often part of a message was forwarded, and checks what links rely on.
 #[derive(Debug)]
 struct Counting {
+    capabilities: Capabilities,
     inner: Box<dyn Link>,
     /// Bytes of the message in flight that were ready.
     ready: usize,
@@ -48,7 +49,7 @@ struct Counting {
 
 impl Link for Counting {
     fn capabilities(&self) -> &Capabilities {
-        self.inner.capabilities()
+        &self.capabilities
     }
 
     fn counters(&self) -> Counters {
@@ -68,6 +69,8 @@ impl Link for Counting {
     ) -> Result<SendProgress, TransportError> {
         assert!(0 < ready && ready < src.len(), "{ready} of {}", src.len());
         assert!(self.ready <= ready, "{} were there, and now {ready}", self.ready);
+        let is_whole_part = ready.is_multiple_of(src.len() / 2);
+        assert!(!self.capabilities.coarse_prefixes || is_whole_part, "{ready} of {}", src.len());
         self.ready = ready;
         let progress = self.inner.poll_send_prefix(state, src, ready)?;
         self.sent_on.fetch_add(u32::from(progress == SendProgress::Advanced), Relaxed);
@@ -95,19 +98,22 @@ impl Link for Counting {
     }
 }
 
-fn counting(links: Links, sent_on: &Arc<AtomicU32>) -> Links {
-    let count = |inner| {
-        Box::new(Counting { inner, ready: 0, sent_on: Arc::<AtomicU32>::clone(sent_on) }) as Box<dyn Link>
+fn counting(links: Links, sent_on: &Arc<AtomicU32>, coarse_prefixes: bool) -> Links {
+    let count = |inner: Box<dyn Link>| {
+        let capabilities = Capabilities { coarse_prefixes, ..inner.capabilities().clone() };
+        let sent_on = Arc::<AtomicU32>::clone(sent_on);
+        Box::new(Counting { capabilities, inner, ready: 0, sent_on }) as Box<dyn Link>
     };
     links.into_iter().map(|link| link.map(count)).collect()
 }
 
 /// Returns links between threads that copy all messages.
-fn copying(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
+fn copying(ranks: u32, sent_on: &Arc<AtomicU32>, coarse_prefixes: bool) -> Vec<(Executor, Slab)> {
     let arenas = local::arenas(narrow(ranks)).expect("memory for a test");
     let one = |rank: u32| {
         let slab = Slab::new(&arenas[rank as usize], None);
-        let links = counting(links(rank, ranks, |p, lane| local::link(&arenas, rank, p, lane)), sent_on);
+        let links = links(rank, ranks, |p, lane| local::link(&arenas, rank, p, lane));
+        let links = counting(links, sent_on, coarse_prefixes);
         let protocols = Protocols::with_minima(usize::MAX, u64::MAX);
         (Executor::new(links, slab.clone(), WaitPolicy::for_host(ranks, 1), protocols), slab)
     };
@@ -119,7 +125,7 @@ fn announcing(ranks: u32, sent_on: &Arc<AtomicU32>) -> Vec<(Executor, Slab)> {
     let mut endpoints = super::connected_endpoints(ranks, narrow(ranks));
     let one = |(rank, endpoint): (u32, &mut StrictEndpoint)| {
         let slab = endpoint.slab().clone();
-        let links = counting(links(rank, ranks, |p, lane| endpoint.link(p, lane)), sent_on);
+        let links = counting(links(rank, ranks, |p, lane| endpoint.link(p, lane)), sent_on, false);
         (executor(links, &slab, ranks), slab)
     };
     (0..ranks).zip(&mut endpoints).map(one).collect()
@@ -155,7 +161,7 @@ fn plans_whose_sends_follow_give_what_they_give_when_sends_wait() {
             let waiting: Vec<Job> = fused.iter().map(wait).collect();
             let expected = outputs(over_local(ranks), &waiting);
             let sent_on = Arc::new(AtomicU32::new(0));
-            for world in [copying(ranks, &sent_on), announcing(ranks, &sent_on)] {
+            for world in [copying(ranks, &sent_on, false), announcing(ranks, &sent_on)] {
                 let got = outputs(world, &fused);
                 for (at, job) in fused.iter().enumerate() {
                     let same = (0..ranks as usize).all(|rank| got[rank][at] == expected[rank][at]);
@@ -175,6 +181,21 @@ fn plans_whose_sends_follow_give_what_they_give_when_sends_wait() {
         assert!(seen[name].1 > 0, "{name} sends nothing on");
     }
     assert!(seen.values().filter(|(_, times)| *times > 0).count() > 25, "{seen:?}");
+}
+
+/// A system call for every 64 KiB of a later message made an `all_reduce` over TCP take a third longer.
+#[test]
+fn later_messages_of_a_stream_are_sent_on_in_halves_where_that_costs_a_system_call() {
+    const RANKS: u32 = 3;
+    let spec = Spec::new(collectives::Collective::AllReduce, RANKS).expect("three");
+    let schedule = plan::plan(&spec, "ring").expect("a plan");
+    let count = u64::from(RANKS) << 17;
+    let job = || Job { schedule: schedule.clone(), count, late: Duration::ZERO };
+    let jobs = [job(), Job { late: Duration::from_millis(1), ..job() }];
+    let sent_on = Arc::new(AtomicU32::new(0));
+    let got = outputs(copying(RANKS, &sent_on, true), &jobs);
+    assert!(got == outputs(over_local(RANKS), &jobs));
+    assert!(sent_on.load(Relaxed) > 0, "nothing was sent on");
 }
 
 #[test]

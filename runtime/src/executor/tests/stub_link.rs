@@ -27,6 +27,7 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     direct: false,
     pull: false,
     announced_bytes: None,
+    coarse_prefixes: false,
 };
 
 impl<F> fmt::Debug for StubLink<F> {

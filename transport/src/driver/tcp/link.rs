@@ -54,6 +54,7 @@ impl TcpLink {
             direct: false,
             pull: false,
             announced_bytes: None,
+            coarse_prefixes: true,
         };
         TcpLink {
             striping: table.striping(peer),

@@ -60,6 +60,7 @@ impl ResumableLink {
             direct: false,
             pull: false,
             announced_bytes: None,
+            coarse_prefixes: true,
         };
         ResumableLink {
             striping: table.connections.striping(peer),

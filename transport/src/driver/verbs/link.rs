@@ -109,6 +109,7 @@ impl VerbsLink {
             direct: false,
             pull: false,
             announced_bytes: Some(BULK_BYTES + 1),
+            coarse_prefixes: false,
         };
         let (engine, members) = (Arc::clone(engine), Arc::clone(members));
         let peer = members.all[rank as usize] as usize;
