@@ -1,5 +1,6 @@
 //! Running a program: polls its streams until every step is complete.
 
+mod announcing;
 mod following;
 mod message;
 mod observer;
@@ -332,20 +333,6 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm
         Ok(advanced)
     }
 
-    /// Announces everything that can be announced from the start. It precedes all sends: in a queue with a
-    /// megabyte to send, an announcement would come after it, and the peer waits for both.
-    fn announce_all(&mut self) -> Result<(), Stop> {
-        if !ANNOUNCES {
-            return Ok(());
-        }
-        for (at, stream) in self.program.streams.iter().enumerate().filter(|(_, stream)| !stream.sends) {
-            if stream.first < stream.end {
-                self.announce(at, u32::MAX).map_err(|error| self.failed(at, error))?;
-            }
-        }
-        Ok(())
-    }
-
     fn run_local(&mut self) -> bool {
         let mut advanced = false;
         while let Some(step) = self.workspace.ready.pop() {
@@ -478,66 +465,6 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm
     #[inline]
     fn fresh(&self, binding: &Binding<'_>, len: usize) -> RecvState {
         RecvState::new(binding.digest, len).with_size(binding.size_of(&self.protocols, len))
-    }
-
-    /// Announces at most `most` messages beyond the announced ones, as far as their memory may be written.
-    /// Receives that reduce need not wait for that.
-    fn announce(&mut self, at: usize, most: u32) -> Result<(), TransportError> {
-        let stream = &self.program.streams[at];
-        for _ in 0..most {
-            let cursor = &self.workspace.cursors[at];
-            // No receive is announced behind one that began unannounced.
-            let begun =
-                cursor.announced == cursor.next && cursor.recv.is_some_and(|recv| recv.received() > 0);
-            if cursor.announced == stream.end || begun {
-                break;
-            }
-            let step = self.program.order[cursor.announced as usize];
-            let op = &self.program.ops[step as usize];
-            // The data of a receive that reduces waits in memory of the link.
-            let is_open = self.workspace.waits_for[step as usize] == 0 || op.kind == OpKind::RecvReduce;
-            if !is_open || cursor.announced - cursor.next >= u32::from(op.ahead) {
-                break;
-            }
-            let binding = self.binding(op);
-            let dst = binding.target(&op.dst);
-            let destination = (op.kind == OpKind::Recv && !dst.is_empty()).then_some(dst);
-            // The link may have announced the present one itself since it was polled.
-            let present = cursor.recv.filter(|_| cursor.announced == cursor.next);
-            let mut state = present.unwrap_or_else(|| self.fresh(binding, dst.len()));
-            if !link(self.links, stream).announce(&mut state, destination)? {
-                break;
-            }
-            self.workspace.announced(at, state);
-        }
-        Ok(())
-    }
-
-    fn failed(&self, at: usize, error: TransportError) -> Stop {
-        let stream = &self.program.streams[at];
-        let cursor = &self.workspace.cursors[at];
-        let step = self.program.order[cursor.done.min(stream.end - 1) as usize];
-        Stop::Link { step: self.program.describe(step, stream.peer), peer: stream.peer, error }
-    }
-
-    /// Returns the step of the next expected message: a receive if there is one, since sends depend on
-    /// receives.
-    fn waiting(&self, waited: Duration) -> Waiting<'_> {
-        let pending = |sends: bool| {
-            let streams = self.program.streams.iter().zip(&self.workspace.cursors);
-            streams.filter(move |(s, c)| s.sends == sends && c.done < s.end).find_map(|(s, c)| {
-                let step = self.program.order[c.done as usize];
-                (self.workspace.waits_for[step as usize] == 0).then_some((step, s.peer))
-            })
-        };
-        let at = pending(false).or_else(|| pending(true));
-        Waiting { at: At::Step(self.program, at), links: &*self.links, waited }
-    }
-
-    /// Lets the watch check the run although messages are moving, because it has requests.
-    #[cold]
-    fn look_in_passing(&self, watch: &mut dyn Watch) -> Result<(), Stop> {
-        watch.look(&self.waiting(Duration::ZERO)).map_err(Stop::Watch)
     }
 }
 

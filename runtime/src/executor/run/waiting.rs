@@ -1,5 +1,6 @@
 //! The state of a run in a long wait, the watch that decides whether it goes on, and the reason for its end.
 
+use super::{Run, observer::Observer};
 use crate::{
     call::CallRecord,
     error::Error,
@@ -103,5 +104,35 @@ pub(crate) trait Watch {
     /// Returns the calls of the run, for its trace.
     fn calls(&self) -> &[CallRecord] {
         &[]
+    }
+}
+
+impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUNCES, GROUPED, O> {
+    /// Returns the reason for the end of a run whose stream at `at` has failed.
+    pub(super) fn failed(&self, at: usize, error: TransportError) -> Stop {
+        let stream = &self.program.streams[at];
+        let cursor = &self.workspace.cursors[at];
+        let step = self.program.order[cursor.done.min(stream.end - 1) as usize];
+        Stop::Link { step: self.program.describe(step, stream.peer), peer: stream.peer, error }
+    }
+
+    /// Returns the step of the next expected message: a receive if there is one, since sends depend on
+    /// receives.
+    pub(super) fn waiting(&self, waited: Duration) -> Waiting<'_> {
+        let pending = |sends: bool| {
+            let streams = self.program.streams.iter().zip(&self.workspace.cursors);
+            streams.filter(move |(s, c)| s.sends == sends && c.done < s.end).find_map(|(s, c)| {
+                let step = self.program.order[c.done as usize];
+                (self.workspace.waits_for[step as usize] == 0).then_some((step, s.peer))
+            })
+        };
+        let at = pending(false).or_else(|| pending(true));
+        Waiting { at: At::Step(self.program, at), links: &*self.links, waited }
+    }
+
+    /// Lets the watch check the run although messages are moving, because it has requests.
+    #[cold]
+    pub(super) fn look_in_passing(&self, watch: &mut dyn Watch) -> Result<(), Stop> {
+        watch.look(&self.waiting(Duration::ZERO)).map_err(Stop::Watch)
     }
 }
