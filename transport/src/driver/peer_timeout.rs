@@ -4,7 +4,7 @@
 //! therefore means that the host or the path to it is gone.
 //!
 //! # Safety
-//! The kernel fills a structure of integers, and reads an option, whose sizes it is given.
+//! The kernel fills a structure of integers and a number, and reads an option, whose sizes it is given.
 
 use rustix::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -24,31 +24,44 @@ pub const PEER_TIMEOUT_MIN: Duration = Duration::from_millis(1400);
 /// The longest peer timeout that a user can set.
 pub const PEER_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
+/// Time without a packet after which an idle connection with probes is silent. The first probe goes after a
+/// second. A live peer answers it within the next one.
+#[cfg(target_os = "linux")]
+const IDLE_LIMIT: Duration = Duration::from_secs(2);
+
 /// Returns for how long the peer's kernel has owed an answer to retransmitted bytes or to a probe.
 ///
 /// `None` if nothing is overdue, or if the system does not report it. A live kernel answers each probe, even
-/// with a closed window or on an idle connection, which resets the count of probes.
+/// with a closed window or on an idle connection, which resets the count of probes. The connection must have
+/// keep-alive probes that begin after a second: Linux does not count those that this host's own queue drops,
+/// so a connection with nothing to send is also silent when its last packet has come long ago.
 #[must_use]
 pub fn unanswered_for(socket: impl AsFd) -> Option<Duration> {
     #[cfg(target_os = "linux")]
     {
         use std::os::fd::AsRawFd;
+        /// TCP_ESTABLISHED of <netinet/tcp.h>.
+        const ESTABLISHED: u8 = 1;
+        let fd = socket.as_fd().as_raw_fd();
         // SAFETY: zeros are a valid value of a structure of integers.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
         // SAFETY: the descriptor is open while it is borrowed. The kernel writes at most `len` bytes to
         // `info`, which has that size, and writes the count to `len`. Both outlive the call.
         let done = unsafe {
-            libc::getsockopt(
-                socket.as_fd().as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                (&raw mut info).cast(),
-                &raw mut len,
-            )
+            libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len)
         };
-        let overdue = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 || info.tcpi_probes > 0;
-        (done == 0 && overdue).then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+        let answered = Duration::from_millis(info.tcpi_last_ack_recv.into());
+        let has_nothing_to_send = || {
+            let mut unsent: libc::c_int = 0;
+            // SAFETY: the request writes one number to a local variable.
+            let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut unsent) };
+            asked == 0 && unsent == 0
+        };
+        let overdue = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0
+            || info.tcpi_probes > 0
+            || info.tcpi_state == ESTABLISHED && answered >= IDLE_LIMIT && has_nothing_to_send();
+        (done == 0 && overdue).then_some(answered)
     }
     #[cfg(not(target_os = "linux"))]
     {

@@ -2,7 +2,9 @@
 //! exchanged: every message arrives once, whole and in order.
 
 use crate::{hosts::Hosts, net::*};
+use rustix::net::sockopt;
 use std::{
+    net::{TcpListener, TcpStream},
     sync::{
         Barrier, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -15,6 +17,7 @@ use transport::{
     driver::{
         Endpoint, RailInfo,
         tcp::{Bind, CableSelection, Lan, Resume, Security, TcpConfig, TcpEndpoint, WarningHandler},
+        unanswered_for,
     },
     memory::Span,
 };
@@ -314,6 +317,33 @@ fn a_peer_that_all_paths_to_are_silent_is_an_error_that_names_them() {
         }
         assert!(error.contains("check the cables and the host"), "{error}");
     }
+}
+
+/// Linux does not count probes that the queue of the host itself drops. A rank that only received, and had
+/// nothing unacknowledged, waited for ever.
+#[test]
+fn an_idle_connection_whose_probes_do_not_leave_the_host_is_overdue() {
+    let hosts = hosts_or_return!(1);
+    let listens = || {
+        hosts.enter(1);
+        TcpListener::bind("10.88.0.2:0").expect("a port")
+    };
+    let listener = thread::scope(|scope| scope.spawn(listens).join().expect("no panics"));
+    let address = listener.local_addr().expect("bound");
+    let connects = || {
+        hosts.enter(0);
+        TcpStream::connect_timeout(&address, PATIENCE).expect("it listens")
+    };
+    let ours = thread::scope(|scope| scope.spawn(connects).join().expect("no panics"));
+    let theirs = listener.accept().expect("ours").0;
+    sockopt::set_socket_keepalive(&ours, true).expect("set");
+    sockopt::set_tcp_keepidle(&ours, Duration::from_secs(1)).expect("set");
+    sockopt::set_tcp_keepintvl(&ours, Duration::from_secs(1)).expect("set");
+    thread::sleep(Duration::from_millis(3200));
+    assert_eq!(unanswered_for(&ours), None, "the peer has answered the probes");
+    hosts.run(0, "tc", &silence("cable0"));
+    until("the answer is overdue", || unanswered_for(&ours).is_some());
+    drop(theirs);
 }
 
 /// Returns the arguments for a queue that lets next to nothing through.

@@ -3,10 +3,12 @@
 #![allow(dead_code, reason = "each test uses its part of it")]
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -116,16 +118,22 @@ impl Fabric {
 
     fn start_with_setup(&self, program: &str, arguments: &[&str], before: impl Fn(usize)) -> [Child; 2] {
         let deadline = Instant::now() + TIMEOUT;
-        let port = free_port();
-        let port_text = port.to_string();
-        let mut arguments = arguments.to_vec();
-        arguments.extend(["-p", &port_text]);
         before(0);
-        let server = spawn(self.command(0, program, &arguments), program);
-        wait_for_listener(port, deadline);
-        arguments.push("localhost");
-        before(1);
-        [server, spawn(self.command(1, program, &arguments), program)]
+        loop {
+            let port = free_port();
+            let port_text = port.to_string();
+            let mut arguments = arguments.to_vec();
+            arguments.extend(["-p", &port_text]);
+            let mut server = spawn(self.command(0, program, &arguments), program);
+            wait_for_listener(&mut server, port, deadline);
+            if is_running(&mut server) || Instant::now() >= deadline {
+                arguments.push("localhost");
+                before(1);
+                return [server, spawn(self.command(1, program, &arguments), program)];
+            }
+            let ended = finish(server, deadline);
+            assert!(ended.text.contains(PORT_TAKEN), "{program} {arguments:?}: {}", ended.text);
+        }
     }
 
     /// Runs a pair and asserts that both ends succeed.
@@ -171,15 +179,30 @@ fn spawn(mut command: Command, program: &str) -> Child {
     })
 }
 
-/// Returns a port that is free at the moment.
+/// Said by a server whose port another program has taken meanwhile. These programs take no port from the
+/// system.
+const PORT_TAKEN: &str = "Couldn't listen to port";
+
+/// Returns a port that is free at the moment, and that no other test of this program has.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-    listener.local_addr().expect("an address").port()
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().expect("no panics");
+    loop {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        if given.insert(port) {
+            return port;
+        }
+    }
 }
 
-/// Waits until a process listens on a port. Does not connect, since the server would accept that as its
-/// client.
-fn wait_for_listener(port: u16, deadline: Instant) {
+fn is_running(process: &mut Child) -> bool {
+    process.try_wait().expect("our child").is_none()
+}
+
+/// Waits until a process listens on a port, or the server has ended. Does not connect, since the server would
+/// accept that as its client.
+fn wait_for_listener(server: &mut Child, port: u16, deadline: Instant) {
     let wanted = format!(":{port:04X} ");
     let is_there = || {
         ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|table| fs::read_to_string(table).ok()).any(
@@ -192,7 +215,7 @@ fn wait_for_listener(port: u16, deadline: Instant) {
             },
         )
     };
-    while !is_there() && Instant::now() < deadline {
+    while !is_there() && is_running(server) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
 }
