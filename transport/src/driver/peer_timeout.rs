@@ -32,9 +32,9 @@ const IDLE_LIMIT: Duration = Duration::from_secs(2);
 /// Returns for how long the peer's kernel has owed an answer to retransmitted bytes or to a probe.
 ///
 /// `None` if nothing is overdue, or if the system does not report it. A live kernel answers each probe, even
-/// with a closed window or on an idle connection, which resets the count of probes. The connection must have
-/// keep-alive probes that begin after a second: Linux does not count those that this host's own queue drops,
-/// so a connection with nothing to send is also silent when its last packet has come long ago.
+/// with a closed window or on an idle connection, which resets the count of probes. Keep-alive probes, if the
+/// connection has them, must begin after a second: Linux does not count those that this host's own queue
+/// drops, so such a connection with nothing to send is also silent when its last packet has come long ago.
 #[must_use]
 pub fn unanswered_for(socket: impl AsFd) -> Option<Duration> {
     #[cfg(target_os = "linux")]
@@ -58,9 +58,13 @@ pub fn unanswered_for(socket: impl AsFd) -> Option<Duration> {
             let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut unsent) };
             asked == 0 && unsent == 0
         };
+        let has_probes = || rustix::net::sockopt::socket_keepalive(&socket) == Ok(true);
         let overdue = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0
             || info.tcpi_probes > 0
-            || info.tcpi_state == ESTABLISHED && answered >= IDLE_LIMIT && has_nothing_to_send();
+            || info.tcpi_state == ESTABLISHED
+                && answered >= IDLE_LIMIT
+                && has_probes()
+                && has_nothing_to_send();
         (done == 0 && overdue).then_some(answered)
     }
     #[cfg(not(target_os = "linux"))]
