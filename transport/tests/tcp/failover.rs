@@ -320,7 +320,7 @@ fn a_peer_that_all_paths_to_are_silent_is_an_error_that_names_them() {
 }
 
 /// Linux does not count probes that the queue of the host itself drops. A rank that only received, and had
-/// nothing unacknowledged, waited for ever.
+/// nothing unacknowledged, waited without an error.
 #[test]
 fn an_idle_connection_whose_probes_do_not_leave_the_host_is_overdue() {
     let hosts = hosts_or_return!(1);
