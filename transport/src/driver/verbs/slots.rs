@@ -10,7 +10,7 @@
 //!
 //! This module posts nothing.
 
-use super::wire::{Header, LONG_BYTES, LONG_PAYLOAD, SHORT_BYTES, SHORT_PAYLOAD};
+use super::wire::{Header, LONG_BYTES, LONG_PAYLOAD, OFFSET_UNIT, SHORT_BYTES, SHORT_PAYLOAD};
 
 /// Slots for short messages, or for messages of any length where all share a queue pair.
 const SHORT_SLOTS: u32 = 160;
@@ -63,7 +63,9 @@ impl Queues {
         match self {
             Queues::Shared => left.min(LONG_PAYLOAD),
             Queues::Both if left >= LEAST_LONG_PAYLOAD => left.min(LONG_PAYLOAD),
-            Queues::Short | Queues::Both => left.min(SHORT_PAYLOAD),
+            Queues::Short | Queues::Both if left <= SHORT_PAYLOAD => left,
+            Queues::Short | Queues::Both if left < LEAST_LONG_PAYLOAD => even_part(left),
+            Queues::Short | Queues::Both => SHORT_PAYLOAD,
         }
     }
 
@@ -121,6 +123,13 @@ impl Queues {
     pub(super) fn send_bytes(self) -> usize {
         self.sends().iter().map(|(count, bytes)| *count as usize * stride(*bytes)).sum()
     }
+}
+
+/// Returns the payload of the next short message where `left` bytes take a few of them: about equal parts,
+/// so that the receiver works on one while the sender prepares the next one.
+#[inline]
+fn even_part(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(SHORT_PAYLOAD)).next_multiple_of(OFFSET_UNIT)
 }
 
 /// Bytes of a cache line.
@@ -313,6 +322,26 @@ mod tests {
                 if queues != Queues::Shared {
                     assert_eq!(bytes.div_ceil(4096), slot.div_ceil(4096), "{queues:?} {left}");
                 }
+            }
+        }
+    }
+
+    /// 4 KiB were a full message and one of 64 bytes, whose receiver began to work when all had arrived.
+    #[test]
+    fn a_message_of_a_few_frames_travels_in_about_equal_parts() {
+        for queues in [Queues::Short, Queues::Both] {
+            for total in [4033, 4096, 5000, 8064, 8065, 12_000, 12_096] {
+                let mut left = total;
+                let next = || {
+                    let part = queues.payload(left);
+                    left -= part;
+                    (part > 0).then_some(part)
+                };
+                let parts: Vec<usize> = std::iter::from_fn(next).collect();
+                assert_eq!(parts.len(), total.div_ceil(SHORT_PAYLOAD), "{queues:?} {total}");
+                let (first, last) = (parts[0], parts[parts.len() - 1]);
+                assert!(first - last < parts.len() * OFFSET_UNIT, "{queues:?} {total}: {parts:?}");
+                assert!(parts[..parts.len() - 1].iter().all(|part| part.is_multiple_of(OFFSET_UNIT)));
             }
         }
     }
