@@ -215,6 +215,8 @@ pub const ALGORITHMS: &[Algorithm] = algorithms! {
         "blocks relayed to the next rank along a tree of cables";
     Barrier barrier::dissemination::plan as "dissemination" up to 4096 Reproducible:
         "every rank signals the rank 1, 2, 4, ... ranks ahead, log2(n) stages";
+    Barrier barrier::mesh::plan as "mesh" up to 256 Reproducible:
+        "every rank signals every other rank; one stage, for few ranks";
     Barrier barrier::ring::plan as "ring" up to 1024 Reproducible:
         "every rank forwards the signals it has received to the next rank, n-1 stages; for rings of cables";
     Barrier barrier::recursive_doubling::plan as "recursive_doubling" up to 4096 Reproducible:

@@ -39,6 +39,10 @@ use price::{CallShape, Candidates, Effort, Model};
 use serde::Deserialize;
 use topology::Reach;
 
+/// Most ranks whose barrier takes one stage. With more, a rank's messages take longer than the waits between
+/// the stages of other barriers.
+const ONE_STAGE_BARRIER: u32 = 8;
+
 /// Thresholds of selection. Keys that a file leaves out keep their defaults.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -428,6 +432,7 @@ fn preferred(call: Call, tuning: &Tuning) -> (&'static str, &'static str) {
         }
         Collective::Reduce if block_bytes <= tuning.binomial_bytes => ("binomial", "small: fewest stages"),
         Collective::Reduce => ("chain", "large: every link carries it once, in a stream"),
+        Collective::Barrier if ranks <= ONE_STAGE_BARRIER => ("mesh", "few ranks: one stage"),
         _ => {
             let name = plan::default_algorithm(collective).name;
             (name, reason_for_default(name))

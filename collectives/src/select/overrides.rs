@@ -272,7 +272,7 @@ mod tests {
         for (text, line, word) in [
             ("version = 2".to_owned(), 1, "reads 1"),
             (rule("collective = \"all_redcue\"\nalgorithm = \"ring\""), 3, "did you mean `all_reduce`"),
-            (rule("collective = \"barrier\"\nalgorithm = \"mesh\""), 4, "mesh"),
+            (rule("collective = \"barrier\"\nalgorithm = \"torus\""), 4, "torus"),
             (rule("collective = \"barrier\"\nalgorithm = \"ring\"\nbytes = \"4Q\""), 5, "size suffix"),
             (rule("collective = \"barrier\"\nalgorithm = \"ring\"\nranks = \"8..4\""), 5, "is empty"),
             (rule("collective = \"barrier\"\nalgorithm = \"ring\"\nsegments = 0"), 5, "segments"),

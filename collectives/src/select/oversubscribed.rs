@@ -15,11 +15,14 @@
 use super::{Call, Choice, Tuning, segments};
 use crate::Collective;
 
-/// Most bytes that a rank sends in one stage of a reduction before a second stage pays.
-const ONE_STAGE_BYTES: u64 = 2 << 10;
-/// Range of block sizes (exclusive, inclusive) for which one stage suits four ranks. Within it two stages of
-/// whole blocks take longer; above it two stages of halves are faster.
-const FOUR_IN_ONE_STAGE_BYTES: (u64, u64) = (2 << 10, 8 << 10);
+/// Largest block that four ranks sum in one stage. Above it two stages of halves are faster.
+const FOUR_IN_ONE_STAGE_BYTES: u64 = 12 << 10;
+/// Largest block that other numbers of up to [`FEW_RANKS`] sum in one stage.
+const FEW_IN_ONE_STAGE_BYTES: u64 = 4 << 10;
+/// Ranks whose messages in one stage cost less than the waits of further stages, up to the size above.
+const FEW_RANKS: u32 = 6;
+/// Most bytes that one of up to eight ranks sends in one stage of a sum, and one of more ranks.
+const ONE_STAGE_BYTES: (u64, u64) = (7 << 10, 2 << 10);
 /// Largest block that more than four ranks exchange whole: halves take twice as many messages.
 const MANY_WHOLE_BYTES: u64 = 16 << 10;
 /// Most bytes that a rank sends in one stage of a collective without reduction.
@@ -28,7 +31,8 @@ const PASSED_ON_BYTES: u64 = 16 << 10;
 const SCATTERED_BYTES: u64 = 48 << 10;
 /// Most bytes that the root of a reduce receives from all other ranks in one stage.
 const ROOT_BYTES: u64 = 256 << 10;
-/// Largest block of a reduce that goes down a chain whole.
+/// Blocks of a reduce below this size go down a chain whole. Ranks read longer ones in each other's memory,
+/// for which each waits for the next one.
 const WHOLE_BLOCK_BYTES: u64 = 4 << 10;
 /// Smallest block for which bytes cost more than messages.
 const LARGE_BYTES: u64 = 256 << 10;
@@ -67,6 +71,7 @@ fn fewest_messages(call: Call) -> Option<(&'static str, &'static str)> {
     const FEWEST: &str = "more ranks than cores, over TCP: the fewest messages";
     let Call { collective, ranks, block_bytes } = call;
     let algorithm = match collective {
+        Collective::Barrier if ranks > 2 => "binomial",
         _ if ranks < 4 => return None,
         Collective::AllReduce => "reduce_broadcast",
         Collective::AllGather if block_bytes <= CALLS_BLOCK_BYTES => "pat",
@@ -79,6 +84,18 @@ fn fewest_messages(call: Call) -> Option<(&'static str, &'static str)> {
     Some((algorithm, FEWEST))
 }
 
+/// Whether an all-reduce takes one stage.
+fn is_in_one_stage(call: Call) -> bool {
+    let Call { ranks, block_bytes, .. } = call;
+    let sent_bytes = block_bytes.saturating_mul(u64::from(ranks - 1));
+    match ranks {
+        4 => block_bytes <= FOUR_IN_ONE_STAGE_BYTES,
+        ..=FEW_RANKS => block_bytes <= FEW_IN_ONE_STAGE_BYTES,
+        ..=8 => sent_bytes <= ONE_STAGE_BYTES.0,
+        _ => ranks < TREE_RANKS && sent_bytes <= ONE_STAGE_BYTES.1,
+    }
+}
+
 fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
     const FEWER: &str = "more ranks than cores: fewer messages";
     const NEIGHBOURS: &str = "more ranks than cores: one peer after the other";
@@ -88,15 +105,14 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
     }
     let sent_bytes = block_bytes.saturating_mul(u64::from(ranks - 1));
     match collective {
-        Collective::AllReduce if ranks < TREE_RANKS && sent_bytes <= ONE_STAGE_BYTES => None,
+        Collective::AllReduce if is_in_one_stage(call) => {
+            Some(("mesh", "more ranks than cores: one stage has the fewest waits"))
+        }
         Collective::AllReduce if ranks > TREE_RANKS || block_bytes > LARGE_BYTES => Some((
             "reduce_broadcast",
             "more ranks than cores: up a tree and down, in pieces that caches hold",
         )),
-        Collective::AllReduce if ranks == 4 && block_bytes > FOUR_IN_ONE_STAGE_BYTES.0 => {
-            let in_one = block_bytes <= FOUR_IN_ONE_STAGE_BYTES.1;
-            Some((if in_one { "mesh" } else { "rabenseifner" }, FEWER))
-        }
+        Collective::AllReduce if ranks == 4 => Some(("rabenseifner", FEWER)),
         Collective::AllReduce if block_bytes <= MANY_WHOLE_BYTES => Some(("recursive_doubling", FEWER)),
         Collective::AllReduce => Some(("rabenseifner", FEWER)),
         Collective::AllGather if sent_bytes <= PASSED_ON_BYTES => None,
@@ -108,9 +124,12 @@ fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
             Some(("direct", FEWER))
         }
         Collective::Broadcast => Some(("chain", NEIGHBOURS)),
-        Collective::Reduce if block_bytes <= WHOLE_BLOCK_BYTES => Some(("chain", NEIGHBOURS)),
+        Collective::Reduce if block_bytes < WHOLE_BLOCK_BYTES => Some(("chain", NEIGHBOURS)),
         Collective::Reduce if sent_bytes <= ROOT_BYTES => Some(("direct", FEWER)),
         Collective::Reduce => Some(("binomial", FEWER)),
+        Collective::Barrier if ranks < TREE_RANKS => {
+            Some(("mesh", "more ranks than cores: the fewest waits"))
+        }
         Collective::ExclusiveScan => Some(("chain", "more ranks than cores: in pieces that caches hold")),
         _ => None,
     }
@@ -137,8 +156,15 @@ mod tests {
         assert_eq!((scanned(64 << 10).segments, scanned(4).algorithm), (1, "chain"));
         let of = |collective, ranks, block_bytes| of(collective, ranks, block_bytes).algorithm;
         assert_eq!(of(Collective::AllReduce, 4, 16), "mesh");
-        assert_eq!(of(Collective::AllReduce, 4, 2 << 10), "recursive_doubling");
-        assert_eq!(of(Collective::AllReduce, 4, 4 << 10), "mesh");
+        let largest_in_one_stage = [(4, 12 << 10), (5, 4 << 10), (6, 4 << 10), (8, 1 << 10), (12, 186)];
+        for (ranks, block_bytes) in largest_in_one_stage {
+            assert_eq!(of(Collective::AllReduce, ranks, block_bytes), "mesh", "{ranks} ranks");
+            assert_ne!(of(Collective::AllReduce, ranks, block_bytes + 1), "mesh", "{ranks} ranks");
+        }
+        assert_eq!(
+            [3, 15, 16].map(|ranks| of(Collective::Barrier, ranks, 0)),
+            ["mesh", "mesh", "dissemination"]
+        );
         assert_eq!(of(Collective::AllReduce, 8, 16 << 10), "recursive_doubling");
         assert_eq!(of(Collective::AllReduce, 8, 32 << 10), "rabenseifner");
         assert_eq!(of(Collective::AllReduce, 4, 16 << 10), "rabenseifner");
@@ -148,6 +174,7 @@ mod tests {
         assert_eq!(of(Collective::AllGather, 6, 64 << 10), "bidirectional_ring");
         assert_eq!(of(Collective::ReduceScatter, 8, 64 << 10), "ring");
         assert_eq!(of(Collective::ReduceScatter, 5, 1 << 10), "pairwise");
+        assert_eq!([4095, 4096].map(|bytes| of(Collective::Reduce, 4, bytes)), ["chain", "direct"]);
         assert_eq!(of(Collective::Reduce, 4, 64 << 10), "direct");
         assert_eq!(of(Collective::Reduce, 4, 1 << 20), "binomial");
     }
@@ -167,6 +194,7 @@ mod tests {
             assert_eq!(of(Collective::AllReduce, 64, block_bytes), "reduce_broadcast");
         }
         assert_eq!(of(Collective::AllReduce, 3, 4), "mesh");
+        assert_eq!([3, 8, 64].map(|ranks| of(Collective::Barrier, ranks, 0)), ["binomial"; 3]);
         assert_eq!(of(Collective::AllGather, 6, 1 << 10), "pat");
         assert_eq!(of(Collective::ReduceScatter, 6, 1 << 10), "recursive_halving");
         assert_eq!([8, 32].map(|ranks| of(Collective::Broadcast, ranks, 64)), ["chain", "binomial"]);

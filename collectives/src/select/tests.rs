@@ -36,6 +36,7 @@ fn small_blocks_take_few_stages_and_large_ones_little_traffic() {
     assert_eq!(choice(Collective::Broadcast, 4, 1 << 10), ("binomial", 1));
     assert_eq!(choice(Collective::Broadcast, 4, 1 << 20), ("chain", 8));
     assert_eq!(choice(Collective::AllGather, 64, 8), ("ring", 1));
+    assert_eq!(choice(Collective::Barrier, 8, 0), ("mesh", 1));
     assert_eq!(choice(Collective::Barrier, 64, 0), ("dissemination", 1));
 }
 

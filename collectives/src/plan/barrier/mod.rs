@@ -2,6 +2,7 @@
 
 pub mod binomial;
 pub mod dissemination;
+pub mod mesh;
 pub mod recursive_doubling;
 pub mod ring;
 pub mod spanning_tree;
