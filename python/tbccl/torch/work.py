@@ -109,9 +109,10 @@ class Work(dist.Work):
             limit = seconds(timeout)
             try:
                 done = request.wait(limit)
-            except Error:
-                # An exception of a signal handler ends the wait only: the call may still use its memory.
-                if not self.is_completed() or self._error is None:
+            except Error as error:
+                # An exception of a signal handler ends the wait only. The call may still use its memory, or
+                # has failed meanwhile with an error of its own.
+                if not self.is_completed() or not _is_same(error, self._error):
                     raise
             else:
                 if not done:
@@ -212,6 +213,11 @@ class Work(dist.Work):
             self._on_complete = self._keep_alive = None
             self._request = None
             group._untrack(self)
+
+
+def _is_same(raised: Error, of_call: BaseException | None) -> bool:
+    """Whether a wait has raised the error of the call, to which words may have been added since."""
+    return type(raised) is type(of_call) and str(raised) in str(of_call)
 
 
 class StagedWork(Work):

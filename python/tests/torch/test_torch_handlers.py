@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 from jobs import forkserver, run, tbccl
+from tbccl import AbortedError, InvalidArgumentError
+from tbccl.torch.work import Work
 
 #: Begins every program: `handle_soon` sends this process a signal and handles it.
 PROLOGUE = """
@@ -68,6 +73,29 @@ else:
     print("ended", flush=True)
 """
     assert run_program(program).count("ended") == 2
+
+
+@pytest.mark.parametrize("is_of_handler", [True, False])
+def test_a_wait_raises_what_has_ended_it(is_of_handler: bool) -> None:
+    """The call may have failed by the time at which the exception of a handler is looked at."""
+    of_call = AbortedError("the program aborted the communicator")
+    raised = InvalidArgumentError("of the handler") if is_of_handler else of_call
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    request = SimpleNamespace(wait=lambda _: fail(raised), test=lambda: fail(of_call))
+    group = SimpleNamespace(
+        _sequence_number=0,
+        _default_timeout=None,
+        _completion_lock=threading.Lock(),
+        _annotated=lambda error: error,
+        _untrack=lambda _: None,
+    )
+    work = Work(group, request, [])
+    with pytest.raises(type(raised)):
+        work.wait()
+    assert work.exception() is of_call
 
 
 def test_an_exception_of_a_handler_leaves_a_monitored_barrier() -> None:
