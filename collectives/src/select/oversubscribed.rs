@@ -90,8 +90,8 @@ fn is_in_one_stage(call: Call) -> bool {
     let sent_bytes = block_bytes.saturating_mul(u64::from(ranks - 1));
     match ranks {
         4 => block_bytes <= FOUR_IN_ONE_STAGE_BYTES,
-        ..=FEW_RANKS => block_bytes <= FEW_IN_ONE_STAGE_BYTES,
-        ..=8 => sent_bytes <= ONE_STAGE_BYTES.0,
+        _ if ranks <= FEW_RANKS => block_bytes <= FEW_IN_ONE_STAGE_BYTES,
+        _ if ranks <= 8 => sent_bytes <= ONE_STAGE_BYTES.0,
         _ => ranks < TREE_RANKS && sent_bytes <= ONE_STAGE_BYTES.1,
     }
 }
