@@ -2,9 +2,10 @@
 //!
 //! A rank that waits for a message also waits for a core, and a late message costs other ranks' turns. Ranks
 //! run one after the other for every plan, so stages that overlap elsewhere gain nothing here. The cost is
-//! the number of messages and the bytes of all ranks together. The fastest plan depends on which ranks share
-//! a core: these thresholds are for neighbors on one core, measured with 4 and 8 ranks on two cores. Up to
-//! three ranks the general thresholds apply.
+//! the number of messages and the bytes of all ranks together, and for the smallest sizes on few ranks the
+//! number of waits. The fastest plan depends on which ranks share a core: these thresholds are for neighbors
+//! on one core, measured with 4 to 8 ranks on two cores. Up to three ranks the general thresholds apply,
+//! except to a barrier over TCP.
 //!
 //! Over TCP a message is a system call at both ends, and the plans of fewest messages are the fastest ones by
 //! far: an `all_reduce` of 4 bytes between 32 ranks on two cores took 4.7 ms by `mesh`, 1.2 by
@@ -19,10 +20,15 @@ use crate::Collective;
 const FOUR_IN_ONE_STAGE_BYTES: u64 = 12 << 10;
 /// Largest block that other numbers of up to [`FEW_RANKS`] sum in one stage.
 const FEW_IN_ONE_STAGE_BYTES: u64 = 4 << 10;
-/// Ranks whose messages in one stage cost less than the waits of further stages, up to the size above.
+/// Ranks whose messages in one stage of a sum cost less than further waits up to [`FEW_IN_ONE_STAGE_BYTES`].
 const FEW_RANKS: u32 = 6;
-/// Most bytes that one of up to eight ranks sends in one stage of a sum, and one of more ranks.
-const ONE_STAGE_BYTES: (u64, u64) = (7 << 10, 2 << 10);
+/// Ranks whose messages in one stage of a sum cost less than further waits up to
+/// [`SEVERAL_IN_ONE_STAGE_BYTES`].
+const SEVERAL_RANKS: u32 = 8;
+/// Most bytes that one of [`SEVERAL_RANKS`] sends in one stage of a sum.
+const SEVERAL_IN_ONE_STAGE_BYTES: u64 = 7 << 10;
+/// Most bytes that one of more ranks sends in one stage of a sum.
+const MANY_IN_ONE_STAGE_BYTES: u64 = 2 << 10;
 /// Largest block that more than four ranks exchange whole: halves take twice as many messages.
 const MANY_WHOLE_BYTES: u64 = 16 << 10;
 /// Most bytes that a rank sends in one stage of a collective without reduction.
@@ -91,8 +97,8 @@ fn is_in_one_stage(call: Call) -> bool {
     match ranks {
         4 => block_bytes <= FOUR_IN_ONE_STAGE_BYTES,
         _ if ranks <= FEW_RANKS => block_bytes <= FEW_IN_ONE_STAGE_BYTES,
-        _ if ranks <= 8 => sent_bytes <= ONE_STAGE_BYTES.0,
-        _ => ranks < TREE_RANKS && sent_bytes <= ONE_STAGE_BYTES.1,
+        _ if ranks <= SEVERAL_RANKS => sent_bytes <= SEVERAL_IN_ONE_STAGE_BYTES,
+        _ => ranks < TREE_RANKS && sent_bytes <= MANY_IN_ONE_STAGE_BYTES,
     }
 }
 

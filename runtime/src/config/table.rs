@@ -205,8 +205,8 @@ options! {
         model: Option<Model> = None, "TBCCL_MODEL", job, Auto<ModelFile>;
         /// segments per chunk for pipelining, instead of the automatic choice (0)
         segments: u32 = 0, "TBCCL_SEGMENTS", job, Plain;
-        /// cores that the ranks of a host share: with more ranks than cores, plans of fewer messages are
-        /// chosen (all that the host has; a container may have fewer)
+        /// cores that the ranks of a host share: with more ranks than cores, plans of fewer messages or
+        /// waits are chosen (all that the host has; a container may have fewer)
         cores: Option<u32> = None, "TBCCL_CORES", job, Auto<Plain>;
     }
 
