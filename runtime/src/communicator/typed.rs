@@ -2,6 +2,9 @@
 //!
 //! Each row has a name, its arguments, and the operation that they make. `request` checks slices against the
 //! shape of the operation, so rows do not repeat the rules of arguments.
+//!
+//! A method is generic over the elements only to turn slices into bytes; what it calls then is compiled once,
+//! not once per type in each program.
 
 use super::{
     Buffer, Communicator, Group,
@@ -42,7 +45,7 @@ impl Communicator {
     /// Those of [`Communicator::all_reduce`]; [`Error::InvalidArgument`] for an operation with a scale.
     pub fn call<T: Element>(&mut self, operation: &Operation<'_>, send: &[T], recv: &mut [T]) -> Result<()> {
         operation.refuse_scale()?;
-        self.execute(&Request::apart(self.rank_info(), operation, send.into(), recv.into())?)
+        self.execute_apart(operation, send.into(), recv.into())
     }
 
     /// Runs any operation in place.
@@ -53,7 +56,22 @@ impl Communicator {
     /// Those of [`Communicator::call`]; [`Error::InvalidArgument`] for an operation without a form in place.
     pub fn call_in_place<T: Element>(&mut self, operation: &Operation<'_>, data: &mut [T]) -> Result<()> {
         operation.refuse_scale()?;
-        self.execute(&Request::in_place(self.rank_info(), operation, data.into())?)
+        self.execute_in_place(operation, data.into())
+    }
+
+    /// Runs a call from `send` to `recv`.
+    fn execute_apart(
+        &mut self,
+        operation: &Operation<'_>,
+        send: Elements<'_>,
+        recv: ElementsMut<'_>,
+    ) -> Result<()> {
+        self.execute(&Request::apart(self.rank_info(), operation, send, recv)?)
+    }
+
+    /// Runs a call in place.
+    fn execute_in_place(&mut self, operation: &Operation<'_>, data: ElementsMut<'_>) -> Result<()> {
+        self.execute(&Request::in_place(self.rank_info(), operation, data)?)
     }
 
     /// Waits until every rank has called it.
@@ -79,7 +97,7 @@ impl<'m> Group<'_, 'm> {
         recv: &'m mut [T],
     ) -> Result<()> {
         operation.refuse_scale()?;
-        self.push(Request::apart(self.rank_info(), operation, send.into(), recv.into())?)
+        self.apart(operation, send.into(), recv.into())
     }
 
     /// Adds any operation in place, as [`Communicator::call_in_place`].
@@ -88,7 +106,17 @@ impl<'m> Group<'_, 'm> {
     /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
     pub fn call_in_place<T: Element>(&mut self, operation: &Operation<'_>, data: &'m mut [T]) -> Result<()> {
         operation.refuse_scale()?;
-        self.push(Request::in_place(self.rank_info(), operation, data.into())?)
+        self.in_place(operation, data.into())
+    }
+
+    /// Adds a call from `send` to `recv`.
+    fn apart(&mut self, operation: &Operation<'_>, send: Elements<'m>, recv: ElementsMut<'m>) -> Result<()> {
+        self.push(Request::apart(self.rank_info(), operation, send, recv)?)
+    }
+
+    /// Adds a call in place.
+    fn in_place(&mut self, operation: &Operation<'_>, data: ElementsMut<'m>) -> Result<()> {
+        self.push(Request::in_place(self.rank_info(), operation, data)?)
     }
 }
 
@@ -97,21 +125,21 @@ impl<'m> Group<'_, 'm> {
 macro_rules! calls {
     (apart: $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $operation:expr;)*) => {
         calls! { @each
-            (send: &'m [T], recv: &'m mut [T]) => apart(send, recv);
+            (send: &'m [T] as Elements<'_>, recv: &'m mut [T] as ElementsMut<'_>) => apart;
             $($(#[$doc])* $name($($argument: $type),*) = $operation;)*
         }
     };
     (in place: $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $operation:expr;)*) => {
         calls! { @each
-            (data: &'m mut [T]) => in_place(data);
+            (data: &'m mut [T] as ElementsMut<'_>) => in_place;
             $($(#[$doc])* $name($($argument: $type),*) = $operation;)*
         }
     };
-    (@each $buffers:tt => $check:ident $checked:tt;
+    (@each $buffers:tt => $check:ident;
      $($(#[$doc:meta])* $name:ident $arguments:tt = $operation:expr;)*) => {
-        $(calls! { @one $buffers => $check $checked; $(#[$doc])* $name $arguments = $operation; })*
+        $(calls! { @one $buffers => $check; $(#[$doc])* $name $arguments = $operation; })*
     };
-    (@one ($($buffer:ident: $slice:ty),*) => $check:ident($($checked:ident),*);
+    (@one ($($buffer:ident: $slice:ty as $elements:ty),*) => $check:ident;
         $(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) = $operation:expr;) => {
         impl Communicator {
             $(#[$doc])*
@@ -126,7 +154,14 @@ macro_rules! calls {
                 $($buffer: $slice,)*
                 $($argument: $type),*
             ) -> Result<()> {
-                self.execute(&Request::$check(self.rank_info(), &$operation, $($checked.into()),*)?)
+                fn untyped(
+                    comm: &mut Communicator,
+                    $($buffer: $elements,)*
+                    $($argument: $type),*
+                ) -> Result<()> {
+                    comm.execute(&Request::$check(comm.rank_info(), &$operation, $($buffer),*)?)
+                }
+                untyped(self, $($buffer.into(),)* $($argument),*)
             }
         }
 
@@ -136,7 +171,7 @@ macro_rules! calls {
             /// # Errors
             /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
             pub fn $name<T: Element>(&mut self, $($buffer: $slice,)* $($argument: $type),*) -> Result<()> {
-                self.push(Request::$check(self.rank_info(), &$operation, $($checked.into()),*)?)
+                self.$check(&$operation, $($buffer.into()),*)
             }
         }
     };
@@ -328,7 +363,7 @@ impl Communicator {
         recv_counts: &[usize],
     ) -> Result<()> {
         let operation = Operation::new(Collective::AllToAll).with_own_counts(send_counts, recv_counts);
-        self.execute(&Request::apart(self.rank_info(), &operation, send.into(), recv.into())?)
+        self.execute_apart(&operation, send.into(), recv.into())
     }
 
     /// Sends `data` to rank `to`, which must call [`Communicator::recv`] with the same length.
@@ -339,9 +374,11 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::all_reduce`].
     pub fn send<T: Element>(&mut self, data: &[T], to: Rank) -> Result<()> {
-        let request =
-            Request::apart(self.rank_info(), &Operation::send(to), data.into(), ElementsMut::none(T::DTYPE));
-        self.execute(&request?)
+        fn untyped(comm: &mut Communicator, data: Elements<'_>, to: Rank) -> Result<()> {
+            let nothing = ElementsMut::none(data.dtype);
+            comm.execute(&Request::apart(comm.rank_info(), &Operation::send(to), data, nothing)?)
+        }
+        untyped(self, data.into(), to)
     }
 
     /// Receives into `data` the message that rank `from` sends.
@@ -349,9 +386,11 @@ impl Communicator {
     /// # Errors
     /// Those of [`Communicator::all_reduce`].
     pub fn recv<T: Element>(&mut self, data: &mut [T], from: Rank) -> Result<()> {
-        let request =
-            Request::apart(self.rank_info(), &Operation::recv(from), Elements::none(T::DTYPE), data.into());
-        self.execute(&request?)
+        fn untyped(comm: &mut Communicator, data: ElementsMut<'_>, from: Rank) -> Result<()> {
+            let nothing = Elements::none(data.dtype);
+            comm.execute(&Request::apart(comm.rank_info(), &Operation::recv(from), nothing, data)?)
+        }
+        untyped(self, data.into(), from)
     }
 }
 
@@ -369,7 +408,7 @@ impl<'m> Group<'_, 'm> {
         recv_counts: &[usize],
     ) -> Result<()> {
         let operation = Operation::new(Collective::AllToAll).with_own_counts(send_counts, recv_counts);
-        self.push(Request::apart(self.rank_info(), &operation, send.into(), recv.into())?)
+        self.apart(&operation, send.into(), recv.into())
     }
 
     /// Adds a message as [`Communicator::send`].
@@ -380,8 +419,7 @@ impl<'m> Group<'_, 'm> {
     /// # Errors
     /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
     pub fn send<T: Element>(&mut self, data: &'m [T], to: Rank) -> Result<()> {
-        let nothing = ElementsMut::none(T::DTYPE);
-        self.push(Request::apart(self.rank_info(), &Operation::send(to), data.into(), nothing)?)
+        self.apart(&Operation::send(to), data.into(), ElementsMut::none(T::DTYPE))
     }
 
     /// Adds a message as [`Communicator::recv`].
@@ -391,7 +429,6 @@ impl<'m> Group<'_, 'm> {
     /// # Errors
     /// [`Error::InvalidArgument`] names an argument; the group is as it was then.
     pub fn recv<T: Element>(&mut self, data: &'m mut [T], from: Rank) -> Result<()> {
-        let nothing = Elements::none(T::DTYPE);
-        self.push(Request::apart(self.rank_info(), &Operation::recv(from), nothing, data.into())?)
+        self.apart(&Operation::recv(from), Elements::none(T::DTYPE), data.into())
     }
 }
