@@ -1,19 +1,22 @@
-"""The build backend (PEP 517): builds the wheel's other binaries, then calls maturin.
+"""The build backend (PEP 517): cargo builds all binaries of the wheel, and this module packs it.
 
-`pip install .` calls this module. Cargo builds the C library with the program `tbccl` in it, the
-program's file, and the libraries for MLX, in the same target folder and profile as the extension module. This
-module copies them into the package's folder, where maturin picks them up. The environment variable
-TBCCL_WHEEL_PROFILE selects cargo's profile: `dist` by default, `dev` for tests.
+`pip install .` calls this module. One command of cargo builds the extension module, the C library with the
+program `tbccl` in it, the program's file, and the libraries for MLX. maturin writes the metadata and the
+source archive. It does not compile: cargo would be called for the extension module alone then, choose other
+features for the crates that all binaries share, and compile them once more.
 
+The environment variable TBCCL_WHEEL_PROFILE selects cargo's profile: `dist` by default, `dev` for tests.
 Cargo.toml, not this module, decides how the code is compiled.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import maturin
@@ -34,24 +37,16 @@ def _build_dir() -> Path:
 
 def _install(source: Path, target: Path, mode: int, strip: list[str]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Replaced atomically: running programs keep the old file.
-    new = target.with_name(target.name + ".new")
-    shutil.copyfile(source, new)
+    shutil.copyfile(source, target)
     if strip and source.suffix in ("", ".so", ".dylib"):
-        subprocess.run([*strip, new], check=True)
-    new.chmod(mode)
-    new.replace(target)
+        subprocess.run([*strip, target], check=True)
+    target.chmod(mode)
 
 
-def install_binaries(build_dir: Path, package: Path, is_mac: bool, strip: list[str]) -> None:
-    """Copies the program, the libraries and the header from cargo's output folder into a package's folder.
-
-    `strip` is the command that strips a file; empty to leave files as they are. `tools/wheels` calls this
-    function for files that were built for other machines.
-    """
+def _install_binaries(build_dir: Path, package: Path, is_mac: bool, strip: list[str]) -> None:
+    """Copies programs, libraries and headers into the folder of the package."""
     suffix = "dylib" if is_mac else "so"
-    for folder in ("bin", "lib", "include"):
-        shutil.rmtree(package / folder, ignore_errors=True)
+    _install(build_dir / f"lib_native.{suffix}", package / "_native.abi3.so", 0o755, strip)
     _install(build_dir / "tbccl-program", package / "bin" / "tbccl", 0o755, strip)
     library = "libtbccl.0.dylib" if is_mac else "libtbccl.so.0"
     _install(build_dir / f"libtbccl_bundle.{suffix}", package / "lib" / library, 0o755, strip)
@@ -66,26 +61,37 @@ def install_binaries(build_dir: Path, package: Path, is_mac: bool, strip: list[s
         _install(ROOT / "ffi" / name, package / "include" / name, 0o644, [])
 
 
+def pack(build_dir: Path, wheels: Path, is_mac: bool, strip: list[str], platform: str | None = None) -> str:
+    """Packs a wheel of the binaries in cargo's output folder, and returns its file name.
+
+    `strip` is the command that strips a file; empty to leave files as they are. `platform` is the platform tag
+    of a wheel for another machine. `tools/wheels` calls this function for those.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ignored = shutil.ignore_patterns("__pycache__", "*.so", "bin", "lib", "include")
+        shutil.copytree(PACKAGE, Path(folder) / "tbccl", ignore=ignored)
+        _install_binaries(build_dir, Path(folder) / "tbccl", is_mac, strip)
+        info = Path(folder) / maturin.prepare_metadata_for_build_wheel(folder)
+        if platform is not None:
+            wheel = info / "WHEEL"
+            wheel.write_text(re.sub(r"(?m)^(Tag: .*-)\w+$", rf"\g<1>{platform}", wheel.read_text()))
+        command = [sys.executable, "-m", "wheel", "pack", "--dest-dir", wheels, folder]
+        packed = subprocess.check_output(command, text=True)
+    found = re.search(r"tbccl-\S+\.whl", packed)
+    assert found, f"`wheel pack` names the file: {packed}"
+    return found[0]
+
+
 def _strip_command() -> list[str]:
     strip = shutil.which("strip")
     return [strip, "-x" if MAC else "--strip-unneeded"] if strip else []
 
 
-def _build_extras() -> None:
+def _build() -> None:
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--profile", PROFILE]
-    # One command together with the extension module, so that shared crates are built once.
     for package in ("tbccl-bundle", "tbccl-mpi-shim", "tbccl-jaccl", "tbccl-python"):
         cargo += ["-p", package]
     subprocess.run(cargo + FEATURES, cwd=ROOT, check=True)
-    install_binaries(_build_dir(), PACKAGE, MAC, _strip_command())
-
-
-def _settings(config: dict | None) -> dict:
-    settings = dict(config or {})
-    # With --strip cargo would rebuild the extension module instead of reusing the one built for tests.
-    strip = "" if PROFILE == "dev" else " --strip"
-    settings.setdefault("build-args", " ".join([f"--profile {PROFILE}{strip}", *FEATURES]))
-    return settings
 
 
 def get_requires_for_build_wheel(config_settings=None):
@@ -97,12 +103,12 @@ def get_requires_for_build_sdist(config_settings=None):
 
 
 def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
-    return maturin.prepare_metadata_for_build_wheel(metadata_directory, _settings(config_settings))
+    return maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
-    _build_extras()
-    return maturin.build_wheel(wheel_directory, _settings(config_settings), metadata_directory)
+    _build()
+    return pack(_build_dir(), Path(wheel_directory), MAC, _strip_command())
 
 
 def build_sdist(sdist_directory, config_settings=None):
