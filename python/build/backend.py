@@ -64,8 +64,8 @@ def _install_binaries(build_dir: Path, package: Path, is_mac: bool, strip: list[
 def pack(build_dir: Path, wheels: Path, is_mac: bool, strip: list[str], platform: str | None = None) -> str:
     """Packs a wheel of the binaries in cargo's output folder, and returns its file name.
 
-    `strip` is the command that strips a file; empty to leave files as they are. `platform` is the platform tag
-    of a wheel for another machine. `tools/wheels` calls this function for those.
+    `strip` is the command that strips a file; empty to leave files as they are. `platform` is the platform
+    tag of a wheel for another machine. `tools/wheels` calls this function for those.
     """
     with tempfile.TemporaryDirectory() as folder:
         ignored = shutil.ignore_patterns("__pycache__", "*.so", "bin", "lib", "include")

@@ -14,14 +14,15 @@ import mlx.core as mx
 
 from tbccl.mlx import _native_groups
 from tbccl.mlx._groups import init
+from tbccl.mlx._versions import mlx_version
 
 __all__ = ["all_to_all", "barrier", "broadcast", "reduce_scatter", "sum_scatter"]
 
 # Functions of MLX as they are without `install`.
 _all_sum, _all_gather = mx.distributed.all_sum, mx.distributed.all_gather
 _send, _recv_like = mx.distributed.send, mx.distributed.recv_like
-#: MLX before 0.30 does not have it.
-_sum_scatter_of_mlx = getattr(mx.distributed, "sum_scatter", None)
+#: MLX before 0.32.1 raises an error in it on the processor, and may write into freed memory then.
+_sum_scatter_of_mlx = mx.distributed.sum_scatter if mlx_version() >= (0, 32, 1) else None
 
 #: Bytes sent to a rank before a message of it is received. A sender buffers 256 MiB, so that ranks which all
 #: send first do not wait for each other.

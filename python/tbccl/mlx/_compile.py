@@ -27,6 +27,7 @@ from types import ModuleType
 import mlx.core as mx
 
 import tbccl
+from tbccl.mlx._versions import nanobind_remedy
 
 __all__ = ["Unavailable", "module"]
 
@@ -75,7 +76,7 @@ def module(library: Path) -> ModuleType:
     except TypeError as error:
         raise Unavailable(
             f"MLX {mx.__version__} was not compiled with nanobind {version('nanobind')}, which is installed: "
-            "MLX 0.32.3 and 0.32.4 need pip install 'nanobind>=3.0.1,<3.2'"
+            + nanobind_remedy()
         ) from error
     return loaded
 
@@ -107,7 +108,7 @@ def _command() -> list[str]:
         raise Unavailable("there is no C++ compiler (c++, g++, clang++): install one, or set CXX")
     spec = find_spec("nanobind")
     if spec is None or spec.origin is None:
-        raise Unavailable("nanobind is not installed: pip install 'tbccl[mlx]'")
+        raise Unavailable(f"nanobind is not installed: {nanobind_remedy()}")
     nanobind, of_mlx = Path(spec.origin).parent, Path(mx.__file__).parent
     of_python = Path(sysconfig.get_paths()["include"])
     for header, remedy in [

@@ -23,11 +23,11 @@ except ImportError as missing:
     raise ImportError("tbccl.mlx needs MLX, which is not installed: pip install mlx") from missing
 
 from tbccl.mlx import _native_groups
+from tbccl.mlx._versions import OLDEST, mlx_version
 
 __all__ = ["init", "is_available", "library"]
 
 _LIBRARY_VARIABLE = "MLX_MPI_LIBNAME"
-_MIN_MLX_VERSION = (0, 29)
 #: MLX's own functions, which `tbccl.mlx.install` replaces.
 _init_of_mlx, _is_available_in_mlx = mx.distributed.init, mx.distributed.is_available
 #: Prefix of the messages of errors that tbccl's library raises while MLX makes its first group.
@@ -163,11 +163,10 @@ def _mpi_unavailable_error() -> UsageError:
 
 
 def _check_version() -> None:
-    parts = mx.__version__.split(".")[:2]
-    if tuple(int(part) for part in parts if part.isdigit()) < _MIN_MLX_VERSION:
+    if mlx_version() < OLDEST:
         raise UsageError(
-            f"MLX {mx.__version__} is too old: tbccl needs {_MIN_MLX_VERSION[0]}.{_MIN_MLX_VERSION[1]} or "
-            "later; pip install -U mlx"
+            f"MLX {mx.__version__} is too old: tbccl needs {OLDEST[0]}.{OLDEST[1]} or later; "
+            "pip install -U mlx"
         )
 
 

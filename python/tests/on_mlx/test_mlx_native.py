@@ -10,9 +10,11 @@ import jobs
 import mlx.nn as nn
 import pytest
 
+from tbccl.mlx import _versions
+
 COMPILES = (
     sys.platform == "linux"
-    and jobs.VERSION >= (0, 32, 3)
+    and jobs.VERSION >= (0, 30, 1)
     and find_spec("nanobind") is not None
     and any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 )
@@ -65,7 +67,21 @@ def test_a_compiler_that_fails_is_said_once():
 
 
 def test_a_missing_nanobind_is_said_with_the_remedy():
-    on_the_way_of_mpi("has_no_nanobind", "nanobind is not installed: pip install 'tbccl[mlx]'")
+    on_the_way_of_mpi("has_no_nanobind", "nanobind is not installed: pip install 'nanobind>=")
+
+
+@pytest.mark.parametrize(
+    ("mlx", "remedy"),
+    [
+        ("0.30.0", "MLX has such groups from 0.30.1 on"),
+        ("0.30.6", "pip install 'nanobind>=2.10,<2.11'"),
+        ("0.32.1", "pip install 'nanobind>=2.13,<2.15'"),
+        ("0.32.2.dev20260901", "pip install 'nanobind>=2.15,<3'"),
+        ("0.32.4", "pip install 'nanobind>=3.0.1,<3.2'"),
+    ],
+)
+def test_each_version_of_mlx_is_told_its_nanobind(mlx, remedy):
+    assert _versions.nanobind_remedy(mlx) == remedy
 
 
 def test_a_cache_folder_that_others_may_write_to_is_not_used(tmp_path):
