@@ -23,6 +23,8 @@ import maturin
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "tbccl"
+#: Files that lie beside packages, where Python reads them as it starts.
+START = ROOT / "python" / "start"
 PROFILE = os.environ.get("TBCCL_WHEEL_PROFILE", "dist")
 MAC = sys.platform == "darwin"
 # The features of cargo's tests, so that cargo does not build the crates once more for the wheel.
@@ -70,6 +72,8 @@ def pack(build_dir: Path, wheels: Path, is_mac: bool, strip: list[str], platform
     with tempfile.TemporaryDirectory() as folder:
         ignored = shutil.ignore_patterns("__pycache__", "*.so", "bin", "lib", "include")
         shutil.copytree(PACKAGE, Path(folder) / "tbccl", ignore=ignored)
+        for file in (START / "tbccl_mlx.pth", START / "_tbccl_mlx.py"):
+            shutil.copyfile(file, Path(folder) / file.name)
         _install_binaries(build_dir, Path(folder) / "tbccl", is_mac, strip)
         info = Path(folder) / maturin.prepare_metadata_for_build_wheel(folder)
         if platform is not None:

@@ -103,8 +103,13 @@ pub(crate) fn has_timeout() -> bool {
 /// Returns the launcher whose variables this process has.
 #[must_use]
 pub fn launcher() -> Option<&'static CStr> {
-    static NAME: OnceLock<Option<CString>> = OnceLock::new();
-    NAME.get_or_init(|| CString::new(launcher_of_env()?).ok()).as_deref()
+    static NAME: OnceLock<CString> = OnceLock::new();
+    if let Some(name) = NAME.get() {
+        return Some(name);
+    }
+    // Not kept while there is none: a program may set the variables later, as exo does.
+    let name = CString::new(launcher_of_env()?).ok()?;
+    Some(NAME.get_or_init(|| name))
 }
 
 /// Turns spinning off if this host has fewer than two cores per rank.

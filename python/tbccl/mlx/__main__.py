@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -18,6 +19,11 @@ Start one process per rank:
   tbccl run -n 2 -- python -m tbccl.mlx train.py
   tbccl run --hostfile hosts.json -- python -m tbccl.mlx -m mlx_lm lora --train --model ...
 
+The program may start further processes, as exo does. They use tbccl, too: TBCCL_MLX=on is set for them. That
+variable does the same for programs that are commands of their own:
+
+  tbccl run -n 2 -x TBCCL_MLX=on -- mlx_lm.server --model MODEL
+
 TBCCL_MLX=off leaves MLX's own backends."""
 
 
@@ -31,6 +37,7 @@ def main(arguments: list[str]) -> None:
     if not program or program[0].startswith("-"):
         sys.exit(_HELP)
     install()
+    os.environ.setdefault("TBCCL_MLX", "on")
     sys.argv = program
     if is_module:
         sys.path[0] = ""

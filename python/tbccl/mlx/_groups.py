@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 from pathlib import Path
 
 import tbccl
@@ -107,7 +108,7 @@ def init(strict: bool = True) -> mx.distributed.Group:
 
 
 def has_launcher() -> bool:
-    """Returns whether a launcher started this process.
+    """Returns whether a launcher started this process, or its environment has a launcher's variables by now.
 
     Raises:
         UsageError: As for `init`.
@@ -115,6 +116,7 @@ def has_launcher() -> bool:
     return _load_library().tbccl_mpi_launcher() is not None
 
 
+@cache
 def _load_library() -> ctypes.CDLL:
     """Makes MLX open tbccl's MPI library and returns the library.
 

@@ -1,8 +1,9 @@
 """Replaces functions of `mx.distributed` in this process, for programs that name another backend.
 
 Programs such as exo call `mx.distributed.init(backend="jaccl")` or `"ring"`, and read no variable that leads
-to tbccl. After `install()`, every name gives the group of `tbccl.mlx.init()` in a process that a launcher
-started. On Linux it is a group of MLX's own kind where all ranks can compile it (`TBCCL_MLX_NATIVE=off`
+to tbccl. After `install()`, every name gives the group of `tbccl.mlx.init()` if the environment has the
+variables of a launcher when it is called: exo sets them itself. Without them MLX's functions do as before. On
+Linux it is a group of MLX's own kind where all ranks can compile it (`TBCCL_MLX_NATIVE=off`
 prevents that). Otherwise MLX's functions get what its MPI interface lacks: `sum_scatter`, and arrays of more
 than 2147483647 elements, of which MLX would tell the library a wrong number.
 
@@ -33,11 +34,11 @@ _originals: dict[str, Any] = {}
 def install() -> bool:
     """Makes `mx.distributed.init` give groups of tbccl, whatever backend a program names.
 
-    Call it before a program makes its first group. In a process that no launcher started, MLX's functions
-    stay as they are. Later calls change nothing.
+    Call it before a program makes its first group. In a process without the variables of a launcher, MLX's
+    functions do what they did before. Later calls change nothing.
 
     Returns:
-        Whether MLX's functions are replaced: not with `TBCCL_MLX=off`, nor without a launcher.
+        Whether MLX's functions are replaced: not with `TBCCL_MLX=off`.
 
     Raises:
         tbccl.UsageError: MLX cannot use tbccl here, or `TBCCL_MLX` has another value than `on` or `off`.
@@ -45,14 +46,16 @@ def install() -> bool:
     value = os.environ.get(_VARIABLE, "on")
     if value not in ("on", "off"):
         raise _groups.UsageError(f"{_VARIABLE}={value} is neither on nor off")
-    if value == "off" or not _groups.has_launcher():
+    if value == "off":
         return False
+    # MLX takes its MPI library from the environment once, as a program first asks for any backend.
+    _groups.has_launcher()
     if _originals:
         return True
     replacements: dict[str, Callable[..., Any]] = {
         "init": _init,
-        "is_available": lambda backend="any": True,
-        "sum_scatter": _collectives.sum_scatter,
+        "is_available": _is_available,
+        "sum_scatter": _sum_scatter,
         "all_gather": _in_parts_gathered,
         "send": _in_world("send"),
         "recv": _in_world("recv"),
@@ -90,6 +93,9 @@ def _init(
     Refuses what MLX refuses: unknown backends, and a factory with another backend than `jaccl`. tbccl does
     not need the factory.
     """
+    if not _groups.has_launcher():
+        options = {} if all_gather_factory is None else {"all_gather_factory": all_gather_factory}
+        return _originals["init"](strict=strict, backend=backend, **options)
     if backend not in _BACKENDS:
         raise ValueError(f"the backend {backend!r} is none of {', '.join(_BACKENDS)}")
     if all_gather_factory is not None:
@@ -100,13 +106,36 @@ def _init(
     return _groups.init(strict=strict)
 
 
-def _world(group: mx.distributed.Group | None) -> mx.distributed.Group:
-    return group or _groups.init(strict=False)
+def _is_available(backend: str = "any") -> bool:
+    if _groups.has_launcher():
+        return True
+    try:
+        return _originals["is_available"](backend)
+    except TypeError:  # MLX before 0.30 knows one backend for all.
+        return _originals["is_available"]()
 
 
-def _fits(x: Any, group: mx.distributed.Group) -> bool:
+def _world(group: mx.distributed.Group | None) -> mx.distributed.Group | None:
+    """Returns the group of a call; None for MLX's own default, without a launcher."""
+    if group is None and _groups.has_launcher():
+        return _groups.init(strict=False)
+    return group
+
+
+def _fits(x: Any, group: mx.distributed.Group | None) -> bool:
     """Returns whether MLX can tell the group the size of an array; MLX also takes numbers."""
-    return not isinstance(x, mx.array) or x.size <= _MAX_ELEMENTS or _native_groups.is_native(group)
+    if not isinstance(x, mx.array) or x.size <= _MAX_ELEMENTS:
+        return True
+    return group is None or _native_groups.is_native(group)
+
+
+def _sum_scatter(
+    x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
+) -> mx.array:
+    group = _world(group)
+    if group is None and _originals["sum_scatter"] is not None:
+        return _originals["sum_scatter"](x, stream=stream)
+    return _collectives.sum_scatter(x, group=group, stream=stream)
 
 
 def _in_world(name: str) -> Callable[..., mx.array]:
@@ -143,7 +172,7 @@ def _in_parts_gathered(
     """Gathers arrays of any size."""
     group = _world(group)
     original = _originals["all_gather"]
-    if _fits(x, group):
+    if group is None or _fits(x, group):
         return original(x, group=group, stream=stream)
     ranks = group.size()
     flat = x.reshape(-1)

@@ -48,10 +48,11 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(ranks, variables, *command):
-    """Runs each rank with variables of its own, without a launcher, and returns the results."""
+def start(ranks, variables, command):
+    """Runs each rank with variables and arguments of its own, without a launcher, and returns the results."""
+
     def one(rank):
-        return jobs.finish([sys.executable, *command], variables(rank))
+        return jobs.finish([sys.executable, *command(rank)], variables(rank))
 
     with ThreadPoolExecutor(ranks) as pool:
         return [result.expect_success() for result in pool.map(one, range(ranks))]
@@ -66,8 +67,75 @@ def test_an_unmodified_program_with_the_variables_of_a_ring_runs_over_tbccl(tmp_
     def variables(rank):
         return {"MLX_RANK": str(rank), "MLX_HOSTFILE": str(hosts), "MLX_RING_VERBOSE": "1"}
 
-    results = start(2, variables, "-m", "tbccl.mlx", str(PROGRAM), "names_a_backend", "ring")
+    command = ("-m", "tbccl.mlx", str(PROGRAM), "names_a_backend", "ring")
+    results = start(2, variables, lambda rank: command)
     assert all(len(result.lines("@hello")) == 1 and "2 3.0" in result.out for result in results)
+
+
+def runners(ranks, files, coordinators, root=None):
+    """Runs exo's calls in processes that a program starts, with a file of addresses or devices for each."""
+    shared = {"TBCCL_SECRET": "5e" * 32, **({"TBCCL_ROOT": root} if root else {})}
+    kind = "jaccl" if coordinators else "ring"
+
+    def variables(rank):
+        # Rank 0 listens at all addresses, so the job needs a secret.
+        return {"COORDINATOR": coordinators[rank] if coordinators else "", **shared}
+
+    def command(rank):
+        program = str(jobs.RANKS.parent / "recipes" / "runners.py")
+        return "-m", "tbccl.mlx", program, kind, files[rank], str(rank)
+
+    results = start(ranks, variables, command)
+    lines = sorted(line for result in results for line in result.lines("@runner"))
+    assert lines == [f"@runner {rank} {ranks} 1 {sum(range(ranks))}" for rank in range(ranks)]
+
+
+def written(folder, rank, content):
+    path = folder / f"hosts_{rank}.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_processes_that_a_program_starts_for_a_ring_run_over_tbccl(tmp_path, ranks):
+    ports = [free_port() for _ in range(ranks)]
+
+    def address(rank, of):
+        # A rank of exo listens at all addresses of its host, and knows those of its neighbors.
+        if rank == of:
+            return f"0.0.0.0:{ports[of]}"
+        is_neighbor = (rank - of) % ranks in (1, ranks - 1)
+        return f"127.0.0.1:{ports[of]}" if is_neighbor else "198.51.100.1:0"
+
+    files = [written(tmp_path, rank, [address(rank, of) for of in range(ranks)]) for rank in range(ranks)]
+    runners(ranks, files, [], f"127.0.0.1:{ports[0]}" if ranks > 3 else None)
+
+
+def test_processes_that_a_program_starts_for_jaccl_run_over_tbccl(tmp_path):
+    port = free_port()
+    devices = [[None if i == j else f"rdma_en{i}{j}" for j in range(3)] for i in range(3)]
+    files = [written(tmp_path, rank, devices) for rank in range(3)]
+    runners(3, files, [f"{host}:{port}" for host in ("0.0.0.0", "127.0.0.1", "127.0.0.1")])
+
+
+def test_a_command_of_its_own_runs_over_tbccl_by_a_variable():
+    command = [jobs.tbccl(), "run", "-n", "2", "-x", "TBCCL_MLX=on", "--", sys.executable, str(PROGRAM)]
+    result = jobs.finish([*command, "names_a_backend", "ring"]).expect_success()
+    assert len(result.lines("@hello")) == 2
+
+
+def test_without_a_launcher_functions_do_what_they_did():
+    text = (
+        "import tbccl.mlx, mlx.core as mx\n"
+        "before = mx.distributed.is_available('nccl')\n"
+        "assert tbccl.mlx.install() and mx.distributed.is_available('nccl') == before\n"
+        "group = mx.distributed.init()\n"
+        "total = mx.distributed.all_sum(mx.ones(3)), mx.distributed.all_gather(mx.ones(3), group=group)\n"
+        "print(group.size(), total[0].tolist() == total[1].tolist() == [1.0] * 3)\n"
+        "mx.distributed.init(backend='ring', strict=True)\n"
+    )
+    result = jobs.finish([sys.executable, "-c", text])
+    assert result.out.split() == ["1", "True"] and "[ring]" in result.err, result.err
 
 
 def test_a_module_is_run_and_its_arguments_are_its_own():

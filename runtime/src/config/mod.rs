@@ -52,6 +52,9 @@ pub const IDENTITY: &[&str] = &[
     "TBCCL_ROOT",
 ];
 
+/// Variables that other parts of this project read: `tbccl.mlx`, whether it replaces functions of MLX.
+const READ_ELSEWHERE: &[&str] = &["TBCCL_MLX"];
+
 /// Prefix of the variables of this project's own tests, whose programs inherit them.
 const OF_TESTS: &str = "TBCCL_TEST_";
 
@@ -75,7 +78,8 @@ impl Config {
         config.verbs.devices =
             matrix.map(|(_, path)| path.trim().into()).filter(|path| *path != PathBuf::new());
         for (name, value) in vars {
-            if IDENTITY.contains(&name.as_str()) || name.starts_with(OF_TESTS) {
+            let is_known = [IDENTITY, READ_ELSEWHERE].concat().contains(&name.as_str());
+            if is_known || name.starts_with(OF_TESTS) {
                 continue;
             }
             let Some(option) = OPTIONS.iter().find(|o| o.env == name) else {
@@ -161,6 +165,11 @@ mod tests {
     fn a_misspelt_variable_is_an_error_with_a_suggestion() {
         let error = with("TBCCL_TIMEOUTS", "3").expect_err("no such variable");
         assert!(error.to_string().contains("did you mean `TBCCL_TIMEOUT`?"), "{error}");
+    }
+
+    #[test]
+    fn a_variable_that_the_python_package_reads_is_no_unknown_one() {
+        assert!(with("TBCCL_MLX", "on").is_ok());
     }
 
     #[test]
