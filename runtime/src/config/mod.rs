@@ -78,8 +78,8 @@ impl Config {
         config.verbs.devices =
             matrix.map(|(_, path)| path.trim().into()).filter(|path| *path != PathBuf::new());
         for (name, value) in vars {
-            let is_known = [IDENTITY, READ_ELSEWHERE].concat().contains(&name.as_str());
-            if is_known || name.starts_with(OF_TESTS) {
+            let is_in = |names: &[&str]| names.contains(&name.as_str());
+            if is_in(IDENTITY) || is_in(READ_ELSEWHERE) || name.starts_with(OF_TESTS) {
                 continue;
             }
             let Some(option) = OPTIONS.iter().find(|o| o.env == name) else {
