@@ -10,6 +10,7 @@ names; `python -m tbccl.mlx PROGRAM` runs an unmodified program that way.
 | `_native_groups`, `_compile` | groups of MLX's own kind, and their module, compiled at first use |
 | `_collectives` | `all_to_all`, `broadcast`, `sum_scatter`, `barrier` |
 | `_install` | MLX's functions replaced in this process |
+| `_versions` | what versions of MLX lack, and the nanobind that fits them |
 | `__main__` | a program run with them |
 """
 

@@ -27,8 +27,11 @@ _VARIABLE = "TBCCL_MLX"
 _MAX_ELEMENTS = (1 << 31) - 1
 #: Names of MLX's backends.
 _BACKENDS = ("any", "mpi", "ring", "nccl", "jaccl")
-#: Functions of MLX that are replaced, by name.
-_originals: dict[str, Any] = {}
+#: MLX's own functions, by name; None where this MLX lacks one. Programs may keep a replacement beyond
+#: `uninstall`, so it finds them here at any time.
+_NAMES = "init is_available sum_scatter all_gather send recv recv_like all_sum all_max all_min".split()
+_ORIGINALS: dict[str, Any] = {name: getattr(mx.distributed, name, None) for name in _NAMES}
+_is_installed = False
 
 
 def install() -> bool:
@@ -50,7 +53,8 @@ def install() -> bool:
         return False
     # MLX takes its MPI library from the environment once, as a program first asks for any backend.
     _groups.has_launcher()
-    if _originals:
+    global _is_installed
+    if _is_installed:
         return True
     replacements: dict[str, Callable[..., Any]] = {
         "init": _init,
@@ -60,29 +64,26 @@ def install() -> bool:
         "send": _in_world("send"),
         "recv": _in_world("recv"),
         "recv_like": _in_world("recv_like"),
-        **{name: _in_parts(name) for name in ("all_sum", "all_max", "all_min") if _has(name)},
+        **{name: _in_parts(name) for name in ("all_sum", "all_max", "all_min") if _ORIGINALS[name]},
     }
     _native_groups.enable(True)
     for name, replacement in replacements.items():
-        _originals[name] = getattr(mx.distributed, name, None)
         replacement.__name__ = name
         setattr(mx.distributed, name, replacement)
+    _is_installed = True
     return True
 
 
 def uninstall() -> None:
     """Restores MLX's functions. Groups made meanwhile stay as they are."""
+    global _is_installed
     _native_groups.enable(False)
-    for name, original in _originals.items():
-        if original is None:
-            delattr(mx.distributed, name)
-        else:
+    for name, original in _ORIGINALS.items() if _is_installed else ():
+        if original is not None:
             setattr(mx.distributed, name, original)
-    _originals.clear()
-
-
-def _has(name: str) -> bool:
-    return hasattr(mx.distributed, name)
+        elif hasattr(mx.distributed, name):
+            delattr(mx.distributed, name)
+    _is_installed = False
 
 
 def _init(
@@ -95,7 +96,7 @@ def _init(
     """
     if not _groups.has_launcher():
         options = {} if all_gather_factory is None else {"all_gather_factory": all_gather_factory}
-        return _originals["init"](strict=strict, backend=backend, **options)
+        return _ORIGINALS["init"](strict=strict, backend=backend, **options)
     if backend not in _BACKENDS:
         raise ValueError(f"the backend {backend!r} is none of {', '.join(_BACKENDS)}")
     if all_gather_factory is not None:
@@ -110,9 +111,9 @@ def _is_available(backend: str = "any") -> bool:
     if _groups.has_launcher():
         return True
     try:
-        return _originals["is_available"](backend)
+        return _ORIGINALS["is_available"](backend)
     except TypeError:  # MLX before 0.30 knows one backend for all.
-        return _originals["is_available"]()
+        return _ORIGINALS["is_available"]()
 
 
 def _world(group: mx.distributed.Group | None) -> mx.distributed.Group | None:
@@ -133,14 +134,14 @@ def _sum_scatter(
     x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
 ) -> mx.array:
     group = _world(group)
-    if group is None and _originals["sum_scatter"] is not None:
-        return _originals["sum_scatter"](x, stream=stream)
+    if group is None and _ORIGINALS["sum_scatter"] is not None:
+        return _ORIGINALS["sum_scatter"](x, stream=stream)
     return _collectives.sum_scatter(x, group=group, stream=stream)
 
 
 def _in_world(name: str) -> Callable[..., mx.array]:
     """Returns MLX's function with tbccl's group as the default."""
-    original = getattr(mx.distributed, name)
+    original = _ORIGINALS[name]
 
     def call(*arguments: Any, group: mx.distributed.Group | None = None, **options: Any) -> mx.array:
         return original(*arguments, group=_world(group), **options)
@@ -150,7 +151,7 @@ def _in_world(name: str) -> Callable[..., mx.array]:
 
 def _in_parts(name: str) -> Callable[..., mx.array]:
     """Returns MLX's function for arrays of any size, with tbccl's group as the default."""
-    original = getattr(mx.distributed, name)
+    original = _ORIGINALS[name]
 
     def call(
         x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
@@ -171,7 +172,7 @@ def _in_parts_gathered(
 ) -> mx.array:
     """Gathers arrays of any size."""
     group = _world(group)
-    original = _originals["all_gather"]
+    original = _ORIGINALS["all_gather"]
     if group is None or _fits(x, group):
         return original(x, group=group, stream=stream)
     ranks = group.size()

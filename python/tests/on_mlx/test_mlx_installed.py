@@ -124,7 +124,7 @@ def test_a_command_of_its_own_runs_over_tbccl_by_a_variable():
     assert len(result.lines("@hello")) == 2
 
 
-def test_without_a_launcher_functions_do_what_they_did():
+def test_without_a_launcher_functions_do_what_they_did_also_after_uninstall():
     text = (
         "import tbccl.mlx, mlx.core as mx\n"
         "before = mx.distributed.is_available('nccl')\n"
@@ -132,7 +132,10 @@ def test_without_a_launcher_functions_do_what_they_did():
         "group = mx.distributed.init()\n"
         "total = mx.distributed.all_sum(mx.ones(3)), mx.distributed.all_gather(mx.ones(3), group=group)\n"
         "print(group.size(), total[0].tolist() == total[1].tolist() == [1.0] * 3)\n"
-        "mx.distributed.init(backend='ring', strict=True)\n"
+        "kept = mx.distributed.init\n"
+        "tbccl.mlx.uninstall()\n"
+        "assert mx.distributed.init is not kept\n"
+        "kept(backend='ring', strict=True)\n"
     )
     result = jobs.finish([sys.executable, "-c", text])
     assert result.out.split() == ["1", "True"] and "[ring]" in result.err, result.err

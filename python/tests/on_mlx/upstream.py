@@ -23,7 +23,8 @@ NODES = {2: (2, 1), 4: (4, 1), 8: (4, 2)}
 #: Variables that select the kind of groups.
 KINDS = {"native": {}, "mpi": {"TBCCL_MLX_NATIVE": "off"}}
 FILES = ["mpi_test_distributed.py", "nccl_test_distributed.py"]
-#: Tests of MLX that require 8 ranks; the last two do in MLX 0.31.
+#: Tests of MLX that require 8 ranks. The last two do in MLX 0.31, the very last because `sum_scatter` made of
+#: messages takes more memory than it allows 2 ranks.
 OF_EIGHT = {"test_groups", "test_mixed", "test_fsdp_ddp_apply_gradients", "test_fsdp_peak_memory"}
 OUTCOMES = ["ok", "skipped", "needs 8 ranks", "failed"]
 
