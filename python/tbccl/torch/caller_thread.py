@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING
 from tbccl import UsageError
 
 from .devices import access_to
-from .pieces import Call, host_bytes
+from .pieces import INLINE_BYTES, Call, host_bytes
 
 if TYPE_CHECKING:
     from .staging import Operation
-
-#: Bytes of host memory of the longest call that runs on its caller's thread. The threads of `staging` keep
-#: the network busier in longer ones.
-INLINE_BYTES = 16 << 20
 
 
 class CallerThread:
@@ -45,6 +41,10 @@ class CallerThread:
         Takes the arguments of `issue`. Returns False, without running them, if they are longer or have to
         queue.
         """
+        if len(calls) == 1 and not any(copy_backs) and self.is_reduction_of_one_tensor(calls[0]):
+            collective, dtype, op, count, tensor, _, root = calls[0]
+            self.reduce_here(collective, dtype, op, count, tensor, root, limit)
+            return True
         self.check_is_no_handler()
         if self._unsubmitted or (sum(map(host_bytes, calls)) > INLINE_BYTES and not self._is_in_place(calls)):
             return False

@@ -32,6 +32,7 @@ from .tensors import (
     contiguous_output,
 )
 
+_STRIDED = torch.strided
 _ALL_REDUCE = _native.ALL_REDUCE
 _COMPLEX64 = _native.COMPLEX64
 _ZERO = timedelta(0)
@@ -68,8 +69,8 @@ class Collectives:
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Reduces a tensor over all ranks, in place.
 
-        The most frequent call has a short path: on a contiguous CPU tensor of a type of tbccl, outside a
-        batch and without a timeout of its own.
+        The most frequent calls have a short path: on a plain tensor of a type of tbccl, outside a batch and
+        without a timeout of their own.
         """
         if type(opts) is not _AllreduceOptions:
             op = dist.ReduceOp.SUM if opts is None else opts
@@ -82,10 +83,8 @@ class Collectives:
             or dtype is None
             or self._batch is not None
             or self._extra_timeout
-            or not self._is_fast
             or opts.timeout > _ZERO
-            or not tensor.is_cpu
-            or tensor.is_sparse
+            or tensor.layout is not _STRIDED
             # As `is_plain`, without its call; only complex tensors are conjugated.
             or not tensor.is_contiguous()
             or tensor.is_neg()
@@ -95,12 +94,32 @@ class Collectives:
             or is_profiling()
         ):
             return self._allreduce_observable([tensor], opts)
+        if not (self._is_fast and tensor.is_cpu):
+            return self._allreduce_on_device(dtype, op, tensor, opts)
         if is_async(opts):
             return self._issue_in_place(_ALL_REDUCE, dtype, op, tensor)
         self._sequence_number += 1
         address = tensor.data_ptr()
         try:
             self._submit(_ALL_REDUCE, dtype, op, tensor.numel(), address, address, 0, self._default_timeout)
+        except Error as error:
+            raise self._annotated(error)
+        return self._COMPLETED
+
+    def _allreduce_on_device(self, dtype: int, op: int, tensor: torch.Tensor, opts: Any) -> Any:
+        """Reduces a plain tensor of a device on the calling thread, if the call blocks and is short."""
+        stager = self._stager
+        if (
+            stager is None
+            or tensor.is_cpu
+            or is_async(opts)
+            or self._checks_nan
+            or not stager.can_reduce_here(tensor)
+        ):
+            return self._allreduce_general([tensor], opts)
+        self._sequence_number += 1
+        try:
+            stager.reduce_here(_ALL_REDUCE, dtype, op, tensor.numel(), tensor, 0, self._default_timeout)
         except Error as error:
             raise self._annotated(error)
         return self._COMPLETED

@@ -128,6 +128,14 @@ class StreamCopies:
                 then()
             return self._write_stream.record_event()
 
+    def stream_here(self) -> torch.Stream:
+        """Returns the stream of the calling thread."""
+        return torch.accelerator.current_stream(self._index)
+
+    def read_now(self, host: torch.Tensor, own: torch.Tensor) -> None:
+        """Copies to the host on the calling thread's stream, and waits for it."""
+        host.copy_(own)
+
     def read_here(self, copies: Iterable[Copy]) -> Callable[[], None]:
         """Starts copies to the host on the calling thread's stream."""
         for host, own in copies:

@@ -19,6 +19,9 @@ from .devices import Access, access_to
 
 #: Bytes of host memory of a piece. All ranks must agree.
 PIECE_BYTES = 4 << 20
+#: Bytes of host memory of the longest blocking call that runs on its caller's thread. The threads of
+#: `staging` keep the network busier in longer ones.
+INLINE_BYTES = 16 << 20
 #: Bytes of free host memory that a group keeps for later calls.
 _KEPT_BYTES = 64 << 20
 #: Elements to which pieces are rounded, so that they begin at aligned addresses.
@@ -116,6 +119,11 @@ def common_bytes(call: Call, ranks: int) -> int | None:
     return item_bytes(call, ranks) * sides * call.count
 
 
+def step_of(item: int) -> int:
+    """Returns the most elements of a piece, given the bytes of host memory that an element needs."""
+    return max(1, PIECE_BYTES // item // ALIGNMENT) * ALIGNMENT
+
+
 def split(call: Call, ranks: int, splits_all: bool) -> Iterator[Call]:
     """Yields the parts of a call in a group of ``ranks``: on blocks of bytes that are short enough, or the
     whole call.
@@ -126,8 +134,7 @@ def split(call: Call, ranks: int, splits_all: bool) -> Iterator[Call]:
     if not item or (access_to(call.device).is_in_place and not splits_all):
         yield call
         return
-    count, room = call.count, max(1, PIECE_BYTES // (item * max(blocks)))
-    step = max(1, room // ALIGNMENT) * ALIGNMENT
+    count, step = call.count, step_of(item * max(blocks))
     if count <= step:
         yield call
         return
@@ -148,10 +155,11 @@ def split(call: Call, ranks: int, splits_all: bool) -> Iterator[Call]:
 class HostBuffer:
     """Host memory for the copies of a tensor."""
 
-    __slots__ = ("memory", "_view")
+    __slots__ = ("memory", "address", "_view")
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
+        self.address = memory.data_ptr()
         self._view = memory
 
     def view_like(self, tensor: torch.Tensor) -> torch.Tensor:

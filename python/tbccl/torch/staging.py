@@ -31,6 +31,7 @@ from .caller_thread import CallerThread
 from .devices import Access, Copy, access_to, wait_for_copies
 from .joining import has_copying_members
 from .pieces import IN_PLACE, Call, HostBuffer, HostBuffers, as_bytes, common_bytes, split
+from .reduced_here import ReducedHere
 from .staged import MessageRequest, StagedRequest
 
 #: Pieces of a group in host memory at a time: one copied out, one on the network, one copied in, one spare.
@@ -109,7 +110,7 @@ class _Worker:
             del task
 
 
-class Stager(CallerThread):
+class Stager(CallerThread, ReducedHere):
     """Staged calls of a group."""
 
     def __init__(self, group: Any) -> None:
@@ -123,6 +124,7 @@ class Stager(CallerThread):
         self._unsubmitted = self._unposted = 0
         self._lock = threading.Lock()
         self._init_caller_thread()
+        self._init_reduced_here()
         #: Objects of calls in progress when the threads ended.
         self._abandoned: list[Any] = []
         #: Objects in use until an event.
@@ -289,13 +291,17 @@ class Stager(CallerThread):
         return events
 
     def _fail(self, operation: Operation, error: BaseException) -> None:
-        """Ends an operation with an error; ends the group if the other ranks would not learn of it."""
+        """Ends an operation with an error."""
         if operation.error is None:
             operation.error = error
-        if not isinstance(error, Error):
-            self._group._comm.abort()
+        self._tell_others(error)
         if operation.request is not None:
             operation.request.finish((), error)
+
+    def _tell_others(self, error: BaseException) -> None:
+        """Ends the group after an error of which the other ranks would not learn."""
+        if not isinstance(error, Error):
+            self._group._comm.abort()
 
     def keep(self, events: Sequence[tuple[Access, Any]], *objects: Any) -> None:
         """Keeps objects until events have occurred, and forgets those of events that have."""

@@ -83,15 +83,38 @@ def check_an_input_is_read_after_the_work_that_makes_it() -> None:
 
 
 def check_a_blocking_call_reads_after_the_work_that_makes_its_input() -> None:
-    own, root = late(1), late(7) if rank == 0 else torch.zeros(COUNT, device=device)
     short = late(3, 64)
-    # Of one piece, and of several.
     dist.all_reduce(short)
     assert is_all(short, 3 * size), "all_reduce"
+    own = late(1)
     dist.all_reduce(own)
     assert is_all(own, size), "all_reduce of several pieces"
+    root = late(7) if rank == 0 else torch.zeros(COUNT, device=device)
     dist.broadcast(root, 0)
     assert is_all(root, 7), "broadcast"
+
+
+def check_a_blocking_call_on_another_stream_leaves_the_result_of_the_one_before() -> None:
+    """Both use the same host memory, from which the first result is copied late."""
+    first, second = (torch.full((64,), value, device=device) for value in (1.0, 10.0))
+    other = torch.Stream(device=device)
+    dist.all_reduce(first)
+    torch.accelerator.synchronize()
+    write = devices.StreamCopies.write_here
+
+    def late_write(self: devices.StreamCopies, copies: object) -> None:
+        delays.occupy(TASKS_BEFORE)
+        write(self, copies)
+
+    devices.StreamCopies.write_here = late_write
+    try:
+        dist.all_reduce(first)
+    finally:
+        devices.StreamCopies.write_here = write
+    with other:
+        dist.all_reduce(second)
+        assert is_all(second, 10 * size), "the second call"
+    assert is_all(first, size**2), "the first call"
 
 
 def check_later_work_of_the_stream_sees_the_result() -> None:
@@ -270,9 +293,20 @@ def without_the_wait_for_reads() -> None:
     devices.StreamCopies.read = lambda *arguments: (read(*arguments), _nothing)[1]
 
 
+def without_the_wait_for_reads_of_short_blocking_calls() -> None:
+    devices.StreamCopies.read_now = lambda self, host, own: host.copy_(own, non_blocking=True)
+
+
 def without_the_wait_for_reads_of_blocking_calls() -> None:
     read = devices.StreamCopies.read_here
     devices.StreamCopies.read_here = lambda *arguments: (read(*arguments), _nothing)[1]
+
+
+def without_the_stream_of_spare_memory() -> None:
+    def take(self: staging.Stager, access: devices.Access, stream: torch.Stream, length: int) -> object:
+        return self._spare.pop()[0] if self._spare else self._buffers.take(access, length)
+
+    staging.Stager._take_spare = take
 
 
 def without_the_mark_before_writes() -> None:
