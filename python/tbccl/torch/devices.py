@@ -95,11 +95,30 @@ class StreamCopies:
         #: Number of the device, for which torch finds a stream in less time.
         self._index = device if device.index is None else device.index
         # Copies to the host don't wait for copies to the device, and the other way round.
-        self._read_stream, self._write_stream = torch.Stream(device=device), torch.Stream(device=device)
+        self._streams = torch.Stream(device=device), torch.Stream(device=device)
+        self._of_thread = threading.local()
         self._read_stream.record_event().synchronize()
         self.mark()
         self.future_devices = [device]
         self._can_pin = True
+
+    @property
+    def _read_stream(self) -> torch.Stream:
+        return self._own_streams()[0]
+
+    @property
+    def _write_stream(self) -> torch.Stream:
+        return self._own_streams()[1]
+
+    def _own_streams(self) -> tuple[torch.Stream, torch.Stream]:
+        """Returns the calling thread's objects of the streams for reads and writes.
+
+        Up to torch 2.10, a thread may not enter a stream by an object by which another thread has entered.
+        """
+        found = getattr(self._of_thread, "streams", None)
+        if found is None:
+            found = self._of_thread.streams = tuple(map(_same_stream, self._streams))
+        return found
 
     def mark(self) -> torch.Event:
         """Returns an event at the end of the stream of the calling thread."""
@@ -182,6 +201,13 @@ class StreamCopies:
                     stacklevel=2,
                 )
         return torch.empty(count, dtype=torch.uint8, device="cpu")
+
+
+def _same_stream(stream: torch.Stream) -> torch.Stream:
+    """Returns another object of a stream."""
+    return torch.Stream(
+        stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type
+    )
 
 
 class BlockingCopies:

@@ -124,6 +124,31 @@ print("copied", flush=True)
     assert output.count("copied") == 2, output
 
 
+def test_each_thread_has_its_own_objects_of_the_streams() -> None:
+    """Up to torch 2.10, two threads can't enter a stream by one object at the same time."""
+    output = run_program("""
+import threading
+standin.load()
+import tbccl.torch.devices as devices
+access = devices.access_to(torch.device("standin", 0))
+found = []
+def note():
+    found.append((access._read_stream, access._write_stream))
+threads = [threading.Thread(target=note) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+note()
+reads, writes = zip(*found)
+assert len(set(map(id, reads + writes))) == 6
+assert len({each.stream_id for each in reads}) == len({each.stream_id for each in writes}) == 1
+assert reads[0].stream_id != writes[0].stream_id
+print("own", flush=True)
+""")
+    assert output.count("own") == 2, output
+
+
 def test_a_short_blocking_call_runs_on_the_thread_that_issues_it() -> None:
     output = run_program("""
 import threading
