@@ -47,6 +47,8 @@ import tbccl.torch  # noqa: F401
 EXCLUDED: dict[str, str] = {
     "test_get_backend": "expects the name gloo",
     "test_Backend_enum_class": "expects the name gloo",
+    # torch 2.12; later versions skip it on Linux.
+    "test_barrier_timeout_arg": "expects gloo's words for a timeout",
 }
 
 #: Timeout of a call. Shorter than torch's, so that failing tests end sooner.

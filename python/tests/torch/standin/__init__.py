@@ -59,6 +59,8 @@ def load(is_shared: bool = False, devices: int = 1) -> None:
 
     If ``is_shared``, the host may use its memory in place, through a function named as that of ``torch.mps``.
     """
+    # A process has one accelerator, which would be that of NVIDIA, if torch sees one.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     import torch
 
     torch.ops.load_library(str(build()))

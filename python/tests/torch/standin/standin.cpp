@@ -25,6 +25,7 @@
 #include <ATen/ops/view_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/api/include/torch/version.h>
 #include <torch/library.h>
 
 #include <array>
@@ -488,6 +489,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("zero_", zero);
   m.impl("record_stream", record_stream);
 }
+
+// Operators without a derivative, such as those of FSDP2, run on tensors that want gradients. Later versions
+// of torch have this fallback.
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 10
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+#endif
 
 // Copies handle marked views themselves.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) { m.impl("_copy_from", torch::CppFunction::makeFallthrough()); }
