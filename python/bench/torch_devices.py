@@ -56,7 +56,7 @@ class Copies:
 
 
 def calls_of(
-    length: int, device: torch.device | None, piece_mib: list[int], other: dist.ProcessGroup | None
+    length: int, device: torch.device | None, piece_mib: list[float], other: dist.ProcessGroup | None
 ) -> dict[str, Callable[[], None]]:
     """Returns what is measured for a length, by the names of the columns.
 
@@ -65,9 +65,9 @@ def calls_of(
     on_device = None if device is None else torch.zeros(length // 4, device=device)
     on_host = torch.zeros(length // 4, pin_memory=device is not None)
 
-    def reduced_in(mib: int) -> Callable[[], None]:
+    def reduced_in(mib: float) -> Callable[[], None]:
         def call() -> None:
-            pieces.PIECE_BYTES = mib << 20
+            pieces.PIECE_BYTES = int(mib * (1 << 20))
             if on_device is None:
                 reduce_pieces(on_host)
             else:
@@ -81,11 +81,11 @@ def calls_of(
         torch.accelerator.synchronize()
 
     # Pieces that are longer than the tensor all do the same.
-    useful = [mib for mib in piece_mib if mib == piece_mib[0] or mib << 19 < length]
+    useful = [mib for mib in piece_mib if mib == piece_mib[0] or mib * (1 << 19) < length]
     return {
         "copy": (lambda: None) if device is None else Copies(length, device).run,
         "network": lambda: dist.all_reduce(on_host),
-        **{f"{mib} MiB": reduced_in(mib) for mib in useful},
+        **{f"{mib:g} MiB": reduced_in(mib) for mib in useful},
         **({} if other is None else {"gloo": reduced_by_other}),
     }
 
@@ -108,7 +108,7 @@ def measure(calls: dict[str, Callable[[], None]], length: int, rounds: int) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda", help="type of the device")
-    parser.add_argument("--pieces", type=int, nargs="+", default=[1, 2, 4, 8], metavar="MIB")
+    parser.add_argument("--pieces", type=float, nargs="+", default=[1, 2, 4, 8], metavar="MIB")
     parser.add_argument("--least", type=int, default=BYTES[0], help="shortest tensor in bytes")
     parser.add_argument("--most", type=int, default=BYTES[-1], help="longest tensor in bytes")
     parser.add_argument("--rounds", type=int, default=5)
@@ -126,7 +126,7 @@ def main() -> None:
     is_served_by_gloo = arguments.device in dist.Backend.backend_capability[dist.Backend.GLOO]
     is_alone = arguments.without_gloo or arguments.one_rank or not is_served_by_gloo
     other = None if is_alone else dist.new_group(backend="gloo")
-    columns = ["copy", "network", *(f"{mib} MiB" for mib in arguments.pieces), "gloo", "ratio"]
+    columns = ["copy", "network", *(f"{mib:g} MiB" for mib in arguments.pieces), "gloo", "ratio"]
     if dist.get_rank() == 0:
         print(f"{'bytes':>10}" + "".join(f"{name:>10}" for name in columns), flush=True)
     for length in (length for length in BYTES if arguments.least <= length <= arguments.most):
