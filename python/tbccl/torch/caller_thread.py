@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tbccl import UsageError
 
@@ -18,7 +18,8 @@ from .devices import access_to
 from .pieces import INLINE_BYTES, Call, host_bytes
 
 if TYPE_CHECKING:
-    from .staging import Operation
+    from .devices import Access
+    from .staging import Operation, Piece
 
 
 class CallerThread:
@@ -69,11 +70,17 @@ class CallerThread:
         )
 
     def _run_pieces(self, operation: Operation, parts: Sequence[Sequence[Call]]) -> None:
-        """Runs an operation, given the parts of its pieces.
+        """Runs an operation, given the parts of its pieces."""
+        pieces: list[Piece] = []
+        try:
+            pieces.extend(self._stage(each, operation) for each in parts)
+            self._run_staged(operation, pieces)
+        except BaseException:
+            self._keep_after_failure(map(access_to, operation.marks), operation, pieces)
+            raise
 
-        After an error, host memory is not used again: torch frees it once its copies are done.
-        """
-        pieces = [self._stage(each, operation) for each in parts]
+    def _run_staged(self, operation: Operation, pieces: Sequence[Piece]) -> None:
+        """Runs an operation in pieces that have host memory."""
         accesses = [(device, access_to(device)) for device in operation.marks]
         waits = []
         for piece in pieces:
@@ -95,6 +102,15 @@ class CallerThread:
             then()
         for piece in pieces:
             self._give_back(operation, piece)
+
+    def _keep_after_failure(self, accesses: Iterable[Access], *objects: Any) -> None:
+        """Keeps the memory of a failed call until the copies that it has issued are done."""
+        try:
+            events = [(access, access.mark()) for access in accesses]
+        except RuntimeError:  # the device has failed
+            self._abandoned.append(objects)
+        else:
+            self.keep(events, *objects)
 
     @contextlib.contextmanager
     def _running(self) -> Iterator[None]:

@@ -94,7 +94,7 @@ class ReducedHere:
                     access.write_here(((host, tensor),))
         except BaseException as error:
             self._tell_others(error)
-            # The memory is not used again: torch frees it once its copies are done.
+            self._keep_after_failure([access], buffer, tensor)
             raise
         finally:
             self._caller = None

@@ -14,6 +14,7 @@ the copies that use them are done.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -211,7 +212,11 @@ class Stager(CallerThread, ReducedHere):
                 self._submit_piece(operation, *waiting[0])
                 waiting.popleft()
         finally:
-            for piece, _ in waiting:
+            for piece, reads in waiting:
+                # The copies out of a failed call may be under way; later calls get the memory.
+                with contextlib.suppress(RuntimeError):
+                    for wait in reads:
+                        wait()
                 self._release(operation, piece)
         self._in.put(lambda: self._finish(operation))
 
@@ -475,9 +480,14 @@ class Stager(CallerThread, ReducedHere):
         """Posts the issued messages, waits for the copies to devices, and ends the threads."""
         self._messages.finish()
         self.stop()
-        for access, event, _ in self._kept:
+        self.wait_for_kept()
+
+    def wait_for_kept(self) -> None:
+        """Waits until the memory that is kept is no longer in use, and drops it."""
+        while self._kept:
+            access, event, _ = self._kept[0]
             access.wait_for(event)
-        self._kept.clear()
+            self._kept.popleft()
 
     def stop(self) -> None:
         """Ends the threads."""
@@ -500,4 +510,5 @@ def stop_stagers() -> None:
     """Ends the threads of all groups and waits for their copies, before the interpreter ends."""
     for stager in list(_STAGERS):
         stager.stop()
+        stager.wait_for_kept()
     wait_for_copies()
