@@ -131,6 +131,9 @@ macro_rules! is_shared {
 // follow.
 options! {
     /// Options of the runtime.
+    ///
+    /// Later versions add options: give some, and take the others from `..Config::default()`. The groups of
+    /// options are alike.
     Config [] {
         /// Options of selection: which plan a call takes.
         selection: SelectionConfig;

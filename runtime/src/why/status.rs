@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// Status of one process of a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ProcessStatus {
     /// Name of its host.
     pub host: String,
@@ -27,6 +28,7 @@ pub struct ProcessStatus {
 
 /// A time in which a process did not run: a signal had stopped it, its host was asleep, or it got no core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PauseStatus {
     /// Length.
     pub seconds: f64,
@@ -36,6 +38,7 @@ pub struct PauseStatus {
 
 /// A communicator that a process is joining.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct JoinStatus {
     /// Call by which it is made from another one; empty for the first communicator of a job.
     pub made_by: String,
@@ -45,6 +48,7 @@ pub struct JoinStatus {
 
 /// Status of one rank of a communicator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CommunicatorStatus {
     /// Number that all ranks of the communicator know.
     pub id: u64,
@@ -78,6 +82,7 @@ pub struct CommunicatorStatus {
 
 /// A call in progress.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CallStatus {
     /// Description with all arguments, such as `all_reduce of 1024 f32, op sum`.
     pub text: String,
@@ -120,6 +125,7 @@ pub enum Kind {
 
 /// A wait in a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Wait {
     /// Time without progress.
     pub seconds: f64,
@@ -138,6 +144,7 @@ pub struct Wait {
 
 /// Status of a rail between two ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RailStatus {
     /// Name of the local device.
     pub ours: String,
@@ -149,6 +156,7 @@ pub struct RailStatus {
 
 /// A call that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct PastCall {
     /// Description with all arguments.
     pub text: String,
