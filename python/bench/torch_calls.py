@@ -2,9 +2,10 @@
 
     tbccl run -n 2 -- python python/bench/torch_calls.py [--op NAME...] [--most BYTES] [--rounds N]
 
-The length of an all-gather or reduce-scatter is that of the tensor with the blocks of all ranks. Both backends have a group in the same processes, and alternate over many rounds. Rank 0 prints the median
-over the rounds of the mean time of a call, and the median of the rounds' ratios, which a busy machine
-disturbs less. Build with `--release` first: times of a debug build are meaningless.
+The length of an all-gather or reduce-scatter is that of the tensor with the blocks of all ranks. Both
+backends have a group in the same processes, and alternate over many rounds. Rank 0 prints the median over the
+rounds of the mean time of a call, and the median of the rounds' ratios, which a busy machine disturbs less.
+Build with `--release` first: times of a debug build are meaningless.
 """
 
 from __future__ import annotations

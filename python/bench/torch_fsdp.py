@@ -28,8 +28,11 @@ WIDTH, HIDDEN, BLOCKS = 1024, 4096, 12
 def new_model(device: torch.device) -> nn.Sequential:
     """Returns 12 blocks of 8.4 million parameters."""
     torch.manual_seed(0)
-    blocks = [nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH)) for _ in range(BLOCKS)]
-    return nn.Sequential(*blocks).to(device)
+
+    def block() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, WIDTH))
+
+    return nn.Sequential(*(block() for _ in range(BLOCKS))).to(device)
 
 
 def sharded_model(device: torch.device, group: dist.ProcessGroup) -> nn.Module:

@@ -56,7 +56,7 @@ const EDGES: [(&str, &[&str]); 20] = [
 
 /// Packages that the library must not depend on, since only the command needs them.
 const NOT_IN_THE_LIBRARY: [&str; 8] =
-    ["clap", "clap_complete", "clap_mangen", "humantime", "indicatif", "object", "ratatui", "shlex"];
+    ["clap", "clap_complete", "clap_mangen", "crossterm", "humantime", "indicatif", "object", "shlex"];
 
 /// Packages that only compute.
 const PURE: [&str; 3] = ["collectives", "inventory", "topology"];

@@ -231,7 +231,7 @@ if dist.get_rank() == 0:
         os.kill(os.getpid(), signal.SIGUSR1)
         return copy(*arguments)
     devices.StreamCopies.{moment} = interrupted
-    # Copies are under way when the call ends. The host memory of the device is freed at once if it is dropped.
+    # Copies are under way when the call ends. The device frees host memory at once if it is dropped.
     standin.set_delay(0.1)
     try:
         dist.all_reduce(tensor)

@@ -1,22 +1,19 @@
 //! Rates in the terminal, refreshed until the user ends it.
 //!
 //! A thread looks at the ranks, so that keys are answered meanwhile. The terminal is restored however this
-//! ends: on a key, an error, a panic (by a hook of `ratatui`), SIGTERM or SIGHUP. The last rates stay on the
-//! screen when a job ends, with the reason.
+//! ends: on a key, an error, a panic, SIGTERM or SIGHUP. The last rates stay on the screen when a job ends,
+//! with the reason.
 
 use super::{
     super::CommandError,
     rates::Rates,
     sample::Sample,
-    table::{RAIL_HEAD, RANK_HEAD, rail_row, rank_row, widths},
+    screen::{Line, Screen},
+    table::{RAIL_HEAD, RANK_HEAD, aligned, rail_row, rank_row},
 };
-use ratatui::{
-    DefaultTerminal, Frame,
-    crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
-    layout::{Alignment, Constraint, Layout, Rect},
-    style::{Color, Modifier, Style},
-    text::{Line, Text},
-    widgets::{Cell, Paragraph, Row, Table},
+use crossterm::{
+    event::{KeyCode, KeyEvent, KeyModifiers},
+    style::{ContentStyle, Stylize},
 };
 use signal_hook::{
     consts::{SIGHUP, SIGTERM},
@@ -57,10 +54,8 @@ pub(super) fn show(first: Sample, job: Option<u32>, interval: Duration) -> Resul
         .name("tbccl-top".into())
         .spawn(move || look(first, job, interval, &sender))
         .map_err(unusable)?;
-    let mut terminal = ratatui::try_init().map_err(unusable)?;
-    let shown = View::default().run(&mut terminal, &news, &is_ended);
-    ratatui::restore();
-    shown.map_err(unusable)?;
+    let screen = Screen::take().map_err(unusable)?;
+    View::default().run(screen, &news, &is_ended).map_err(unusable)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -93,12 +88,7 @@ struct View {
 }
 
 impl View {
-    fn run(
-        mut self,
-        terminal: &mut DefaultTerminal,
-        news: &Receiver<News>,
-        is_ended: &AtomicBool,
-    ) -> io::Result<()> {
+    fn run(mut self, mut screen: Screen, news: &Receiver<News>, is_ended: &AtomicBool) -> io::Result<()> {
         while !is_ended.load(Relaxed) {
             for news in news.try_iter() {
                 match news {
@@ -106,11 +96,8 @@ impl View {
                     Err(trouble) => self.trouble = Some(trouble),
                 }
             }
-            terminal.draw(|frame| self.draw(frame))?;
-            if event::poll(TICK)?
-                && let Event::Key(key) = event::read()?
-                && self.is_end(key)
-            {
+            screen.draw(|height| self.lines(height.into()))?;
+            if screen.key(TICK)?.is_some_and(|key| self.is_end(key)) {
                 break;
             }
         }
@@ -119,11 +106,9 @@ impl View {
 
     /// Acts on a key; returns whether it ends the view.
     fn is_end(&mut self, key: KeyEvent) -> bool {
-        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            _ if key.kind == KeyEventKind::Release => false,
             KeyCode::Char('q') | KeyCode::Esc => true,
-            KeyCode::Char('c') => is_control,
+            KeyCode::Char('c') => key.modifiers.contains(KeyModifiers::CONTROL),
             KeyCode::Down | KeyCode::Char('j') => self.scroll(1),
             KeyCode::Up | KeyCode::Char('k') => self.scroll(-1),
             KeyCode::PageDown => self.scroll(10),
@@ -138,75 +123,60 @@ impl View {
         false
     }
 
-    fn draw(&self, frame: &mut Frame<'_>) {
-        let rails = self.rates.as_ref().map_or(0, |rates| rates.rails.len());
-        let height = if rails == 0 { 0 } else { (rails as u16).saturating_add(2) };
-        let half = frame.area().height / 2;
-        let [title, ranks, below, hint] = Layout::vertical([
-            Constraint::Length(1),
-            Constraint::Min(3),
-            Constraint::Length(height.min(half)),
-            Constraint::Length(1),
-        ])
-        .areas(frame.area());
-        frame.render_widget(self.title(), title);
+    /// Returns the lines of a screen of some height, two at least: a title, ranks, rails in the lower half at
+    /// most, and a hint.
+    fn lines(&self, height: usize) -> Vec<Line> {
+        let room = height.saturating_sub(2);
+        let (mut ranks, mut rails) = (Vec::new(), Vec::new());
         if let Some(rates) = &self.rates {
-            let rows: Vec<Vec<String>> = rates.ranks.iter().map(rank_row).map(Vec::from).collect();
-            draw_table(frame, ranks, &RANK_HEAD, &rows, self.scrolled);
-            let rows: Vec<Vec<String>> = rates.rails.iter().map(rail_row).map(Vec::from).collect();
-            if !rows.is_empty() {
-                draw_table(frame, below, &RAIL_HEAD, &rows, 0);
+            ranks = rows_of(&RANK_HEAD, rates.ranks.iter().map(rank_row).map(Vec::from));
+            if let Some(last) = ranks.len().checked_sub(1) {
+                // The head stays.
+                ranks.drain(1..=self.scrolled.min(last));
             }
+            rails = rows_of(&RAIL_HEAD, rates.rails.iter().map(rail_row).map(Vec::from));
         }
-        frame.render_widget(Line::from("q ends, arrows scroll").style(Modifier::DIM), hint);
+        if !rails.is_empty() {
+            rails.insert(0, Line::default());
+            rails.truncate(room.min(height / 2));
+        }
+        ranks.resize(room - rails.len(), Line::default());
+        let hint = Line { text: "q ends, arrows scroll".into(), style: ContentStyle::new().dim() };
+        [self.title()].into_iter().chain(ranks).chain(rails).chain([hint]).collect()
     }
 
     /// Returns the first line: the size of what is shown, or why nothing new is.
-    fn title(&self) -> Paragraph<'_> {
-        match (&self.trouble, &self.rates) {
-            (Some(trouble), _) => Paragraph::new(trouble.as_str()).style(Color::Red),
-            (None, None) => Paragraph::new("looks at the ranks ..."),
+    fn title(&self) -> Line {
+        let (text, style) = match (&self.trouble, &self.rates) {
+            (Some(trouble), _) => (trouble.clone(), ContentStyle::new().red()),
+            (None, None) => ("looks at the ranks ...".to_owned(), ContentStyle::new()),
             (None, Some(rates)) => {
                 let mut jobs: Vec<&str> = rates.ranks.iter().map(|rank| rank.job_id.as_str()).collect();
                 jobs.dedup();
-                Paragraph::new(format!(
-                    "tbccl top: {} ranks of {} jobs, over {:.1} s",
-                    rates.ranks.len(),
-                    jobs.len(),
-                    rates.seconds
-                ))
-                .style(Modifier::BOLD)
+                let (ranks, jobs, seconds) = (rates.ranks.len(), jobs.len(), rates.seconds);
+                let text = format!("tbccl top: {ranks} ranks of {jobs} jobs, over {seconds:.1} s");
+                (text, ContentStyle::new().bold())
             }
-        }
+        };
+        Line { text, style }
     }
 }
 
-fn draw_table(
-    frame: &mut Frame<'_>,
-    area: Rect,
-    head: &[(&'static str, bool)],
-    rows: &[Vec<String>],
-    scrolled: usize,
-) {
-    let widths = widths(head, rows).into_iter().map(|width| Constraint::Length(width as u16));
-    let cell = |text: String, is_right: bool| {
-        let alignment = if is_right { Alignment::Right } else { Alignment::Left };
-        Cell::from(Text::from(text).alignment(alignment))
-    };
-    let names = head.iter().map(|(name, is_right)| cell((*name).to_owned(), *is_right));
-    let row = |row: &Vec<String>| {
-        let cells = row.iter().zip(head).map(|(text, (_, is_right))| cell(text.clone(), *is_right));
-        Row::new(cells).style(row_style(row))
-    };
-    let table = Table::new(rows.iter().skip(scrolled).map(row), widths)
-        .header(Row::new(names).style(Modifier::REVERSED))
-        .column_spacing(2);
-    frame.render_widget(table, area);
+/// Returns a table as lines, the head first; nothing without rows.
+fn rows_of(head: &[(&str, bool)], rows: impl Iterator<Item = Vec<String>>) -> Vec<Line> {
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let styles = rows.iter().map(|row| row_style(row));
+    let styles = [ContentStyle::new().reverse()].into_iter().chain(styles);
+    let lines = aligned(head, &rows);
+    lines.lines().zip(styles).map(|(text, style)| Line { text: text.to_owned(), style }).collect()
 }
 
 /// Returns the style of a row: red for a rail that is down.
-fn row_style(row: &[String]) -> Style {
-    if row.iter().any(|cell| cell == "down") { Color::Red.into() } else { Style::default() }
+fn row_style(row: &[String]) -> ContentStyle {
+    if row.iter().any(|cell| cell == "down") { ContentStyle::new().red() } else { ContentStyle::new() }
 }
 
 #[cfg(test)]
@@ -215,7 +185,6 @@ mod tests {
         super::rates::{RailRates, RankRates},
         *,
     };
-    use ratatui::{Terminal, backend::TestBackend};
 
     fn rank(rank: u32) -> RankRates {
         RankRates {
@@ -249,10 +218,10 @@ mod tests {
         View { rates: Some(rates), ..View::default() }
     }
 
-    fn drawn(view: &View, width: u16, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("memory");
-        terminal.draw(|frame| view.draw(frame)).expect("memory");
-        terminal.backend().to_string()
+    fn drawn(view: &View, height: usize) -> String {
+        let lines = view.lines(height);
+        assert_eq!(lines.len(), height.max(2));
+        lines.into_iter().map(|line| line.text + "\n").collect()
     }
 
     fn key(code: KeyCode) -> KeyEvent {
@@ -261,7 +230,7 @@ mod tests {
 
     #[test]
     fn the_screen_has_a_row_for_each_rank_and_rail() {
-        let screen = drawn(&view(2), 110, 12);
+        let screen = drawn(&view(2), 12);
         for part in [
             "tbccl top: 2 ranks of 1 jobs, over 1.0 s",
             "1     mac0  71        1312  4.1 GB/s      83 %      2 %       0       0  all_reduce number 17",
@@ -276,10 +245,10 @@ mod tests {
     fn trouble_is_told_above_the_last_rates_and_small_screens_do_no_harm() {
         let mut view = view(40);
         view.trouble = Some("no job of this user".into());
-        let screen = drawn(&view, 100, 50);
+        let screen = drawn(&view, 50);
         assert!(screen.contains("no job of this user") && screen.contains("1312"), "{screen}");
-        for (width, height) in [(1, 1), (3, 2), (20, 5), (500, 3)] {
-            drawn(&view, width, height);
+        for height in 0..50 {
+            drawn(&view, height);
         }
     }
 

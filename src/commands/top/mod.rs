@@ -6,10 +6,12 @@
 //! | `rates` | rates between two samples, by rank and by rail |
 //! | `table` | rates as text |
 //! | `live` | rates in the terminal, until the user ends it |
+//! | `screen` | the terminal: lines and keys |
 
 mod live;
 mod rates;
 mod sample;
+mod screen;
 mod table;
 
 use super::{CommandError, arguments, print};

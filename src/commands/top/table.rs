@@ -101,7 +101,7 @@ pub(super) fn text(rates: &Rates) -> String {
 }
 
 /// Returns the widths of columns, in characters.
-pub(super) fn widths(head: &[(&str, bool)], rows: &[Vec<String>]) -> Vec<usize> {
+fn widths(head: &[(&str, bool)], rows: &[Vec<String>]) -> Vec<usize> {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([head[column].0.len()]).max().unwrap_or_default()
@@ -109,7 +109,8 @@ pub(super) fn widths(head: &[(&str, bool)], rows: &[Vec<String>]) -> Vec<usize> 
     (0..head.len()).map(width).collect()
 }
 
-fn aligned(head: &[(&str, bool)], rows: &[Vec<String>]) -> String {
+/// Returns a table as text: the head and a line for each row.
+pub(super) fn aligned(head: &[(&str, bool)], rows: &[Vec<String>]) -> String {
     let widths = widths(head, rows);
     let names = head.iter().map(|(name, _)| (*name).to_owned()).collect();
     let mut text = String::new();
