@@ -171,6 +171,15 @@ def _forget(group: Any, name: str) -> None:
     c10d._unregister_process_group(name)
 
 
+def _kind_of(backend: Any) -> Any:
+    """Returns the type that torch's group gives a backend."""
+    custom = dist.ProcessGroup.BackendType.CUSTOM
+    try:
+        return dist.Backend.backend_type_map.get(backend.name().lower(), custom)
+    except RuntimeError:  # torch's `fake` backend has no name in torch 2.8
+        return custom
+
+
 class CompositeProcessGroup(ProcessGroup):
     """Process group of tbccl that carries the backends of other devices."""
 
@@ -196,7 +205,7 @@ class CompositeProcessGroup(ProcessGroup):
         kinds = dist.ProcessGroup.BackendType
         unused = [kinds.CUSTOM, kinds.UCC, kinds.MPI]
         for device, backend in self._carried.items():
-            kind = dist.Backend.backend_type_map.get(backend.name().lower(), kinds.CUSTOM)
+            kind = _kind_of(backend)
             dist.ProcessGroup._register_backend(self, torch.device(device), kind, backend)
             dist.ProcessGroup._set_default_backend(self, kind)
             if kind in unused:
