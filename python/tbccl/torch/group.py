@@ -282,11 +282,13 @@ class ProcessGroup(
         messages.
 
         In a signal handler that has interrupted a wait on the group, aborts the group instead. The wait
-        raises an error, and closes the group when it ends.
+        raises an error, and closes the group when it ends. An error of tbccl that a handler raises while this
+        waits ends the wait, and is raised when the group is closed.
         """
         if self._closed:
             return
         self._closed = True
+        of_handler: Error | None = None
         is_interrupted = self._comm._is_interrupted
         if threading.get_ident() in self._staged_waits:
             is_interrupted = True
@@ -294,8 +296,10 @@ class ProcessGroup(
         for work in () if is_interrupted else list(self._in_flight):
             try:
                 work.wait()
-            except Error:
-                break  # the work's owner and every later call get the error
+            except Error as error:
+                if not work.has_failed_with(error):
+                    of_handler = error
+                break  # the work's owner and every later call get the error of the work
         self._completer.close()
         self._hand_over_messages()
         if self._stager is not None:
@@ -311,6 +315,8 @@ class ProcessGroup(
             return
         self._in_flight.clear()
         self._orphans = []
+        if of_handler is not None:
+            raise of_handler
 
     def _uses_memory(self) -> bool:
         """Returns whether calls or messages of the group may still use their memory."""

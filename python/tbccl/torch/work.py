@@ -112,7 +112,7 @@ class Work(dist.Work):
             except Error as error:
                 # An exception of a signal handler ends the wait only. The call may still use its memory, or
                 # has failed meanwhile with an error of its own.
-                if not self.is_completed() or not _is_same(error, self._error):
+                if not self.has_failed_with(error):
                     raise
             else:
                 if not done:
@@ -145,6 +145,12 @@ class Work(dist.Work):
     def is_success(self) -> bool:
         """Returns whether the call is done without an error."""
         return self.is_completed() and self._error is None
+
+    def has_failed_with(self, raised: Error) -> bool:
+        """Returns whether a wait has raised the error of the call, and not one of a signal handler."""
+        of_call = self.exception()
+        # Words may have been added to the error of the call since.
+        return type(raised) is type(of_call) and str(raised) in str(of_call)
 
     def exception(self) -> BaseException | None:
         """Returns the error of the call, or None."""
@@ -213,11 +219,6 @@ class Work(dist.Work):
             self._on_complete = self._keep_alive = None
             self._request = None
             group._untrack(self)
-
-
-def _is_same(raised: Error, of_call: BaseException | None) -> bool:
-    """Whether a wait has raised the error of the call, to which words may have been added since."""
-    return type(raised) is type(of_call) and str(raised) in str(of_call)
 
 
 class StagedWork(Work):

@@ -75,6 +75,28 @@ else:
     assert run_program(program).count("ended") == 2
 
 
+def test_an_exception_of_a_handler_in_the_end_of_a_group_reaches_the_program() -> None:
+    program = """
+def fail():
+    raise tbccl.InvalidArgumentError("of the handler")
+
+if dist.get_rank() == 0:
+    dist.all_reduce(torch.ones(4), async_op=True)
+    handle_soon(fail)
+    try:
+        dist.destroy_process_group()
+    except tbccl.InvalidArgumentError as error:
+        assert "of the handler" in str(error), error
+        print("ended", flush=True)
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+else:
+    time.sleep(3)  # The handler comes first, on a busy machine too.
+    print("ended", flush=True)
+"""
+    assert run_program(program).count("ended") == 2
+
+
 @pytest.mark.parametrize("is_of_handler", [True, False])
 def test_a_wait_raises_what_has_ended_it(is_of_handler: bool) -> None:
     """The call may have failed by the time at which the exception of a handler is looked at."""
