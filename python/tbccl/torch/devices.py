@@ -2,7 +2,8 @@
 
 A device is served by the first of these that it supports:
 
-- `HostAlias`: the host reads and writes the memory in place (``mps``: unified memory). Nothing is copied.
+- `HostAlias`: the host reads and writes the memory in place (``mps``: unified memory), at the address that
+  torch or `metal` tells. Nothing is copied.
 - `StreamCopies`: copies between the device and pinned host memory, on two streams of tbccl's own, ordered
   with the streams of the program by events (``cuda``, ``xpu``, and other devices of ``torch.accelerator``).
 - `BlockingCopies`: copies that wait for the whole device. Each use says so once, in a warning.
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import torch
+
+from . import metal
 
 #: A tensor in host memory and one of the same shape and type on a device.
 Copy = tuple[torch.Tensor, torch.Tensor]
@@ -322,7 +325,13 @@ _ALIAS = "_host_alias_storage"
 def has_copying_accelerator() -> bool:
     """Returns whether this process has an accelerator whose tensors are copied; does not initialize it."""
     accelerator = torch.accelerator.current_accelerator()
-    return accelerator is not None and not hasattr(torch.get_device_module(accelerator), _ALIAS)
+    return accelerator is not None and _host_alias_of(accelerator) is None
+
+
+def _host_alias_of(device: torch.device) -> Callable[[Any], torch.UntypedStorage] | None:
+    """Returns the function that makes a host alias of a storage on a device; None: the host has no access."""
+    of_torch = getattr(torch.get_device_module(device), _ALIAS, None)
+    return metal.host_alias_of(device.type) if of_torch is None else of_torch
 
 
 #: Accesses by device.
@@ -357,7 +366,7 @@ def _new_access(device: torch.device) -> Access | None:
         module = torch.get_device_module(device)
     except (RuntimeError, AttributeError):
         return None
-    alias_storage = getattr(module, _ALIAS, None)
+    alias_storage = _host_alias_of(device)
     if alias_storage is not None:
         return HostAlias(device, alias_storage)
     try:

@@ -1,7 +1,8 @@
 """Devices that the tests run on: the stand-in device, or an accelerator of this machine such as `cuda`.
 
 The programs take the name of a device: `standin`, `shared` (the stand-in with memory that the host shares),
-`mixed` (`standin` on even ranks, `shared` on odd ones), or a type of device that torch knows.
+`metal` (the same, which the host finds by the Objective-C runtime), `mixed` (`standin` on even ranks,
+`shared` on odd ones), or a type of device that torch knows.
 
 `Delays` makes streams late, so that work which nothing orders is done in the wrong order: the stand-in's
 streams sleep before each task, and those of an accelerator copy other data before a copy of a call.
@@ -40,6 +41,9 @@ def load(name: str) -> str:
 
     Ranks share the devices of a machine that has fewer than ranks.
     """
+    if name == "metal":
+        standin.load_as_metal()
+        return "standin"
     if name in ("standin", "shared", "mixed"):
         is_odd = int(os.environ["RANK"]) % 2 == 1
         standin.load(is_shared=name == "shared" or (name == "mixed" and is_odd))

@@ -25,7 +25,7 @@ def check_all_ranks_print(result: JobResult, word: str, ranks: int) -> None:
 
 
 # `mixed`: a rank whose tensors are copied in pieces, beside one whose tensors are used in place.
-@pytest.mark.parametrize(("memory", "ranks"), [("standin", 2), ("shared", 2), ("mixed", 2)])
+@pytest.mark.parametrize(("memory", "ranks"), [("standin", 2), ("shared", 2), ("metal", 2), ("mixed", 2)])
 def test_every_operation_is_right_on_a_device(memory: str, ranks: int) -> None:
     result = job("operations.py", "--device", memory, ranks=ranks)
     check_all_ranks_print(result, "checks of operations passed", ranks)
@@ -97,6 +97,34 @@ assert len(texts) == 1 and "private storage" in texts[0], texts
 print("copied", flush=True)
 """)
     assert output.count("copied") == 2, output
+
+
+def test_memory_of_metal_is_used_in_place_where_its_buffer_is_shared() -> None:
+    """By the Objective-C runtime, for versions of torch without a host alias."""
+    output = run_program("""
+standin.load_as_metal()
+dist.init_process_group("tbccl")
+told = torch.ops.standin.count_told_addresses
+def reduce(*shape):
+    tensor = torch.ones(shape, device="standin")
+    view = tensor[1:] if tensor.dim() else tensor
+    dist.all_reduce(view)
+    assert bool((view.cpu() == 2).all())
+    assert tensor.cpu().sum() == view.numel() + tensor.numel()
+reduce(100, 3)
+assert told() > 0
+torch.ops.standin.set_private(True)
+before = told()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        reduce(100)
+texts = [str(each.message) for each in caught if "tbccl" in str(each.message)]
+assert len(texts) == 1 and "storage mode 2" in texts[0], texts
+assert told() == before
+print("reduced", flush=True)
+""")
+    assert output.count("reduced") == 2, output
 
 
 def test_a_device_without_streams_is_copied_with_one_warning() -> None:

@@ -74,6 +74,17 @@ def load(is_shared: bool = False, devices: int = 1) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 
 
+def load_as_metal() -> None:
+    """Registers a device whose storages are Metal buffers, with a stand-in for the Objective-C runtime."""
+    load(is_shared=True)
+    import torch
+
+    del torch.standin._host_alias_storage
+    from tbccl.torch import metal
+
+    metal.RUNTIMES["standin"] = str(build())
+
+
 def set_delay(seconds: float) -> None:
     """Sets the time that each stream sleeps before each task."""
     import torch

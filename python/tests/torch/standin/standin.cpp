@@ -28,6 +28,7 @@
 #include <torch/csrc/api/include/torch/version.h>
 #include <torch/library.h>
 
+#include <malloc.h>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -228,6 +229,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
 // Memory.
+
+// Whether the buffers of the stand-in for the Objective-C runtime are private to the device.
+std::atomic<bool> is_private{false};
+// Host addresses that it has told.
+std::atomic<int64_t> told_addresses{0};
 
 struct Block {
   void* address;
@@ -521,7 +527,12 @@ at::Tensor host_alias(const at::Tensor& bytes) {
                        at::TensorOptions().dtype(bytes.scalar_type()));
 }
 
+void set_private(bool on) { is_private = on; }
+int64_t count_told_addresses() { return told_addresses; }
+
 TORCH_LIBRARY(standin, m) {
+  m.def("set_private(bool on) -> ()", set_private);
+  m.def("count_told_addresses() -> int", count_told_addresses);
   m.def("set_devices(int count) -> ()", set_devices);
   m.def("device_count() -> int", device_count);
   m.def("get_device() -> int", get_device);
@@ -538,3 +549,21 @@ const auto registered = [] {
 }();
 
 }  // namespace
+
+// A stand-in for the Objective-C runtime, with the functions and the messages by which the host finds the
+// memory of `mps`. A device's memory is the buffer, and what it contains.
+
+extern "C" const char* sel_registerName(const char* name) {
+  static const std::array<const char*, 3> known{"storageMode", "length", "contents"};
+  for (const char* each : known) {
+    if (std::strcmp(each, name) == 0) return each;
+  }
+  std::abort();
+}
+
+extern "C" uintptr_t objc_msgSend(void* buffer, const char* selector) {
+  if (std::strcmp(selector, "storageMode") == 0) return is_private ? 2 : 0;
+  if (std::strcmp(selector, "length") == 0) return malloc_usable_size(buffer);
+  ++told_addresses;
+  return reinterpret_cast<uintptr_t>(buffer);
+}
