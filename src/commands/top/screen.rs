@@ -1,7 +1,7 @@
 //! The terminal of a live view: lines in the place of what it showed, and keys without echo.
 //!
-//! What the terminal showed before comes back when a [`Screen`] is dropped, and before the message of a
-//! panic. The module does not know what the lines say.
+//! A dropped [`Screen`] gives the terminal back as it was, and so does a panic before its message. The module
+//! does not know what the lines say.
 
 use crossterm::{
     cursor::{Hide, MoveTo, Show},
