@@ -27,10 +27,12 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Returns the line as wide as the screen, so that its style reaches the edge.
+    /// Returns the line as wide as the screen, so that its style reaches the edge. Control characters, which
+    /// names of hosts may have, are spaces.
     fn filled(&self, width: u16) -> StyledContent<String> {
         let width = usize::from(width);
-        StyledContent::new(self.style, format!("{:<width$.width$}", self.text))
+        let text = self.text.replace(char::is_control, " ");
+        StyledContent::new(self.style, format!("{text:<width$.width$}"))
     }
 }
 
@@ -120,5 +122,11 @@ mod tests {
         assert_eq!(line("rank").filled(6).content(), "rank  ");
         assert_eq!(line("ränke").filled(3).content(), "rän");
         assert_eq!(line("").filled(0).content(), "");
+    }
+
+    #[test]
+    fn a_line_does_not_control_the_terminal() {
+        let line = Line { text: "mac\u{1b}[2J\n\u{9b}0".to_owned(), style: ContentStyle::default() };
+        assert_eq!(line.filled(12).content(), "mac [2J  0  ");
     }
 }
