@@ -47,7 +47,7 @@ class MetalBuffers:
     def host_alias(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """Returns a storage in host memory that is the memory of a storage on the device.
 
-        It does not keep the memory alive.
+        It keeps the memory alive.
 
         Raises:
             RuntimeError: The host has no access.
@@ -62,6 +62,7 @@ class MetalBuffers:
         if not contents or length < count:
             raise RuntimeError(f"its Metal buffer has {length} bytes for the host, and the storage {count}")
         memory = (ctypes.c_uint8 * count).from_address(contents)
+        memory.owner = storage
         return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
 
 

@@ -127,6 +127,22 @@ print("reduced", flush=True)
     assert output.count("reduced") == 2, output
 
 
+def test_an_alias_of_metal_keeps_the_memory() -> None:
+    """As that of torch does: the request of a message holds the alias only."""
+    output = run_program("""
+standin.load_as_metal()
+import tbccl.torch.devices as devices
+tensor = torch.ones(1000, device="standin")
+torch.standin.synchronize()
+alias = devices.access_to(tensor.device).alias(tensor)
+del tensor
+torch.standin.synchronize()
+assert bool((alias.view(torch.float32) == 1).all())
+print("kept", flush=True)
+""")
+    assert output.count("kept") == 2, output
+
+
 def test_a_device_without_streams_is_copied_with_one_warning() -> None:
     output = run_program("""
 standin.load()
