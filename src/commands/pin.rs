@@ -7,8 +7,6 @@ use tbccl::Communicator;
 /// Each rank gets one or more cores if there is one for every rank; otherwise neighboring ranks share a core.
 /// Where ranks share cores, the pairing decides which plan is fastest, and the scheduler would pair them
 /// differently in every run.
-///
-/// Call it after the communicator has been created, which counts the cores itself.
 #[cfg(target_os = "linux")]
 pub(crate) fn pin(comm: &Communicator) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -362,6 +362,30 @@ fn ranks_are_kept_on_cores_of_their_own() {
     }
 }
 
+/// Ranks that each had a core of their own yielded it at each poll: only the ranks of the host were counted.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_spin_if_they_are_bound_to_cores_of_their_own() {
+    let cores = std::thread::available_parallelism().expect("known").get();
+    let polls = |options: &[&str], ranks: usize| {
+        let count = ranks.to_string();
+        let job = [&["-n", &count, "-x", "TBCCL_LOG=info"], options].concat();
+        let done = job::run(&[&job[..], &["--", TBCCL, "bench", "barrier", "-n", "2"]].concat()).finish();
+        assert_eq!(done.code(), 0, "{}", done.stderr);
+        let waits = done.stderr.lines().filter_map(|line| line.split_once("waits: ")?.1.split_once(" polls"));
+        let polls: Vec<u32> = waits.map(|(polls, _)| polls.parse().expect("a number")).collect();
+        assert_eq!(polls.len(), ranks, "{}", done.stderr);
+        (polls, done.stderr.contains("--bind has no effect"))
+    };
+    // Of more ranks than cores, two at least share one.
+    for (ranks, all_spin) in [(2, cores >= 2), (cores + 1, false)] {
+        let (polls, is_refused) = polls(&["--bind", "core"], ranks);
+        if !is_refused {
+            assert_eq!(polls.iter().all(|polls| *polls > 0), all_spin, "{ranks} ranks: {polls:?}");
+        }
+    }
+}
+
 #[test]
 fn mistakes_in_hostfiles_are_told_with_file_line_and_column() {
     let folder = tempfile::tempdir().expect("a temporary folder");

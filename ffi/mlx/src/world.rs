@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
-use tbccl::{Communicator, Config, launcher_of_env, ranks_of_env};
+use tbccl::{Communicator, Config, launcher_of_env};
 
 /// Default time that a call may wait for live peers.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
@@ -27,8 +27,9 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Variable that overrides the default timeout.
 const TIMEOUT_VARIABLE: &str = "TBCCL_TIMEOUT";
 
-/// Variables that tell the number of ranks on this host.
-const LOCAL_SIZE_VARIABLES: [&str; 2] = ["TBCCL_LOCAL_SIZE", "LOCAL_WORLD_SIZE"];
+/// Threads of a rank of MLX that take turns: the program's and the stream's. Without a core for each, a
+/// thread that waits for a peer must yield at once: the peer's other thread may need the core.
+const THREADS_OF_RANK: u32 = 2;
 
 /// The job: the group of all ranks, and the messages between them. Clones are the same job; it ends when the
 /// last one, and all groups, are dropped.
@@ -47,13 +48,16 @@ impl World {
     /// Those of joining a job, with their remedies.
     pub fn join() -> Outcome<World> {
         register_fork_handler();
-        let config = without_spinning_if_oversubscribed(Config::from_env()?);
-        let communicator = match launcher_of_env() {
+        let config = Config::from_env()?;
+        let mut communicator = match launcher_of_env() {
             Some(_) => Communicator::from_env_with(&config)?,
             None => Communicator::local(1, &config)?
                 .pop()
                 .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
         };
+        if config.polling.spin_polls.is_none() {
+            communicator.spin_only_with_cores_for(THREADS_OF_RANK);
+        }
         World::of(communicator, config)
     }
 
@@ -110,20 +114,4 @@ pub fn launcher() -> Option<&'static CStr> {
     // Not kept while there is none: a program may set the variables later, as exo does.
     let name = CString::new(launcher_of_env()?).ok()?;
     Some(NAME.get_or_init(|| name))
-}
-
-/// Turns spinning off if this host has fewer than two cores per rank.
-///
-/// A rank of MLX has two threads that take turns: the program's and the stream's. Without a core for each, a
-/// thread that waits for a peer must yield at once: the peer's other thread may need the core.
-fn without_spinning_if_oversubscribed(mut config: Config) -> Config {
-    let local_size =
-        LOCAL_SIZE_VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
-    let ranks = local_size.or_else(|| ranks_of_env().map(|ranks| ranks as usize)).unwrap_or(1);
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if config.polling.spin_polls.is_some() || 2 * ranks <= cores {
-        return config;
-    }
-    config.polling.spin_polls = Some(0);
-    config
 }

@@ -1,12 +1,11 @@
 //! The machines of a job: the ranks that share a host, and the processors.
 //!
 //! All ranks must get the same results, since plans depend on them. So this module queries nothing that ranks
-//! of one host may see differently, such as the cores to which each is bound.
+//! of one host may see differently, such as the cores to which each is bound (`cores`).
 
 use crate::{error::PeerName, processors::Processors};
 use collectives::select::{Fingerprint, Tuning};
-use std::sync::OnceLock;
-use topology::{Placement, Rank};
+use topology::Placement;
 use transport::driver::Endpoint;
 
 /// Returns the name of this host, as the kernel knows it.
@@ -41,17 +40,4 @@ pub(super) fn fingerprint(transport: &str, names: &[PeerName]) -> Fingerprint {
     // A rank knows only its own host.
     let machine = if hosts == 1 { Processors::here().to_string() } else { "several hosts".to_owned() };
     Fingerprint { transport: transport.to_owned(), ranks: names.len() as u32, hosts, machine }
-}
-
-/// Returns the number of cores that this process may use: its affinity and the limits of its container, which
-/// are queried once. The latter are read from files, which takes as long as a message to another host.
-pub(super) fn usable_cores() -> u32 {
-    static CORES: OnceLock<u32> = OnceLock::new();
-    *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u32)
-}
-
-/// Returns the number of ranks on this rank's host.
-pub(super) fn ranks_on_host_of(rank: Rank, names: &[PeerName]) -> u32 {
-    Placement::from_hosts(names.iter().map(|name| name.host.as_str()))
-        .map_or(1, |placement| placement.ranks_on(placement.host_of(rank)).count() as u32)
 }

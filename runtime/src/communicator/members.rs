@@ -9,7 +9,7 @@
 //! Only colors and keys travel over links. A communicator that has failed cannot be relied on to carry
 //! anything, so survivors meet at the listeners that they have known since they started.
 
-use super::{Communicator, join::Rejoin};
+use super::{Communicator, cores::CoreShare, join::Rejoin};
 use crate::{
     Config, UniqueId,
     error::{Error, Result},
@@ -172,11 +172,21 @@ impl Communicator {
         Ok(all.chunks_exact(word.len()).map(part).collect())
     }
 
+    /// Lets waits of this communicator, and of those made from it, yield the core at once unless there are
+    /// `threads` cores for each rank that may use this rank's.
+    #[doc(hidden)]
+    pub fn spin_only_with_cores_for(&mut self, threads: u32) {
+        let CoreShare { cores, ranks } = CoreShare::of(self.rank(), self.members());
+        if ranks.saturating_mul(threads) > cores {
+            self.executor.stop_spinning();
+        }
+    }
+
     /// Makes the communicator of these ranks, in this order, this rank among them. All of them pass the same
     /// name, which differs from that of any other such call in progress between them.
     fn make(&self, job: &str, members: &[Rank], config: &Config) -> Result<Communicator> {
         forks::check(self.origin)?;
-        let made: Result<Communicator> = match &self.rejoin {
+        let mut made: Result<Communicator> = match &self.rejoin {
             Rejoin::Threads(rendezvous) => rendezvous.meet(job, self.rank(), members, config),
             Rejoin::Processes(processes) => {
                 let ranks: Vec<u32> = members.iter().map(|member| member.0).collect();
@@ -184,8 +194,12 @@ impl Communicator {
                 processes.meet(job, (self.rank(), &*self.peers.names), members, deaths, config)
             }
         };
-        if let Ok(made) = &made {
+        if let Ok(made) = &mut made {
             made.peers.control.set_place(self.peers.control.place());
+            // The ranks that are left out need the cores, too.
+            if !self.executor.spins() && config.polling.spin_polls.is_none() {
+                made.executor.stop_spinning();
+            }
         }
         made.map_err(|error| match error {
             // Callers know the missing ranks by their numbers here.

@@ -15,6 +15,7 @@ mod call;
 mod call_options;
 mod closing;
 mod control;
+mod cores;
 mod counters;
 mod diagnosis;
 mod dumps;

@@ -3,7 +3,10 @@
 //! The cores, the ranks on this host and the hosts of the others decide how a rank waits, which protocols it
 //! takes, and which tuning file fits. Nothing here sends, receives or measures.
 
-use super::machine::{fingerprint, placement_of, ranks_on_host_of, tuning_of, usable_cores};
+use super::{
+    cores::CoreShare,
+    machine::{fingerprint, placement_of, tuning_of},
+};
 use crate::{Config, calibration::Thresholds, error::PeerName, executor::Protocols, processors::Processors};
 use collectives::{
     Hosts,
@@ -19,9 +22,8 @@ const WOKEN_SLEEP: Duration = Duration::from_millis(25);
 
 /// The machine, as a rank sees it.
 pub(super) struct Surroundings {
-    /// Cores that this process may use.
-    cores: u32,
-    on_this_host: u32,
+    /// Cores that this rank may use, and the ranks that share them.
+    share: CoreShare,
     /// Hosts of all ranks.
     pub(super) hosts: Hosts,
     pub(super) here: Fingerprint,
@@ -44,8 +46,7 @@ impl Surroundings {
         let apart = placement.as_ref().is_some_and(|placement| placement.hosts() == size);
         let together = placement.as_ref().is_none_or(|placement| placement.hosts() == 1);
         Surroundings {
-            cores: usable_cores(),
-            on_this_host: ranks_on_host_of(rank, names),
+            share: CoreShare::of(rank, names),
             hosts: placement.as_ref().map_or(Hosts::One, Hosts::of),
             here: fingerprint(transport, names),
             tuning: tuning_of(transport, apart),
@@ -55,7 +56,7 @@ impl Surroundings {
 
     /// Returns how this rank waits. `wakes` says whether its device can wake it.
     pub(super) fn wait_policy(&self, config: &Config, has_endpoint: bool, wakes: bool) -> WaitPolicy {
-        let mut wait = WaitPolicy::for_host(self.on_this_host, self.cores);
+        let mut wait = WaitPolicy::for_host(self.share.ranks, self.share.cores);
         if let Some(polls) = config.polling.spin_polls {
             wait.spin_polls = polls;
         }
@@ -70,7 +71,7 @@ impl Surroundings {
 
     /// Returns how many threads reduce for this rank.
     pub(super) fn reduce_threads(&self, config: &Config) -> u32 {
-        config.reduce_threads.unwrap_or(self.cores / self.on_this_host)
+        config.reduce_threads.unwrap_or(self.share.cores / self.share.ranks)
     }
 
     /// Returns the thresholds of protocols. Those of the machine hold with a core for each rank.

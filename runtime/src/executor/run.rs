@@ -136,6 +136,16 @@ impl Executor {
         RecvState::new(digest, len).with_size(self.protocols.size_class(len as u64))
     }
 
+    /// Whether a wait begins with spinning.
+    pub(crate) fn spins(&self) -> bool {
+        self.wait.spin_polls > 0
+    }
+
+    /// Lets waits yield the core at once.
+    pub(crate) fn stop_spinning(&mut self) {
+        self.wait.spin_polls = 0;
+    }
+
     /// Returns how to wait for links, and the driver that can wake the wait.
     pub(crate) fn wait_policy(&self) -> (WaitPolicy, Option<Arc<dyn Sleeper>>) {
         (self.wait, self.sleeper.clone())
