@@ -28,6 +28,15 @@ pub fn send(p2p: &P2p, to: u32, context: u32, tag: i32, bytes: Vec<u8>) -> Resul
     Ok(Parcel { request, bytes })
 }
 
+/// Sends a slice, and returns when it may be written to again.
+///
+/// # Errors
+/// Those of [`P2p::send_buffered`].
+pub fn send_buffered(p2p: &P2p, to: u32, context: u32, tag: i32, bytes: &[u8]) -> Result<P2pRequest> {
+    // SAFETY: the slice is borrowed until the call returns.
+    unsafe { p2p.send_buffered(Rank(to), context, tag, bytes.as_ptr(), bytes.len()) }
+}
+
 /// Receives up to `capacity` bytes.
 ///
 /// # Errors

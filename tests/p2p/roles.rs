@@ -19,6 +19,7 @@ fn play() {
     match role.as_str() {
         "everything" => {
             scenarios::lengths(&p2p);
+            scenarios::buffered(&mut comm, &p2p);
             scenarios::ring(&p2p);
             scenarios::from_anyone(&p2p);
             scenarios::beside_a_collective(&mut comm, &p2p);

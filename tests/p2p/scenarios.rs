@@ -1,8 +1,8 @@
 //! Scenarios with p2p, independent of where ranks run. Every byte is checked.
 
 use std::time::Duration;
-use tbccl::{Communicator, Config, Delivery, Error, P2p, Rank, ReduceOp};
-use tbccl_cli::reference::parcel::{Parcel, recv, recv_slice, send, send_slice};
+use tbccl::{Communicator, Config, Delivery, Error, P2p, P2pRequest, Rank, ReduceOp};
+use tbccl_cli::reference::parcel::{self, Parcel, recv, recv_slice, send, send_buffered, send_slice};
 
 /// Creates the p2p of a communicator.
 pub(crate) fn p2p_of(comm: &mut Communicator, config: &Config) -> P2p {
@@ -25,8 +25,8 @@ fn check(parcel: Parcel, (from, to): (u32, u32), tag: i32, len: usize) {
 }
 
 /// Lengths at the limits of each protocol.
-const LENGTHS: [usize; 14] =
-    [0, 1, 8, 35, 36, 37, 4039, 4040, 4041, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 65_536, 1 << 20];
+const LENGTHS: [usize; 16] =
+    [0, 1, 35, 36, 37, 4040, 4041, 12_048, 12_049, 16_383, 16_384, 16_385, 65_536, 262_144, 262_145, 1 << 20];
 
 /// All ranks send to all, including themselves: before any receives, after all receives, and once more for
 /// each length.
@@ -58,6 +58,38 @@ pub(crate) fn lengths(p2p: &P2p) {
         check_all(recv_all(len), len);
     }
     sent.into_iter().for_each(|parcel| drop(parcel.open().expect("sent")));
+}
+
+/// All ranks send to all, including themselves, and write to the memory at once: before any receives, and
+/// after all receives.
+pub(crate) fn buffered(comm: &mut Communicator, p2p: &P2p) {
+    let (me, n) = (p2p.rank().0, p2p.size());
+    let send_all = |len: usize| -> Vec<P2pRequest> {
+        let send = |to: u32| {
+            let mut bytes = bytes_of(me, to, len);
+            let request = send_buffered(p2p, to, 7, len as i32, &bytes).expect("taken");
+            bytes.fill(0xff);
+            request
+        };
+        (0..n).map(send).collect()
+    };
+    let recv_all = |len: usize| -> Vec<Parcel> {
+        (0..n).map(|from| recv(p2p, Some(from), 7, Some(len as i32), len + 3).expect("taken")).collect()
+    };
+    for len in [0, 36, 37, 12_049, 262_144, 1 << 20] {
+        let sent = send_all(len);
+        comm.barrier().expect("all have sent");
+        let received = recv_all(len).into_iter().zip(0..);
+        received.for_each(|(parcel, from)| check(parcel, (from, me), len as i32, len));
+        let received = recv_all(len);
+        comm.barrier().expect("all have posted receives");
+        let sent_again = send_all(len);
+        received.into_iter().zip(0..).for_each(|(parcel, from)| check(parcel, (from, me), len as i32, len));
+        for request in sent.into_iter().chain(sent_again) {
+            let delivery = request.wait(Some(parcel::TIMEOUT)).expect("done in time").expect("sent");
+            assert_eq!(delivery, Delivery { from: Rank(me), tag: len as i32, bytes: len });
+        }
+    }
 }
 
 /// Each rank forwards messages to the next one, several rounds, with both requests issued at once.

@@ -36,6 +36,13 @@ fn every_length_arrives_whoever_comes_first() {
 }
 
 #[test]
+fn the_memory_of_a_buffered_send_is_free_when_it_returns() {
+    for ranks in [1, 2, 3] {
+        job(ranks, &config(), scenarios::buffered);
+    }
+}
+
+#[test]
 fn a_ring_of_messages_goes_round() {
     for ranks in [1, 2, 4] {
         job(ranks, &config(), |_, p2p| scenarios::ring(p2p));

@@ -2,11 +2,12 @@
 //!
 //! A send must return before its receive is posted, at least for small messages: an MLX stream makes one call
 //! after the other, and both ends of an exchange may send first. Here large messages return early, too.
-//! A message is copied, and the copy stays until it has been delivered, up to [`SEND_BUFFER_BYTES`] in total.
-//! A message beyond that limit is sent from the caller's buffer, and the call waits for it.
+//! A message that its receiver does not take soon is copied, and the copy stays until it has been delivered,
+//! up to about [`SEND_BUFFER_BYTES`] in total. A message beyond that limit is sent from the caller's buffer,
+//! and the call waits for it.
 //!
 //! # Safety
-//! The caller's buffer is used until the call returns, and a copy until its request is done.
+//! The caller's buffer is used until the call returns.
 
 use crate::{activity::Activity, boundary::Outcome, group::Group};
 use std::{
@@ -34,13 +35,12 @@ pub struct Messages {
     activity: Arc<Activity>,
 }
 
-/// Message sent from a copy.
+/// Message that had not been delivered when its send returned.
 #[derive(Debug)]
 struct BufferedSend {
     to: Rank,
     request: P2pRequest,
-    /// Bytes of the message, which must stay until the request is done.
-    copy: Box<[u8]>,
+    bytes: usize,
 }
 
 /// Announcements of departures: this rank's, and those of the others as they arrive.
@@ -90,23 +90,19 @@ impl Messages {
         let _in_progress = self.activity.begin();
         let mut buffered = self.buffered();
         remove_completed(&mut buffered)?;
-        let buffered_bytes: usize = buffered.iter().map(|send| send.copy.len()).sum();
-        if bytes > SEND_BUFFER_BYTES - buffered_bytes {
-            drop(buffered);
+        let buffered_bytes: usize = buffered.iter().map(|send| send.bytes).sum();
+        // Other threads may send while this one waits.
+        drop(buffered);
+        if bytes > SEND_BUFFER_BYTES.saturating_sub(buffered_bytes) {
             // SAFETY: readable by the caller's promise, and this waits until the request is done.
             let request = unsafe { self.p2p.send(to, group.context(), tag, data, bytes)? };
             return wait(&request).map(drop);
         }
-        let mut copy = Box::<[u8]>::default();
-        if bytes > 0 {
-            // SAFETY: readable by the caller's promise, and not empty.
-            copy = unsafe { std::slice::from_raw_parts(data, bytes) }.into();
-        }
-        // SAFETY: the copy stays until the request is done.
-        let request = unsafe { self.p2p.send(to, group.context(), tag, copy.as_ptr(), bytes)? };
+        // SAFETY: readable until this returns, by the caller's promise.
+        let request = unsafe { self.p2p.send_buffered(to, group.context(), tag, data, bytes)? };
         match request.test() {
             Some(done) => drop(done?),
-            None => buffered.push(BufferedSend { to, request, copy }),
+            None => self.buffered().push(BufferedSend { to, request, bytes }),
         }
         Ok(())
     }

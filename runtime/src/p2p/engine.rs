@@ -9,8 +9,9 @@
 
 use super::{
     Delivery,
-    frame::{EAGER_BYTES, Frame, SHORT_BYTES},
+    frame::{Frame, SHORT_BYTES},
     matching::Pattern,
+    message_copy::MessageCopy,
     parker::Parker,
     peer::{CREDIT_UNITS, MAX_ANNOUNCED, Peer, PeerError, units_of},
     queues::{Message, MessageKey, Queues},
@@ -31,6 +32,9 @@ use transport::{
     TransportError,
     memory::{Span, SpanMut},
 };
+
+/// Longest message to this rank itself that is copied to the heap while no receive takes it.
+const OWN_EAGER_BYTES: usize = 16 << 10;
 
 /// The outcome of posting a request.
 #[derive(Debug)]
@@ -199,7 +203,7 @@ impl Engine {
             *sending += 1;
             peer.outstanding += 1;
             let state = self.queues.new_state(info);
-            peer.request_to_send(context, tag, SendRequest { state: Arc::clone(&state), src });
+            peer.request_to_send(context, tag, SendRequest::new(&state, src));
             self.flush(to.index())?;
             return Ok(Posted::Pending(state));
         }
@@ -212,6 +216,11 @@ impl Engine {
             return Ok(Posted::Done(Ok(Delivery { from: self.rank, tag, bytes: src.len() })));
         }
         let frame = peer.encode_with_credit(&Frame::Eager { context, tag, len: src.len() });
+        if peer.packs(&mut self.links, src.len()) {
+            peer.queue_packed(frame, src);
+            self.flush(to.index())?;
+            return Ok(Posted::Done(Ok(Delivery { from: self.rank, tag, bytes: src.len() })));
+        }
         peer.queue_frame(frame, Some(src));
         self.flush(to.index())?;
         let peer = self.peers[to.index()].as_mut().expect("checked");
@@ -221,7 +230,7 @@ impl Engine {
         self.queues.sends += 1;
         peer.outstanding += 1;
         let state = self.queues.new_state(info);
-        peer.attach(SendRequest { state: Arc::clone(&state), src });
+        peer.attach(SendRequest::new(&state, src));
         Ok(Posted::Pending(state))
     }
 
@@ -233,7 +242,7 @@ impl Engine {
             return done;
         }
         let units = units_of(src.len());
-        if src.len() <= EAGER_BYTES && self.queues.own_units + units <= CREDIT_UNITS {
+        if src.len() <= OWN_EAGER_BYTES && self.queues.own_units + units <= CREDIT_UNITS {
             self.queues.own_units += units;
             let mut bytes = vec![0; src.len()].into_boxed_slice();
             SpanMut::from(&mut *bytes).copy_from(src);
@@ -241,8 +250,22 @@ impl Engine {
             return done;
         }
         let state = self.queues.new_state(info);
-        self.queues.keep(address, Message::OwnSend(SendRequest { state: Arc::clone(&state), src }));
+        self.queues.keep(address, Message::OwnSend(SendRequest::new(&state, src)));
         Posted::Pending(state)
+    }
+
+    /// Lets a send read a copy of its message, if one is given, instead of the caller's memory. Returns false
+    /// if the send is complete, or its receiver has begun to take the message.
+    pub(super) fn give_copy(
+        &mut self,
+        to: Rank,
+        state: &Arc<RequestState>,
+        copy: Option<&MessageCopy>,
+    ) -> bool {
+        match &mut self.peers[to.index()] {
+            Some(peer) => peer.give_copy(state, copy),
+            None => self.queues.give_copy(state, copy),
+        }
     }
 
     /// Posts a receive.

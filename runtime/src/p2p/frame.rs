@@ -19,8 +19,8 @@
 pub(super) const FRAME_BYTES: usize = 48;
 /// Longest message that travels inside its frame.
 pub(super) const SHORT_BYTES: usize = FRAME_BYTES - SHORT_AT;
-/// Longest message that is sent without a rendezvous.
-pub(super) const EAGER_BYTES: usize = 16 * 1024;
+/// Longest message that is sent without a rendezvous, whatever the link.
+pub(super) const EAGER_BYTES: usize = 256 * 1024;
 
 const SHORT_AT: usize = 12;
 

@@ -9,7 +9,7 @@
 
 use super::{
     engine::{Engine, Posted},
-    frame::{EAGER_BYTES, FRAME_BYTES, Frame},
+    frame::{FRAME_BYTES, Frame},
     parker::Parker,
     peer::{CONTROL, CREDIT_UNITS, DATA, EAGER_DIGEST, FRAME_DIGEST, PeerError, data_digest},
 };
@@ -20,6 +20,9 @@ use transport::{
     Protocol, RecvProgress, RecvState, SendState, Sink,
     memory::{Span, SpanMut},
 };
+
+/// Longest message that the links send ahead of its receive.
+const EAGER_BYTES: usize = 16 << 10;
 
 /// Bytes that sends and receives may use.
 const MEMORY_BYTES: usize = 64 << 10;

@@ -101,6 +101,11 @@ impl<R, M> Matching<R, M> {
         Some((Envelope { context, from: key.1, tag: key.2 as i32 }, message))
     }
 
+    /// Returns the unexpected messages.
+    pub(super) fn arrived_mut(&mut self) -> impl Iterator<Item = &mut M> {
+        self.arrived.values_mut()
+    }
+
     /// Stores a receive that matches no unexpected message.
     pub(super) fn post(&mut self, pattern: &Pattern, receive: R) {
         let from = pattern.from.unwrap_or(ANY_RANK);

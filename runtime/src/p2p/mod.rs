@@ -21,6 +21,7 @@
 //! | `eager` | an eager message while it arrives |
 //! | `engine` | all of one rank |
 //! | `records` | complete messages in the trace |
+//! | `buffered`, `message_copy` | sends whose memory is free when they return, and copies for them |
 //! | `state`, `request` | one request: its state, and the program's handle |
 //! | `progress` | the thread that progresses messages while no thread waits |
 //! | `parker` | short sleeps of waiting threads |
@@ -34,12 +35,14 @@
 //! closed. Spans are made of it for that time, and dropped before the request's state is complete or the
 //! `P2p` closed; the request itself holds none.
 
+mod buffered;
 mod eager;
 mod engine;
 mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod harness;
 mod matching;
+mod message_copy;
 mod parker;
 mod peer;
 mod progress;
@@ -168,8 +171,8 @@ impl P2p {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a rank outside the communicator, or one that has not received 65,536
-    /// messages of more than 16 KiB; [`Error::Transport`] for a rank that no cable connects; and the error
-    /// with which messages have failed.
+    /// messages that are too long to be sent ahead of their receives; [`Error::Transport`] for a rank that no
+    /// cable connects; and the error with which messages have failed.
     ///
     /// # Safety
     /// The memory stays readable and unchanged until the request is complete or the last clone of this has

@@ -8,6 +8,7 @@ use super::{
     eager::{Destination, EagerReceive},
     frame::{FRAME_BYTES, SHORT_BYTES},
     matching::{Envelope, Matching, Pattern},
+    message_copy::MessageCopy,
     parker::Parker,
     records::Records,
     state::{RecvRequest, RequestInfo, RequestState, SendRequest},
@@ -31,6 +32,18 @@ pub(super) enum Message {
 }
 
 const _: () = assert!(SHORT_BYTES < FRAME_BYTES);
+
+impl Message {
+    /// Returns a copy of a message.
+    fn of(bytes: &[u8]) -> Message {
+        if bytes.len() > SHORT_BYTES {
+            return Message::Heap(bytes.into());
+        }
+        let mut kept = [0; SHORT_BYTES];
+        kept[..bytes.len()].copy_from_slice(bytes);
+        Message::Short { len: bytes.len() as u8, bytes: kept }
+    }
+}
 
 /// Context, source and tag.
 pub(super) type MessageKey = (u32, Rank, i32);
@@ -126,13 +139,10 @@ impl Queues {
         Some(request)
     }
 
-    /// Handles a short message. Returns whether a receive took it.
-    pub(super) fn short(&mut self, address: MessageKey, bytes: &[u8], outstanding: &mut u32) -> bool {
+    /// Handles a message that has arrived as a whole. Returns whether a receive took it.
+    pub(super) fn arrived(&mut self, address: MessageKey, bytes: &[u8], outstanding: &mut u32) -> bool {
         let Some(request) = self.match_posted(address, outstanding) else {
-            let mut kept = [0; SHORT_BYTES];
-            kept[..bytes.len()].copy_from_slice(bytes);
-            let message = Message::Short { len: bytes.len() as u8, bytes: kept };
-            self.matching.keep(&envelope(address), message);
+            self.matching.keep(&envelope(address), Message::of(bytes));
             return false;
         };
         *outstanding -= 1;
@@ -209,6 +219,14 @@ impl Queues {
     /// Stores an unexpected message of this rank to itself.
     pub(super) fn keep(&mut self, address: MessageKey, message: Message) {
         self.matching.keep(&envelope(address), message);
+    }
+
+    /// Lets a send of this rank to itself read a copy. Returns false if there is none with that state.
+    pub(super) fn give_copy(&mut self, state: &Arc<RequestState>, copy: Option<&MessageCopy>) -> bool {
+        self.matching.arrived_mut().any(|message| match message {
+            Message::OwnSend(request) => request.give_copy(state, copy),
+            _ => false,
+        })
     }
 
     /// Takes the unexpected message for a new receive.

@@ -25,6 +25,14 @@ impl P2pRequest {
         P2pRequest(State::Pending(state, core))
     }
 
+    /// Returns the state of a request that was not complete when it was made.
+    pub(super) fn state(&self) -> Option<&Arc<RequestState>> {
+        match &self.0 {
+            State::Done(_) => None,
+            State::Pending(state, _) => Some(state),
+        }
+    }
+
     /// Returns the result if the request is complete, after one progress step. Once complete, the result
     /// stays the same.
     #[must_use]

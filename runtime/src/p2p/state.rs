@@ -3,7 +3,7 @@
 //! A request is completed once, by the thread that progresses messages, and read without a lock. The state
 //! also records since when the request has made no progress, for waiting threads.
 
-use super::Delivery;
+use super::{Delivery, message_copy::MessageCopy};
 use crate::{
     call::{CallKind, CallRecord},
     error::Result,
@@ -110,6 +110,25 @@ impl RequestState {
 pub(super) struct SendRequest {
     pub(super) state: Arc<RequestState>,
     pub(super) src: Span<'static>,
+    /// The copy that `src` is, if it is not the caller's memory.
+    copy: Option<MessageCopy>,
+}
+
+impl SendRequest {
+    pub(super) fn new(state: &Arc<RequestState>, src: Span<'static>) -> SendRequest {
+        SendRequest { state: Arc::clone(state), src, copy: None }
+    }
+
+    /// Replaces the caller's memory by a copy, if one is given and this is the request with that state;
+    /// returns whether it is.
+    pub(super) fn give_copy(&mut self, state: &Arc<RequestState>, copy: Option<&MessageCopy>) -> bool {
+        let is_this = Arc::ptr_eq(&self.state, state);
+        if let (true, Some(copy)) = (is_this, copy) {
+            self.src = copy.bytes;
+            self.copy = Some(copy.clone());
+        }
+        is_this
+    }
 }
 
 /// A receive in flight.

@@ -4,7 +4,7 @@
 use super::{
     Delivery, P2p,
     engine::{Engine, Posted},
-    frame::{EAGER_BYTES, FRAME_BYTES, Frame, FrameBytes},
+    frame::{FRAME_BYTES, Frame, FrameBytes},
     parker::Parker,
     peer::{CONTROL, CREDIT_UNITS, FRAME_DIGEST, MAX_ANNOUNCED, units_of},
     state::RequestState,
@@ -20,6 +20,9 @@ use transport::{
     TransportError,
     memory::{Span, SpanMut},
 };
+
+/// Longest message that the links of these tests send ahead of its receive.
+const EAGER_BYTES: usize = 16 << 10;
 
 fn links(ranks: u32) -> Vec<LinkAccess> {
     let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };

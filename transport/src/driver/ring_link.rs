@@ -78,6 +78,8 @@ impl RingLink {
                 direct: true,
                 pull: puller.is_some(),
                 announced_bytes: None,
+                eager_bytes: 16 << 10,
+                packed_bytes: 0,
                 coarse_prefixes: false,
             },
             counters: Counters::default(),

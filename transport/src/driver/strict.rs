@@ -108,6 +108,8 @@ impl Endpoint for StrictEndpoint {
             capabilities: Capabilities {
                 direct: false,
                 announced_bytes: Some(0),
+                eager_bytes: 0,
+                packed_bytes: 0,
                 ..inner.capabilities().clone()
             },
             inner,

@@ -27,6 +27,8 @@ pub(super) const CAPABILITIES: Capabilities = Capabilities {
     direct: false,
     pull: false,
     announced_bytes: None,
+    eager_bytes: 16 << 10,
+    packed_bytes: 0,
     coarse_prefixes: false,
 };
 

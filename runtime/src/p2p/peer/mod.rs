@@ -1,26 +1,33 @@
 //! Messages in flight from and to one peer.
 //!
-//! Lane 0 carries frames and, directly behind its frame, each eager message. It never stalls: an arriving
-//! message goes to a receive or, within the sender's credit, to the heap. Lane 1 (`data_lane`) carries
-//! announced messages.
+//! Lane 0 carries frames and, directly behind its frame, each eager message. Where the link lets a receiver
+//! find out what arrives, a frame and a short eager message are one message of the link (`packed`). The lane
+//! never stalls: an arriving message goes to a receive or, within the sender's credit, to the heap. Lane 1
+//! (`data_lane`) carries announced messages.
 //!
 //! Invariants: a sender has at most [`CREDIT_UNITS`] units of eager messages that no receive has taken; the
 //! receiver returns credit with frames that travel anyway, or by a frame of its own when half of it is due. A
 //! message is asked for at most once, and only when a receive has matched it.
 
 mod data_lane;
+mod packed;
 
 use super::{
     eager::EagerReceive,
     frame::{EAGER_BYTES, FRAME_BYTES, Frame, FrameBytes},
+    message_copy::MessageCopy,
     queues::Queues,
-    state::{RecvRequest, RequestInfo, SendRequest},
+    state::{RecvRequest, RequestInfo, RequestState, SendRequest},
 };
 use crate::{communicator::LinkAccess, executor::CopySink};
 use data_lane::DataLane;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use data_lane::{DATA, data_digest};
-use std::collections::{BTreeMap, VecDeque};
+use packed::PackedReceive;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 use topology::Rank;
 use transport::{
     Protocol, RecvProgress, RecvState, SendProgress, SendState, TransportError,
@@ -74,6 +81,8 @@ struct QueuedFrame {
     /// Whether the frame, or the payload, is on its way.
     is_posted: bool,
     payload: Option<Span<'static>>,
+    /// The frame with its payload as one message, which is sent in the place of both.
+    packed: Option<Vec<u8>>,
     /// The request that completes when this has been sent.
     request: Option<SendRequest>,
 }
@@ -108,6 +117,10 @@ pub(super) struct Peer {
     state: RecvState,
     /// The eager message that is arriving.
     eager: Option<EagerReceive>,
+    /// Frames that arrive with their messages.
+    packed: PackedReceive,
+    /// Memory of the latest packed message that has been sent.
+    spare: Vec<u8>,
     data_lane: DataLane,
 }
 
@@ -130,6 +143,8 @@ impl Peer {
             frame: [0; FRAME_BYTES],
             state: RecvState::new(FRAME_DIGEST, FRAME_BYTES),
             eager: None,
+            packed: PackedReceive::default(),
+            spare: Vec::new(),
             data_lane: DataLane::default(),
         }
     }
@@ -145,7 +160,7 @@ impl Peer {
 
     /// Whether a frame or an eager message is partly transferred.
     pub(super) fn has_control_traffic(&self) -> bool {
-        !self.control_queue.is_empty() || self.eager.is_some()
+        !self.control_queue.is_empty() || self.eager.is_some() || self.packed.is_arriving()
     }
 
     /// Whether frames wait to be sent.
@@ -166,24 +181,41 @@ impl Peer {
 
     /// Returns the longest message that may be sent eagerly to this peer.
     pub(super) fn eager_limit(&self, links: &mut LinkAccess) -> usize {
-        let capabilities = links.link(self.rank, CONTROL).capabilities();
-        // Receives that the link wants to be announced are announced on the data lane.
-        let unannounced = |from: usize| capabilities.inline_bytes.max(from.saturating_sub(1));
-        EAGER_BYTES.min(capabilities.announced_bytes.map_or(EAGER_BYTES, unannounced))
+        EAGER_BYTES.min(links.link(self.rank, CONTROL).capabilities().eager_bytes)
+    }
+
+    /// Whether a message of `len` bytes is packed with its frame.
+    pub(super) fn packs(&self, links: &mut LinkAccess, len: usize) -> bool {
+        FRAME_BYTES + len <= links.link(self.rank, CONTROL).capabilities().packed_bytes
     }
 
     /// Queues a frame, and the payload that follows it.
     pub(super) fn queue_frame(&mut self, frame: FrameBytes, payload: Option<Span<'static>>) {
+        self.queue((frame, FRAME_DIGEST), payload, None);
+    }
+
+    /// Queues a frame and a copy of its message, as one message of the link.
+    pub(super) fn queue_packed(&mut self, frame: FrameBytes, message: Span<'_>) {
+        let packed = packed::pack(std::mem::take(&mut self.spare), &frame, message);
+        self.queue((frame, packed::digest(packed.len())), None, Some(packed));
+    }
+
+    fn queue(
+        &mut self,
+        (frame, digest): (FrameBytes, u64),
+        payload: Option<Span<'static>>,
+        packed: Option<Vec<u8>>,
+    ) {
         if self.is_closed {
             return;
         }
-        let state = SendState::new(FRAME_DIGEST, Protocol::Copy);
         self.control_queue.push_back(QueuedFrame {
             frame,
-            state,
+            state: SendState::new(digest, Protocol::Copy),
             is_frame_sent: false,
             is_posted: false,
             payload,
+            packed,
             request: None,
         });
     }
@@ -200,6 +232,18 @@ impl Peer {
         if let Some(last) = self.control_queue.back_mut() {
             last.request = Some(request);
         }
+    }
+
+    /// Lets a send read a copy. Returns false if the peer has asked for the message, or it has been sent.
+    pub(super) fn give_copy(&mut self, state: &Arc<RequestState>, copy: Option<&MessageCopy>) -> bool {
+        let queued = self.control_queue.iter_mut().any(|queued| {
+            let is_this = queued.request.as_mut().is_some_and(|request| request.give_copy(state, copy));
+            if let (true, Some(copy)) = (is_this, copy) {
+                queued.payload = Some(copy.bytes);
+            }
+            is_this
+        });
+        queued || self.awaiting_cts.values_mut().rev().any(|request| request.give_copy(state, copy))
     }
 
     /// Whether another message may be announced before a receive takes one.
@@ -273,9 +317,10 @@ impl Peer {
         let mut moved = false;
         while let Some(first) = self.control_queue.front_mut() {
             let link = links.link(self.rank, CONTROL);
-            let src = match first.payload.filter(|_| first.is_frame_sent) {
-                Some(payload) => payload,
-                None => Span::from(&first.frame[..]),
+            let src = match (first.payload.filter(|_| first.is_frame_sent), &first.packed) {
+                (Some(payload), _) => payload,
+                (None, Some(packed)) => Span::from(&packed[..]),
+                (None, None) => Span::from(&first.frame[..]),
             };
             match link.poll_send(&mut first.state, src)? {
                 SendProgress::Idle => break,
@@ -296,7 +341,11 @@ impl Peer {
                 first.state = SendState::new(EAGER_DIGEST | (payload.len() as u64) << 1, Protocol::Copy);
                 continue;
             }
-            if let Some(request) = self.control_queue.pop_front().and_then(|first| first.request) {
+            let Some(sent) = self.control_queue.pop_front() else { break };
+            if let Some(packed) = sent.packed {
+                self.spare = packed;
+            }
+            if let Some(request) = sent.request {
                 self.outstanding -= 1;
                 queues.sent(&request, self.rank);
             }
@@ -311,9 +360,13 @@ impl Peer {
             let link = links.link(self.rank, CONTROL);
             let progress = match &mut self.eager {
                 Some(eager) => eager.poll(link)?,
+                None if self.packed.is_arriving() => self.packed.poll(link)?,
                 None => {
                     let destination = SpanMut::from(&mut self.frame[..]);
-                    link.poll_recv(&mut self.state, &mut CopySink(destination))?
+                    match link.poll_recv(&mut self.state, &mut CopySink(destination)) {
+                        Err(error) if self.packed.begin(link, &self.state, &error) => continue,
+                        progress => progress?,
+                    }
                 }
             };
             if progress != RecvProgress::Complete {
@@ -322,9 +375,15 @@ impl Peer {
             moved = true;
             if let Some(eager) = self.eager.take() {
                 self.finish_eager(eager, queues);
+            } else if self.packed.is_arriving() {
+                self.finish_packed(queues)?;
             } else {
                 self.state = RecvState::new(FRAME_DIGEST, FRAME_BYTES);
                 self.handle_frame(links, queues)?;
+            }
+            // Another poll would keep the waiting thread from its message.
+            if self.outstanding == 0 && self.eager.is_none() {
+                return Ok(true);
             }
         }
         Ok(moved)
@@ -338,18 +397,44 @@ impl Peer {
         }
     }
 
+    /// Handles a frame that has arrived with its message.
+    fn finish_packed(&mut self, queues: &mut Queues) -> Result<(), PeerError> {
+        let (frame, memory) = self.packed.take();
+        let message = &memory[FRAME_BYTES..];
+        let (said, credit) = Frame::decode(&frame).map_err(|what| self.protocol_error(what))?;
+        let Frame::Eager { context, tag, len } = said else {
+            return Err(self.protocol_error("a message behind a frame that has none").into());
+        };
+        if len != message.len() {
+            return Err(self.protocol_error("a message of another length than its frame says").into());
+        }
+        self.take_credit(credit)?;
+        self.charge(units_of(len))?;
+        if queues.arrived((context, self.rank, tag), message, &mut self.outstanding) {
+            self.release(units_of(len));
+        }
+        self.packed.give_back(memory);
+        Ok(())
+    }
+
+    fn take_credit(&mut self, credit: u16) -> Result<(), TransportError> {
+        self.credit += u32::from(credit);
+        if self.credit > CREDIT_UNITS {
+            return Err(self.protocol_error("more credit than it was given"));
+        }
+        Ok(())
+    }
+
     /// Handles a control frame that has arrived.
     fn handle_frame(&mut self, links: &mut LinkAccess, queues: &mut Queues) -> Result<(), PeerError> {
         let frame = self.frame;
         let (said, credit) = Frame::decode(&frame).map_err(|what| self.protocol_error(what))?;
-        self.credit += u32::from(credit);
-        if self.credit > CREDIT_UNITS {
-            return Err(self.protocol_error("more credit than it was given").into());
-        }
+        self.take_credit(credit)?;
         match said {
             Frame::Short { context, tag, len } => {
                 self.charge(units_of(len))?;
-                if queues.short((context, self.rank, tag), Frame::short(&frame, len), &mut self.outstanding) {
+                if queues.arrived((context, self.rank, tag), Frame::short(&frame, len), &mut self.outstanding)
+                {
                     self.release(units_of(len));
                 }
             }

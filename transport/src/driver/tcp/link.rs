@@ -54,6 +54,8 @@ impl TcpLink {
             direct: false,
             pull: false,
             announced_bytes: None,
+            eager_bytes: super::EAGER_BYTES,
+            packed_bytes: 0,
             coarse_prefixes: true,
         };
         TcpLink {

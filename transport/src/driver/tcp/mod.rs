@@ -85,6 +85,10 @@ pub use warning::WarningHandler;
 use crate::secure::Secret;
 use std::time::Duration;
 
+/// Bytes up to which a message to another host arrives sooner if it is sent at once. Its bytes go into the
+/// stream of the connection and out of it in both cases; asking for them takes a round trip.
+const EAGER_BYTES: usize = 256 << 10;
+
 /// Protection of connections against attackers, beyond detection of damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Security {

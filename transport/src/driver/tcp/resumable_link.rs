@@ -60,6 +60,8 @@ impl ResumableLink {
             direct: false,
             pull: false,
             announced_bytes: None,
+            eager_bytes: super::EAGER_BYTES,
+            packed_bytes: 0,
             coarse_prefixes: true,
         };
         ResumableLink {

@@ -7,7 +7,7 @@ use super::{
     engine::{Engine, SharedEngine},
     env::Env,
     peer::Peer,
-    stream::BULK_BYTES,
+    stream::{BULK_BYTES, LARGE_BYTES},
     wire::SHORT_PAYLOAD,
 };
 use crate::{
@@ -109,6 +109,8 @@ impl VerbsLink {
             direct: false,
             pull: false,
             announced_bytes: Some(BULK_BYTES + 1),
+            eager_bytes: LARGE_BYTES,
+            packed_bytes: 3 * SHORT_PAYLOAD,
             coarse_prefixes: false,
         };
         let (engine, members) = (Arc::clone(engine), Arc::clone(members));

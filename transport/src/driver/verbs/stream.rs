@@ -22,7 +22,7 @@ pub(super) const CREDITS: u32 = 32;
 /// Bytes from which a message of a bulk operation travels in pieces.
 pub(super) const BULK_BYTES: usize = 64 << 10;
 /// Bytes from which a message of any other operation travels in pieces.
-const LARGE_BYTES: usize = 256 << 10;
+pub(super) const LARGE_BYTES: usize = 256 << 10;
 
 /// Whether a message travels in pieces, if its stream may use them. Both ends compute the same.
 #[inline]
