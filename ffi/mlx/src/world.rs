@@ -49,20 +49,20 @@ impl World {
     pub fn join() -> Outcome<World> {
         register_fork_handler();
         let config = Config::from_env()?;
-        let mut communicator = match launcher_of_env() {
+        let communicator = match launcher_of_env() {
             Some(_) => Communicator::from_env_with(&config)?,
             None => Communicator::local(1, &config)?
                 .pop()
                 .ok_or_else(|| Failure::usage("a world of one rank has no communicator"))?,
         };
-        if config.polling.spin_polls.is_none() {
-            communicator.spin_only_with_cores_for(THREADS_OF_RANK);
-        }
         World::of(communicator, config)
     }
 
     /// Returns the world of a communicator of all ranks.
-    pub(crate) fn of(communicator: Communicator, config: Config) -> Outcome<World> {
+    pub(crate) fn of(mut communicator: Communicator, config: Config) -> Outcome<World> {
+        if config.polling.spin_polls.is_none() {
+            communicator.spin_only_with_cores_for(THREADS_OF_RANK);
+        }
         let timeout = if has_timeout() { config.timeout } else { DEFAULT_TIMEOUT };
         let activity = Activity::new();
         let options = GroupOptions { config, timeout, activity: Arc::clone(&activity) };
