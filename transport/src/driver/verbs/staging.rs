@@ -17,24 +17,21 @@ pub(super) struct ArrivedPiece {
     pub(super) is_staged: bool,
 }
 
-/// Staging places in each direction.
-const STAGES: u32 = 8;
-
-/// Bytes of the slab that the staging places of both directions need.
-pub(super) fn staging_bytes(piece_bytes: usize) -> usize {
-    2 * STAGES as usize * piece_bytes
+/// Bytes of the slab that staging places need, `count` in each direction.
+pub(super) fn staging_bytes(count: u32, piece_bytes: usize) -> usize {
+    2 * count as usize * piece_bytes
 }
 
-/// Staging places of both directions, from the offset `base` on.
-pub(super) fn staging(base: usize, piece_bytes: usize) -> (SendStages, RecvStages) {
-    let send = SendStages { free: (0..STAGES).collect(), base, bytes: piece_bytes };
-    let recv = RecvStages { base: base + STAGES as usize * piece_bytes, bytes: piece_bytes };
+/// Staging places of both directions, `count` in each, from the offset `base` on.
+pub(super) fn staging(base: usize, count: u32, piece_bytes: usize) -> (SendStages, RecvStages) {
+    let send = SendStages { free: (0..count).collect(), base, bytes: piece_bytes };
+    let recv = RecvStages { base: base + count as usize * piece_bytes, count, bytes: piece_bytes };
     (send, recv)
 }
 
 /// No staging places, for either direction.
 pub(super) fn no_staging() -> (SendStages, RecvStages) {
-    (SendStages { free: Vec::new(), base: 0, bytes: 0 }, RecvStages { base: 0, bytes: 0 })
+    (SendStages { free: Vec::new(), base: 0, bytes: 0 }, RecvStages { base: 0, count: 0, bytes: 0 })
 }
 
 /// Staging places of a sender.
@@ -63,6 +60,7 @@ impl SendStages {
 #[derive(Clone, Debug, Hash)]
 pub(super) struct RecvStages {
     base: usize,
+    count: u32,
     bytes: usize,
 }
 
@@ -70,8 +68,8 @@ impl RecvStages {
     /// Offset of the place of piece `number`; `None` while an earlier piece, from number `first` on, holds
     /// it.
     pub(super) fn place(&self, number: u32, first: u32) -> Option<usize> {
-        let is_free = number.wrapping_sub(first) < STAGES;
-        is_free.then_some(self.base + (number % STAGES) as usize * self.bytes)
+        let is_free = number.wrapping_sub(first) < self.count;
+        is_free.then(|| self.base + (number % self.count) as usize * self.bytes)
     }
 }
 
@@ -79,26 +77,28 @@ impl RecvStages {
 mod tests {
     use super::*;
 
+    const COUNT: u32 = 8;
+
     #[test]
     fn places_of_both_directions_do_not_overlap() {
-        let (mut send, recv) = staging(1000, 10);
+        let (mut send, recv) = staging(1000, COUNT, 10);
         let mut places: Vec<usize> = std::iter::from_fn(|| send.take()).map(|(_, at)| at).collect();
-        places.extend((0..STAGES).filter_map(|number| recv.place(number, 0)));
+        places.extend((0..COUNT).filter_map(|number| recv.place(number, 0)));
         places.sort_unstable();
-        let all: Vec<usize> = (0..2 * STAGES as usize).map(|place| 1000 + place * 10).collect();
+        let all: Vec<usize> = (0..2 * COUNT as usize).map(|place| 1000 + place * 10).collect();
         assert_eq!(places, all);
-        assert_eq!(all.len() * 10, staging_bytes(10));
+        assert_eq!(all.len() * 10, staging_bytes(COUNT, 10));
     }
 
     #[test]
     fn a_place_is_used_again_when_its_piece_is_done() {
-        let (mut send, recv) = staging(0, 10);
+        let (mut send, recv) = staging(0, COUNT, 10);
         let taken: Vec<u32> = std::iter::from_fn(|| send.take()).map(|(stage, _)| stage).collect();
         assert_eq!(send.take(), None);
         send.put_back(None);
         assert_eq!(send.take(), None);
         send.put_back(Some(taken[3]));
         assert_eq!(send.take().map(|(stage, _)| stage), Some(taken[3]));
-        assert_eq!((recv.place(STAGES, 0), recv.place(STAGES, 1)), (None, recv.place(0, 0)));
+        assert_eq!((recv.place(COUNT, 0), recv.place(COUNT, 1)), (None, recv.place(0, 0)));
     }
 }

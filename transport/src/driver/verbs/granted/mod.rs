@@ -28,6 +28,9 @@ use super::{
 pub(super) use receive::{Came, GrantedRecv};
 pub(super) use send::{GrantedSend, SendPiece};
 
+/// Staging places of a stream in each direction. Each stream has its own, so there are few.
+const STAGES: u32 = 8;
+
 /// Both directions of a stream.
 #[derive(Debug)]
 pub(super) struct Granted {
@@ -38,7 +41,7 @@ pub(super) struct Granted {
 impl Granted {
     /// Staging places begin at the offset `base`.
     pub(super) fn new(base: usize, rules: &Rules) -> Granted {
-        let (send, recv) = staging(base, rules.piece_bytes);
+        let (send, recv) = staging(base, STAGES, rules.piece_bytes);
         Granted { send: GrantedSend::new(send), recv: GrantedRecv::new(recv) }
     }
 
@@ -61,6 +64,6 @@ impl Granted {
 
     /// Bytes of the slab that staging needs for one stream.
     pub(super) fn staging_bytes(rules: &Rules) -> usize {
-        staging_bytes(rules.piece_bytes)
+        staging_bytes(STAGES, rules.piece_bytes)
     }
 }

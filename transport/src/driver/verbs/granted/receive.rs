@@ -363,7 +363,7 @@ mod tests {
     }
 
     fn expecting(total: usize, destination: Option<usize>) -> GrantedRecv {
-        let mut recv = GrantedRecv::new(staging(0, PIECE).1);
+        let mut recv = GrantedRecv::new(staging(0, 8, PIECE).1);
         assert_eq!(recv.announce(7, total, destination), 0);
         recv
     }

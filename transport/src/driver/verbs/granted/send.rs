@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn with_pieces(count: u32) -> GrantedSend {
-        let mut send = GrantedSend::new(staging(0, 100).0);
+        let mut send = GrantedSend::new(staging(0, 8, 100).0);
         for number in 0..count {
             let stage = send.take_stage().map(|(stage, _)| stage);
             let (at, len, has_arrived) = (number as usize, 1, false);

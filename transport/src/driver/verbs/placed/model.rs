@@ -128,7 +128,7 @@ enum Step {
 
 impl World {
     fn new(pieces: usize) -> World {
-        let stages = staging(100, 1);
+        let stages = staging(100, 8, 1);
         let (mut send, mut recv) = (PlacedSend::new(stages.0), PlacedRecv::new(stages.1, 8));
         (0..pieces).for_each(|at| send.push(piece(0, at)));
         recv.announce(0, 0, pieces, Some(0));

@@ -373,7 +373,7 @@ mod tests {
     }
 
     fn expecting(total: usize, destination: Option<usize>) -> PlacedRecv {
-        let mut recv = PlacedRecv::new(staging(0, PIECE).1, 8);
+        let mut recv = PlacedRecv::new(staging(0, 8, PIECE).1, 8);
         recv.announce(0, 0, total, destination);
         recv
     }
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn a_sender_is_told_of_arrivals_before_its_window_is_full() {
         for window in 1..=16 {
-            let mut recv = PlacedRecv::new(staging(0, PIECE).1, window);
+            let mut recv = PlacedRecv::new(staging(0, 8, PIECE).1, window);
             recv.announce(0, 0, 40 * PIECE, Some(0));
             let first = post_all(&mut recv, window);
             assert_eq!(first.len(), window);

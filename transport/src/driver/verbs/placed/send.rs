@@ -181,7 +181,7 @@ mod tests {
     use crate::driver::verbs::staging::staging;
 
     fn with_pieces(count: u32) -> PlacedSend {
-        let mut send = PlacedSend::new(staging(0, 100).0);
+        let mut send = PlacedSend::new(staging(0, 8, 100).0);
         for number in 0..count {
             let stage = send.take_stage().map(|(stage, _)| stage);
             send.push(SendPiece { at: number as usize, len: 1, stage, stream: 0, crc: 0, digest: 0 });
