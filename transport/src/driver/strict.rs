@@ -108,7 +108,7 @@ impl Endpoint for StrictEndpoint {
             capabilities: Capabilities {
                 direct: false,
                 announced_bytes: Some(0),
-                eager_bytes: 0,
+                eager_bytes: inner.capabilities().inline_bytes,
                 packed_bytes: 0,
                 ..inner.capabilities().clone()
             },
