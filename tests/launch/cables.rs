@@ -7,6 +7,7 @@ use crate::{
     network::{CableAddresses, Network, address, cable_address, network_or_return},
     pulled_cables::say,
 };
+use std::{collections::HashSet, net::Ipv4Addr, ops::RangeInclusive};
 use support::rank_arguments_of;
 use tbccl::{Communicator, DType, Numerics, ReduceOp};
 use tbccl_cli::reference::{Call, Case, Kind, Way, exchange_of};
@@ -14,6 +15,9 @@ use tbccl_cli::reference::{Call, Case, Kind, Way, exchange_of};
 /// Operations that the tests run, with the bytes of their largest call.
 const OPERATIONS: [&str; 3] = ["all_reduce", "all_to_all", "send_recv"];
 const LARGEST: &str = "4M";
+
+/// Addresses at the switch.
+const SWITCHED: RangeInclusive<Ipv4Addr> = Ipv4Addr::new(10, 77, 0, 0)..=Ipv4Addr::new(10, 77, 255, 255);
 
 /// Cables between each two of four hosts.
 const MESH: [(usize, usize); 6] = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)];
@@ -109,6 +113,8 @@ fn play() {
             cases += run_collectives(&mut comm, count).expect("all ranks take part");
         }
     }
+    let connections = connections_over_switch();
+    assert!(connections.len() <= 1, "rank {} has connections over the switch: {connections:#?}", comm.rank());
     say(&format!("@done {} {cases}", comm.rank()));
 }
 
@@ -133,8 +139,35 @@ fn run_collectives(comm: &mut Communicator, count: usize) -> tbccl::Result<u32> 
     Ok(cases)
 }
 
-/// Runs all collectives on all hosts over cables, and expects that the switch carries as much with long
-/// messages as with short ones.
+/// Returns the TCP connections of this process with other hosts over the switch, as lines of `/proc/net/tcp`.
+fn connections_over_switch() -> Vec<String> {
+    let sockets: HashSet<String> = std::fs::read_dir("/proc/self/fd")
+        .expect("a folder")
+        .filter_map(|entry| {
+            let target = std::fs::read_link(entry.ok()?.path()).ok()?;
+            Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        })
+        .collect();
+    let table = std::fs::read_to_string("/proc/self/net/tcp").expect("a table");
+    let is_over_switch = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, local, remote, state, ..] = words[..] else { return false };
+        let host = |end: &str| u32::from_str_radix(&end[..8], 16).map(|ip| Ipv4Addr::from(ip.to_ne_bytes()));
+        let [Ok(local), Ok(remote)] = [local, remote].map(host) else { return false };
+        let is_established = state == "01";
+        is_established
+            && SWITCHED.contains(&local)
+            && local != remote
+            && words.get(9).is_some_and(|inode| sockets.contains(*inode))
+    };
+    table.lines().skip(1).filter(is_over_switch).map(str::to_owned).collect()
+}
+
+/// Runs all collectives on all hosts over cables. Expects that no rank has a connection over the switch but
+/// that with the rendezvous, and that the switch carries next to nothing.
+///
+/// What the rendezvous carries grows with the time that ranks wait for each other. A limit of 1 MiB once failed
+/// on a busy machine.
 fn expect_all_along_cables(network: &Network, hosts: usize, options: &[&str]) {
     let rank = rank_arguments_of("cables::play");
     let (names, ranks) = (names(hosts), hosts * if options.contains(&"--per-host") { 2 } else { 1 });
@@ -155,8 +188,8 @@ fn expect_all_along_cables(network: &Network, hosts: usize, options: &[&str]) {
     let before = cables(network);
     let long = run("30000");
     let over_cables = cables(network) - before;
-    // The rendezvous uses the switch for as long as a job runs.
-    assert!(over_cables > 50 << 20 && long < short + (1 << 20), "{over_cables}, {long} and {short}");
+    let is_little = long < short + over_cables / 25;
+    assert!(over_cables > 50 << 20 && is_little, "{over_cables}, {long} and {short}");
 }
 
 #[test]
