@@ -73,10 +73,15 @@ impl LinkAccess {
         self.0.executor.link(index(peer, lane))
     }
 
-    /// Replaces the link to a peer.
-    #[cfg(test)]
-    pub(crate) fn replace_link(&mut self, peer: Rank, lane: u8, link: Box<dyn Link>) {
-        self.0.executor.replace_link(index(peer, lane), link);
+    /// Replaces the link to a peer by what is made of it.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn wrap_link(
+        &mut self,
+        peer: Rank,
+        lane: u8,
+        wrap: impl FnOnce(Box<dyn Link>) -> Box<dyn Link>,
+    ) {
+        self.0.executor.wrap_link(index(peer, lane), wrap);
     }
 
     /// Returns the state of a send of these bytes to a peer.

@@ -63,6 +63,13 @@ impl Links {
         self.made[index].as_mut().expect("a link to every peer")
     }
 
+    /// Replaces the link with an index by what is made of it.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn wrap(&mut self, index: usize, wrap: impl FnOnce(Box<dyn Link>) -> Box<dyn Link>) {
+        self.at(index);
+        self.made[index] = self.made[index].take().map(wrap);
+    }
+
     #[cold]
     fn make_one(&mut self, index: usize) {
         self.made[index] = self.make.as_mut().map(|make| make(index));

@@ -113,10 +113,10 @@ impl Executor {
         &mut **self.links.at(index)
     }
 
-    /// Replaces the link with an index.
-    #[cfg(test)]
-    pub(crate) fn replace_link(&mut self, index: usize, link: Box<dyn Link>) {
-        *self.links.at(index) = link;
+    /// Replaces the link with an index by what is made of it.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn wrap_link(&mut self, index: usize, wrap: impl FnOnce(Box<dyn Link>) -> Box<dyn Link>) {
+        self.links.wrap(index, wrap);
     }
 
     /// Returns the state of a message outside of programs, by its length and the place of its bytes.

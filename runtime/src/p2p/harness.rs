@@ -11,18 +11,22 @@ use super::{
     engine::{Engine, Posted},
     frame::{FRAME_BYTES, Frame},
     parker::Parker,
-    peer::{CONTROL, CREDIT_UNITS, DATA, EAGER_DIGEST, FRAME_DIGEST, PeerError, data_digest},
+    peer::{CONTROL, CREDIT_UNITS, DATA, EAGER_DIGEST, FRAME_DIGEST, PeerError, data_digest, packed_digest},
 };
 use crate::{Communicator, Config, communicator::LinkAccess};
 use std::sync::Arc;
 use topology::Rank;
 use transport::{
-    Protocol, RecvProgress, RecvState, SendState, Sink,
+    Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
+    TransportError,
     memory::{Span, SpanMut},
 };
 
 /// Longest message that the links send ahead of its receive.
 const EAGER_BYTES: usize = 16 << 10;
+
+/// Longest packed message, its frame among it, of links that pack.
+const PACKED_BYTES: usize = 4 << 10;
 
 /// Bytes that sends and receives may use.
 const MEMORY_BYTES: usize = 64 << 10;
@@ -67,6 +71,50 @@ impl Script<'_> {
     }
 }
 
+/// A link that takes frames and their messages in one, as those over RDMA do.
+#[derive(Debug)]
+struct PackingLink {
+    inner: Box<dyn Link>,
+    capabilities: Capabilities,
+}
+
+impl PackingLink {
+    fn new(inner: Box<dyn Link>) -> PackingLink {
+        let capabilities = Capabilities { packed_bytes: PACKED_BYTES, ..inner.capabilities().clone() };
+        PackingLink { inner, capabilities }
+    }
+}
+
+impl Link for PackingLink {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn counters(&self) -> Counters {
+        self.inner.counters()
+    }
+
+    fn poll_send(&mut self, state: &mut SendState, src: Span<'_>) -> Result<SendProgress, TransportError> {
+        self.inner.poll_send(state, src)
+    }
+
+    fn poll_recv(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
+        self.inner.poll_recv(state, sink)
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        self.inner.peek_digest()
+    }
+
+    fn abort(&mut self) {
+        self.inner.abort();
+    }
+}
+
 /// A sink that drops a message.
 struct Discard;
 
@@ -78,7 +126,8 @@ impl Sink for Discard {
     }
 }
 
-/// Carries out a script: each act is a byte, and the bytes of its arguments.
+/// Carries out a script: each act is a byte, and the bytes of its arguments. Links take packed messages if
+/// the highest bit of the first byte is set.
 ///
 /// # Panics
 /// If a peer makes rank 0 violate an invariant.
@@ -87,7 +136,11 @@ pub fn feed(script: &[u8]) {
     let mut ranks = Communicator::local(2, &config).expect("memory").into_iter().map(LinkAccess::new);
     let mut memory = vec![0u8; MEMORY_BYTES];
     let start = memory.as_mut_ptr();
-    let mut engine = Engine::new(ranks.next().expect("two"), Arc::new(Parker::default()));
+    let mut links = ranks.next().expect("two");
+    if script.first().is_some_and(|first| *first >= 128) {
+        links.wrap_link(Rank(1), CONTROL, |link| Box::new(PackingLink::new(link)));
+    }
+    let mut engine = Engine::new(links, Arc::new(Parker::default()));
     let mut hostile = ranks.next().expect("two");
     let mut script = Script(script);
     let mut posted = Vec::new();
@@ -95,7 +148,8 @@ pub fn feed(script: &[u8]) {
         if script.0.is_empty() || engine.failed().is_some() {
             break;
         }
-        match script.byte() % 8 {
+        let act = script.byte();
+        match act % 8 {
             0 | 1 => {
                 let (len, from, tag) = (script.len().min(MEMORY_BYTES), script.byte(), script.byte());
                 // SAFETY: `memory` outlives the engine, which is dropped below, and has `len` bytes.
@@ -115,6 +169,16 @@ pub fn feed(script: &[u8]) {
                 send(&mut hostile, CONTROL, FRAME_DIGEST, &bytes);
             }
             4 => send(&mut hostile, CONTROL, FRAME_DIGEST, &script.frame()),
+            5 if act & 8 != 0 => {
+                let (frame, len) = (script.frame(), script.len());
+                // The frame's own length is right in half of the messages.
+                let len = match Frame::decode(&frame) {
+                    Ok((Frame::Eager { len, .. }, _)) if act & 16 != 0 => len,
+                    _ => len,
+                };
+                let message = [&frame[..], &vec![5; len]].concat();
+                send(&mut hostile, CONTROL, packed_digest(message.len()), &message);
+            }
             5 => {
                 let len = script.len();
                 send(&mut hostile, CONTROL, EAGER_DIGEST | (len as u64) << 1, &vec![7; len]);

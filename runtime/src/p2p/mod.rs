@@ -20,7 +20,7 @@
 //! | `queues` | posted receives and unexpected messages |
 //! | `peer` | messages in flight from and to one peer |
 //! | `eager` | an eager message while it arrives |
-//! | `engine` | all of one rank |
+//! | `engine` | all of one rank, and the posting of requests |
 //! | `records` | complete messages in the trace |
 //! | `buffered`, `message_copy` | sends whose memory is free when they return, and copies for them |
 //! | `state`, `request` | one request: its state, and the program's handle |

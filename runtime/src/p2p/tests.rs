@@ -131,6 +131,26 @@ fn a_sender_that_never_waits_finds_its_credit_again() {
     }
 }
 
+/// A sender without requests once took a single frame before it announced its message, which then waited for
+/// the receiver.
+#[test]
+fn a_sender_finds_the_credit_behind_messages_that_it_has_no_receive_for() {
+    let mut pair = pair();
+    let len = 1000;
+    let most = (CREDIT_UNITS / units_of(len)) as usize;
+    let other = recv(&mut pair[1], Some(0), Some(-1), 0);
+    let sent: Vec<Posted> = (0..most).map(|_| send(&mut pair[0], 1, 0, len)).collect();
+    settle(&mut pair);
+    assert!(sent.iter().all(is_done) && !pair[0].is_busy());
+    let unexpected: Vec<Posted> = (0..20).map(|_| send(&mut pair[1], 0, 0, 8)).collect();
+    let received: Vec<Posted> = (0..most).map(|_| recv(&mut pair[1], Some(0), Some(0), len)).collect();
+    while pair[1].drive() {}
+    assert!(unexpected.iter().chain(&received).all(is_done) && pair[0].credit_of(1) < units_of(len));
+    assert!(is_done(&send(&mut pair[0], 1, -1, len)), "it goes at once");
+    settle(&mut pair);
+    assert!(is_done(&other));
+}
+
 /// Returns the error of rank 0 after rank 1, whose links the test owns, has sent it these frames.
 fn error_of(frames: &[FrameBytes]) -> Error {
     let mut links = links(2);
@@ -247,7 +267,7 @@ impl Link for Stuck {
 #[test]
 fn a_frame_that_never_leaves_is_no_progress() {
     let [mut sender, _receiver] = pair();
-    sender.links().replace_link(Rank(1), CONTROL, Box::new(Stuck));
+    sender.links().wrap_link(Rank(1), CONTROL, |_| Box::new(Stuck));
     // It is posted at once.
     let _short = send(&mut sender, 1, 1, 4);
     assert!(!sender.drive() && !sender.drive());

@@ -24,6 +24,8 @@ use data_lane::DataLane;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use data_lane::{DATA, data_digest};
 use packed::PackedReceive;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) use packed::digest as packed_digest;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
@@ -54,7 +56,7 @@ pub(super) const EAGER_DIGEST: u64 = 0x6d61_696c_8000_0000;
 pub(super) const MAX_ANNOUNCED: usize = 1 << 16;
 
 /// Frames taken from one peer before others get their turn.
-const FRAMES_AT_A_TIME: usize = 32;
+pub(super) const FRAMES_AT_A_TIME: usize = 32;
 
 /// The reason why a peer cannot be driven.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ const PACKED_DIGEST: u64 = 0x6d61_696c_4000_0000;
 const LENGTH_BITS: u64 = 0x3fff_fffe;
 
 /// Returns the digest of a packed message of `len` bytes, its frame among them.
-pub(super) fn digest(len: usize) -> u64 {
+pub(in crate::p2p) fn digest(len: usize) -> u64 {
     PACKED_DIGEST | (len as u64) << 1
 }
 

@@ -19,7 +19,7 @@ use super::{
     wire::{FRAME_BYTES, Grant, Header, Kind, Mark, NO_STREAM, Ready, message_checksum},
 };
 use crate::{
-    Protocol, RecvState, SendState, Sink, SizeClass, TransportError,
+    Protocol, RecvState, SendState, Sink, SizeClass,
     memory::{Mapping, Registered, Slab, Span, SpanMut},
     verbs::{
         Completion, DeviceCapabilities, Gid, LocalAddress, Mtu, PacketClass, QpType, QueuePairSpec,
@@ -521,7 +521,7 @@ mod tests {
         };
         let lose = |rig: &mut Rig| rig.engine.ports[0].failure = Some("a test".to_owned());
         let give_up = |rig: &mut Rig| {
-            rig.engine.give_up(1, &TransportError::Lost { peer: 1, what: "a test".to_owned() });
+            rig.engine.give_up(1, &crate::TransportError::Lost { peer: 1, what: "a test".to_owned() });
         };
         let acts: [&dyn Fn(&mut Rig); 4] = [&goodbye, &end_all, &lose, &give_up];
         let expected = [(true, true), (false, false), (false, true), (false, true)];
