@@ -25,7 +25,8 @@ pub struct WaitPolicy {
     pub poll_interval: Duration,
     /// Time of yielding before the first sleep.
     pub yield_for: Duration,
-    /// Maximum time of one sleep.
+    /// Maximum time of one sleep. With cores of its own, a rank also sleeps no longer than a part of the time
+    /// that it has waited, so that what it waits for is not found much later than it came.
     pub max_sleep: Duration,
 }
 
@@ -65,6 +66,8 @@ impl<'s> Waiter<'s> {
     /// Polls before the processor gets the hint that this is a spin loop.
     const EAGER_POLLS: u32 = 100;
     const FIRST_SLEEP: Duration = Duration::from_micros(20);
+    /// The part of a wait that one sleep may take, where no other rank wants the core.
+    const SLEEP_PART: u32 = 16;
 
     /// Returns a waiter that has not waited yet.
     #[must_use]
@@ -125,7 +128,7 @@ impl<'s> Waiter<'s> {
                 Some(sleeper) => sleeper.sleep(self.sleep),
                 None => std::thread::sleep(self.sleep),
             }
-            self.sleep = (self.sleep * 2).min(self.policy.max_sleep);
+            self.sleep = (self.sleep * 2).min(self.longest_sleep(now - since));
         }
         let last_check = *self.last_check.get_or_insert(now);
         if now - last_check >= Self::CHECK_INTERVAL {
@@ -133,6 +136,13 @@ impl<'s> Waiter<'s> {
             return true;
         }
         false
+    }
+
+    /// Returns the longest sleep after a wait of this time.
+    fn longest_sleep(&self, waited: Duration) -> Duration {
+        let spins = self.policy.spin_polls > 0;
+        let part = if spins { waited / Self::SLEEP_PART } else { Duration::MAX };
+        part.max(Self::FIRST_SLEEP).min(self.policy.max_sleep)
     }
 }
 
@@ -179,5 +189,17 @@ mod tests {
         let slept = slept.0.lock().expect("one thread");
         assert_eq!((slept[0], slept[1]), (Duration::from_micros(20), Duration::from_micros(40)));
         assert_eq!(slept[19], Duration::from_millis(20));
+    }
+
+    /// On devices without events, a message that came after 2.0 ms was once found after 2.5 ms.
+    #[test]
+    fn who_has_a_core_sleeps_for_a_sixteenth_of_its_wait_at_most() {
+        let waiter = Waiter::new(WaitPolicy::for_host(2, 2), None);
+        for (waited_us, longest_us) in [(100, 20), (2_000, 125), (8_000, 500), (1_000_000, 1_000)] {
+            let longest = waiter.longest_sleep(Duration::from_micros(waited_us));
+            assert_eq!(longest, Duration::from_micros(longest_us));
+        }
+        let shares = Waiter::new(WaitPolicy::for_host(4, 2), None);
+        assert_eq!(shares.longest_sleep(Duration::from_millis(2)), Duration::from_millis(1));
     }
 }

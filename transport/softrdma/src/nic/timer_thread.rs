@@ -48,6 +48,11 @@ const EMPTY_CHECKS: u32 = 16;
 /// polls.
 const POLL_PROBE_PERIOD: u64 = 20_000_000;
 
+/// Nanoseconds after the program has prepared to sleep in which a poll does not mean that it polls on.
+///
+/// It polls once more before it sleeps: for a completion that came before the queue was armed.
+const LAST_POLL: u64 = 50_000;
+
 /// Nanoseconds between two repairs of notifications whose sender died.
 pub(super) const REPAIR_PERIOD: u64 = 50_000_000;
 
@@ -82,7 +87,8 @@ struct Shared {
     must_end: AtomicBool,
     /// Time of the program's last poll that found nothing although something was due later.
     polled_at: AtomicU64,
-    /// Time at which the thread last ran the queue.
+    /// Time after which a poll means that the program polls: that at which the thread last ran the queue, or
+    /// the end of [`LAST_POLL`].
     expired_at: AtomicU64,
     /// Time of the last repair of notifications.
     repaired_at: AtomicU64,
@@ -168,7 +174,7 @@ impl TimerThread {
     /// Notes that the program is about to sleep: ends the slack, and wakes the thread if it would be late.
     pub(super) fn expect_sleep(&self) {
         self.ensure_started();
-        self.shared.expired_at.store(now(), Relaxed);
+        self.shared.expired_at.store(now() + LAST_POLL, Relaxed);
         self.shared.next_probe.store(u64::MAX, Relaxed);
         let record = self.shared.record();
         let had_slack = record.slack.swap(0, SeqCst) != 0;
@@ -361,5 +367,29 @@ mod tests {
         drop(thread);
         record.due.store(0, SeqCst);
         assert_eq!(counter.expired.load(SeqCst), 1, "the thread has ended");
+    }
+
+    /// Messages that arrived while a program slept were once delivered up to 1 ms late, since its last poll
+    /// before the sleep gave the thread slack.
+    #[test]
+    fn the_last_poll_before_a_sleep_gives_no_slack() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let process = Process::join(open(&folder).0, 0).expect("a slot");
+        let counter = Box::new(Counter::default());
+        counter.record.get_or_init(|| process.own_shared());
+        let thread = TimerThread::new(process.own_shared());
+        // SAFETY: the box is dropped after the thread.
+        unsafe { thread.set_handler(&raw const *counter) };
+        let record = &process.own().header().timers;
+        record.due.store(now() + 20_000_000, SeqCst);
+        thread.expect_sleep();
+        let armed = thread.shared.expired_at.load(Relaxed) - LAST_POLL;
+        thread.note_poll(armed + 1);
+        while counter.maintained.load(SeqCst) == 0 {
+            thread::yield_now();
+        }
+        // Slack that has ended leaves the time at which it is tried again.
+        assert_eq!(thread.shared.next_probe.load(Relaxed), u64::MAX);
+        drop(thread);
     }
 }
