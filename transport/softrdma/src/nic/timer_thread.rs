@@ -348,15 +348,21 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_thread_runs_what_a_sleeping_program_does_not() {
+    /// Returns a thread that calls a counter, after what must be dropped after it.
+    fn with_counter() -> (tempfile::TempDir, Process, Box<Counter>, TimerThread) {
         let folder = tempfile::tempdir().expect("a folder");
         let process = Process::join(open(&folder).0, 0).expect("a slot");
         let counter = Box::new(Counter::default());
         counter.record.get_or_init(|| process.own_shared());
         let thread = TimerThread::new(process.own_shared());
-        // SAFETY: the box is dropped after the thread.
+        // SAFETY: the tests drop the thread before the box: the last of several variables goes first.
         unsafe { thread.set_handler(&raw const *counter) };
+        (folder, process, counter, thread)
+    }
+
+    #[test]
+    fn the_thread_runs_what_a_sleeping_program_does_not() {
+        let (_folder, process, counter, thread) = with_counter();
         let record = &process.own().header().timers;
         record.due.store(now() + 1_000_000, SeqCst);
         thread.expect_sleep();
@@ -373,13 +379,7 @@ mod tests {
     /// before the sleep gave the thread slack.
     #[test]
     fn the_last_poll_before_a_sleep_gives_no_slack() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let process = Process::join(open(&folder).0, 0).expect("a slot");
-        let counter = Box::new(Counter::default());
-        counter.record.get_or_init(|| process.own_shared());
-        let thread = TimerThread::new(process.own_shared());
-        // SAFETY: the box is dropped after the thread.
-        unsafe { thread.set_handler(&raw const *counter) };
+        let (_folder, process, counter, thread) = with_counter();
         let record = &process.own().header().timers;
         record.due.store(now() + 20_000_000, SeqCst);
         thread.expect_sleep();
