@@ -166,8 +166,8 @@ fn connections_over_switch() -> Vec<String> {
 /// Runs all collectives on all hosts over cables. Expects that no rank has a connection over the switch but
 /// that with the rendezvous, and that the switch carries next to nothing.
 ///
-/// What the rendezvous carries grows with the time that ranks wait for each other. A limit of 1 MiB once
-/// failed on a busy machine.
+/// The limit for the switch follows the bytes on cables: traffic of the rendezvous grows with the time that
+/// ranks wait for each other, and exceeded a limit of 1 MiB on a busy machine.
 fn expect_all_along_cables(network: &Network, hosts: usize, options: &[&str]) {
     let rank = rank_arguments_of("cables::play");
     let (names, ranks) = (names(hosts), hosts * if options.contains(&"--per-host") { 2 } else { 1 });
