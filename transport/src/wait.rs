@@ -31,6 +31,10 @@ pub struct WaitPolicy {
 }
 
 impl WaitPolicy {
+    /// Polls that suffice for a message under way between processes of one host, about 10 us. More of them
+    /// keep other threads from the core.
+    pub const BRIEF_SPIN_POLLS: u32 = 300;
+
     /// Returns the policy for `ranks` ranks that share `cores` cores.
     #[must_use]
     pub fn for_host(ranks: u32, cores: u32) -> WaitPolicy {

@@ -3,16 +3,19 @@
 //! A leaving rank waits until it makes no call, and notices when it has made none for a while
 //! ([`crate::leave`]).
 
+use crate::turn;
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire},
 };
 
 /// Counters shared by everything that makes calls.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Activity {
     begun: AtomicU64,
     ended: AtomicU64,
+    /// Whether the thread of a call shares its core with the thread that queued it.
+    shares_core: bool,
 }
 
 /// A call in progress, until it is dropped.
@@ -20,14 +23,19 @@ pub(crate) struct Activity {
 pub(crate) struct CallInProgress<'a>(&'a Activity);
 
 impl Activity {
-    pub(crate) fn new() -> Arc<Activity> {
-        Arc::default()
+    /// Returns counters without a call. `shares_core` says whether the thread of a call shares its core with
+    /// the thread that queued it.
+    pub(crate) fn new(shares_core: bool) -> Arc<Activity> {
+        Arc::new(Activity { begun: AtomicU64::new(0), ended: AtomicU64::new(0), shares_core })
     }
 
     /// Counts a call from now until the returned value is dropped.
     #[inline]
     pub(crate) fn begin(&self) -> CallInProgress<'_> {
         self.begun.fetch_add(1, AcqRel);
+        if self.shares_core {
+            turn::give_way();
+        }
         CallInProgress(self)
     }
 
@@ -43,6 +51,9 @@ impl Drop for CallInProgress<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, AcqRel);
+        if self.0.shares_core {
+            turn::note_end();
+        }
     }
 }
 
@@ -52,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_call_counts_as_ended_once_it_is_dropped() {
-        let activity = Activity::new();
+        let activity = Activity::new(true);
         assert_eq!(activity.ended_calls(), Some(0));
         let (first, second) = (activity.begin(), activity.begin());
         drop(first);

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_process_rests_while_its_threads_sleep_and_not_while_they_compute() {
-        let activity = Activity::new();
+        let activity = Activity::new(false);
         let mut rest = Rest::new(&activity);
         thread::scope(|scope| {
             let computing = scope.spawn(|| while time_of_this_thread() < Duration::from_millis(400) {});

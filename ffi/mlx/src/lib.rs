@@ -14,6 +14,7 @@
 //! | `group` | ranks that make calls together, and their splits |
 //! | `messages` | point-to-point messages of all groups |
 //! | `activity`, `leave` | calls in progress, and leaving a job that has some |
+//! | `turn` | turns of a rank's threads on a core that they share |
 //! | `boundary` | failures and panics at exported functions |
 //! | `throw` | failures as C++ exceptions |
 //! | `mpi` | Open MPI's functions |
@@ -35,6 +36,7 @@ mod messages;
 pub mod mpi;
 pub mod native;
 mod throw;
+mod turn;
 mod world;
 
 pub use boundary::{Failure, Outcome};

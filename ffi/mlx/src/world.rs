@@ -28,7 +28,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 const TIMEOUT_VARIABLE: &str = "TBCCL_TIMEOUT";
 
 /// Threads of a rank of MLX that take turns: the program's and the stream's. Without a core for each, a
-/// thread that waits for a peer must yield at once: the peer's other thread may need the core.
+/// thread that waits for a peer yields soon: the peer's other thread may need the core.
 const THREADS_OF_RANK: u32 = 2;
 
 /// The job: the group of all ranks, and the messages between them. Clones are the same job; it ends when the
@@ -60,11 +60,9 @@ impl World {
 
     /// Returns the world of a communicator of all ranks.
     pub(crate) fn of(mut communicator: Communicator, config: Config) -> Outcome<World> {
-        if config.polling.spin_polls.is_none() {
-            communicator.spin_only_with_cores_for(THREADS_OF_RANK);
-        }
+        let has_cores = communicator.spin_long_with_cores_for(THREADS_OF_RANK, &config);
         let timeout = if has_timeout() { config.timeout } else { DEFAULT_TIMEOUT };
-        let activity = Activity::new();
+        let activity = Activity::new(!has_cores);
         let options = GroupOptions { config, timeout, activity: Arc::clone(&activity) };
         let group = Group::world(communicator, options)?;
         let messages = Messages::new(group.duplicate()?, Arc::clone(&activity))?;

@@ -17,6 +17,7 @@ use crate::{
 };
 use bootstrap::LAUNCHER_ADVICE;
 use topology::Rank;
+use transport::WaitPolicy;
 
 impl Communicator {
     /// Splits the communicator: ranks with the same color form a communicator each. All ranks call it, as
@@ -172,14 +173,17 @@ impl Communicator {
         Ok(all.chunks_exact(word.len()).map(part).collect())
     }
 
-    /// Lets waits of this communicator, and of those made from it, yield the core at once unless there are
-    /// `threads` cores for each rank that may use this rank's.
+    /// Lets waits of this communicator, and of those made from it, spin for messages under way only and then
+    /// yield the core, unless there are `threads` cores for each rank that may use this rank's. Returns
+    /// whether there are.
     #[doc(hidden)]
-    pub fn spin_only_with_cores_for(&mut self, threads: u32) {
+    pub fn spin_long_with_cores_for(&mut self, threads: u32, config: &Config) -> bool {
         let CoreShare { cores, ranks } = CoreShare::of(self.rank(), self.members());
-        if ranks.saturating_mul(threads) > cores {
-            self.executor.stop_spinning();
+        let suffice = ranks.saturating_mul(threads) <= cores;
+        if !suffice && config.polling.spin_polls.is_none() {
+            self.executor.spin_at_most(WaitPolicy::BRIEF_SPIN_POLLS);
         }
+        suffice
     }
 
     /// Makes the communicator of these ranks, in this order, this rank among them. All of them pass the same
@@ -197,8 +201,8 @@ impl Communicator {
         if let Ok(made) = &mut made {
             made.peers.control.set_place(self.peers.control.place());
             // The ranks that are left out need the cores, too.
-            if !self.executor.spins() && config.polling.spin_polls.is_none() {
-                made.executor.stop_spinning();
+            if config.polling.spin_polls.is_none() {
+                made.executor.spin_at_most(self.executor.spin_polls());
             }
         }
         made.map_err(|error| match error {

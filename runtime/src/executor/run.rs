@@ -136,14 +136,14 @@ impl Executor {
         RecvState::new(digest, len).with_size(self.protocols.size_class(len as u64))
     }
 
-    /// Whether a wait begins with spinning.
-    pub(crate) fn spins(&self) -> bool {
-        self.wait.spin_polls > 0
+    /// Returns the empty polls before a wait yields the core.
+    pub(crate) fn spin_polls(&self) -> u32 {
+        self.wait.spin_polls
     }
 
-    /// Lets waits yield the core at once.
-    pub(crate) fn stop_spinning(&mut self) {
-        self.wait.spin_polls = 0;
+    /// Lets waits yield the core after at most this many empty polls.
+    pub(crate) fn spin_at_most(&mut self, polls: u32) {
+        self.wait.spin_polls = self.wait.spin_polls.min(polls);
     }
 
     /// Returns how to wait for links, and the driver that can wake the wait.
