@@ -17,8 +17,8 @@ The import registers the backend ``tbccl`` for tensors of all devices, and the r
   tensors at once and on sparse tensors.
 - `p2p`, `monitored_barrier`: point-to-point messages, and the barrier made of them.
 - `work`, `futures`, `typed_futures`: operations in progress, and the thread that completes their futures.
-- `devices`, `metal`: access to the memory of devices. `pieces`, `staging`, `caller_thread`, `reduced_here`:
-  calls on it.
+- `devices`, `metal`, `pinning`: access to the memory of devices. `pieces`, `staging`, `caller_thread`,
+  `reduced_here`: calls on it.
 - `tensors`, `reductions`: element types and memory of tensors, and reduction operations.
 - `hooks`: communication hooks for DistributedDataParallel.
 """

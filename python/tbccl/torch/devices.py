@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from . import metal
+from . import metal, pinning
 
 #: A tensor in host memory and one of the same shape and type on a device.
 Copy = tuple[torch.Tensor, torch.Tensor]
@@ -33,6 +33,8 @@ class Access(Protocol):
     future_devices: list[torch.device]
     #: Whether calls use the memory in place, so that they are not split into pieces.
     is_in_place: bool
+    #: Whether copies may use memory of the communicator.
+    pins_registered: bool
 
     def mark(self) -> Any:
         """Returns a mark of the work that the program has issued to its stream so far."""
@@ -82,6 +84,9 @@ class Access(Protocol):
     def host_bytes(self, count: int) -> torch.Tensor:
         """Allocates bytes in host memory for copies."""
 
+    def pinned(self, array: Any) -> torch.Tensor | None:
+        """Returns the bytes of an array of the communicator, for copies; None: the device cannot use them."""
+
 
 class StreamCopies:
     """Copies on streams of tbccl's own, through ``torch.accelerator``."""
@@ -104,6 +109,7 @@ class StreamCopies:
         self.mark()
         self.future_devices = [device]
         self._can_pin = True
+        self.pins_registered = pinning.pinning_of(device.type) is not None
 
     @property
     def _read_stream(self) -> torch.Stream:
@@ -205,6 +211,12 @@ class StreamCopies:
                 )
         return torch.empty(count, dtype=torch.uint8, device="cpu")
 
+    def pinned(self, array: Any) -> torch.Tensor | None:
+        """Pins the bytes of an array. After a failure no other array is tried."""
+        found = pinning.pinned_bytes(array, self._device)
+        self.pins_registered = found is not None
+        return found
+
 
 def _same_stream(stream: torch.Stream) -> torch.Stream:
     """Returns another object of a stream."""
@@ -217,6 +229,7 @@ class BlockingCopies:
     """Copies for devices without streams: each waits for all work of the device."""
 
     is_in_place = False
+    pins_registered = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -282,6 +295,10 @@ class BlockingCopies:
     def host_bytes(self, count: int) -> torch.Tensor:
         """Allocates host memory."""
         return torch.empty(count, dtype=torch.uint8, device="cpu")
+
+    def pinned(self, array: Any) -> torch.Tensor:
+        """Returns the bytes of an array as they are."""
+        return torch.frombuffer(array, dtype=torch.uint8)
 
 
 class HostAlias(BlockingCopies):

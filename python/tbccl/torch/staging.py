@@ -117,7 +117,7 @@ class Stager(CallerThread, ReducedHere):
     def __init__(self, group: Any) -> None:
         self._group = group
         self._size, self._rank = group._size, group._rank
-        self._buffers = HostBuffers()
+        self._buffers = HostBuffers(self._allocate)
         self._free_pieces = threading.Semaphore(_PIECES)
         self._out, self._in = _Worker("tbccl-copy-out"), _Worker("tbccl-copy-in")
         self._messages = _Worker("tbccl-messages")
@@ -133,6 +133,16 @@ class Stager(CallerThread, ReducedHere):
         #: Whether ranks split calls whose memory they use in place, since others copy theirs in pieces.
         self._splits_all = has_copying_members(group._store)
         _STAGERS.add(self)
+
+    def _allocate(self, access: Access, count: int) -> torch.Tensor:
+        """Allocates host memory for copies: registered if the device can use it, too."""
+        if access.pins_registered:
+            # Without room for it, the memory of torch does.
+            with contextlib.suppress(Error):
+                pinned = access.pinned(self._group._comm.empty(count, "uint8"))
+                if pinned is not None:
+                    return pinned
+        return access.host_bytes(count)
 
     @property
     def is_busy(self) -> bool:

@@ -1,8 +1,9 @@
 """Devices that the tests run on: the stand-in device, or an accelerator of this machine such as `cuda`.
 
 The programs take the name of a device: `standin`, `shared` (the stand-in with memory that the host shares),
-`metal` (the same, which the host finds by the Objective-C runtime), `mixed` (`standin` on even ranks,
-`shared` on odd ones), or a type of device that torch knows.
+`metal` (the same, which the host finds by the Objective-C runtime), `pinned` (the stand-in, for which
+registered memory can be pinned), `mixed` (`standin` on even ranks, `shared` on odd ones), or a type of device
+that torch knows.
 
 `Delays` makes streams late, so that work which nothing orders is done in the wrong order: the stand-in's
 streams sleep before each task, and those of an accelerator copy other data before a copy of a call.
@@ -44,6 +45,10 @@ def load(name: str) -> str:
     if name == "metal":
         standin.load_as_metal()
         return "standin"
+    if name == "pinned":
+        standin.load()
+        pin_registered_memory()
+        return "standin"
     if name in ("standin", "shared", "mixed"):
         is_odd = int(os.environ["RANK"]) % 2 == 1
         standin.load(is_shared=name == "shared" or (name == "mixed" and is_odd))
@@ -51,6 +56,29 @@ def load(name: str) -> str:
     module = torch.get_device_module(name)
     module.set_device(int(os.environ["LOCAL_RANK"]) % module.device_count())
     return name
+
+
+def pin_registered_memory(can_pin: bool = True) -> tuple[list[int], list[int]]:
+    """Lets the stand-in device pin memory that exists, as CUDA does, or fail at it.
+
+    Returns the addresses that are pinned, and those that are no longer: both lists grow.
+    """
+    # Not at the top: programs load a device before they import tbccl.
+    from tbccl.torch import pinning
+
+    pinned: list[int] = []
+    unpinned: list[int] = []
+
+    def pin(address: int, length: int) -> bool:
+        pinned.append(address)
+        return can_pin
+
+    def unpin(address: int) -> None:
+        torch.accelerator.synchronize()
+        unpinned.append(address)
+
+    pinning.pinning_of = lambda device_type: pinning.Pinning(pin, unpin)
+    return pinned, unpinned
 
 
 class Delays:

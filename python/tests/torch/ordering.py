@@ -339,7 +339,7 @@ def main() -> None:
     if arguments[:1] == ["--without"]:
         globals()[f"without_{arguments[1]}"]()
         del arguments[:2]
-    accelerators.load(device)
+    device = accelerators.load(device)
     pieces.PIECE_BYTES = 8 << 10
     dist.init_process_group("tbccl")
     delays = accelerators.Delays(device)

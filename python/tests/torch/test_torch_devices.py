@@ -25,14 +25,15 @@ def check_all_ranks_print(result: JobResult, word: str, ranks: int) -> None:
 
 
 # `mixed`: a rank whose tensors are copied in pieces, beside one whose tensors are used in place.
-@pytest.mark.parametrize(("memory", "ranks"), [("standin", 2), ("shared", 2), ("metal", 2), ("mixed", 2)])
-def test_every_operation_is_right_on_a_device(memory: str, ranks: int) -> None:
-    result = job("operations.py", "--device", memory, ranks=ranks)
-    check_all_ranks_print(result, "checks of operations passed", ranks)
+@pytest.mark.parametrize("memory", ["standin", "shared", "metal", "pinned", "mixed"])
+def test_every_operation_is_right_on_a_device(memory: str) -> None:
+    result = job("operations.py", "--device", memory)
+    check_all_ranks_print(result, "checks of operations passed", 2)
 
 
-def test_calls_and_late_streams_keep_their_order() -> None:
-    check_all_ranks_print(job("ordering.py"), "checks of orders passed", 2)
+@pytest.mark.parametrize("memory", ["standin", "pinned"])
+def test_calls_and_late_streams_keep_their_order(memory: str) -> None:
+    check_all_ranks_print(job("ordering.py", "--device", memory), "checks of orders passed", 2)
 
 
 def test_training_on_a_device_gives_the_parameters_of_one_process() -> None:
@@ -94,6 +95,45 @@ with warnings.catch_warnings(record=True) as caught:
         assert tensor.tolist() == [0, 2, 4, 6, 8], tensor
 texts = [str(each.message) for each in caught if "tbccl" in str(each.message)]
 assert len(texts) == 1 and "private storage" in texts[0], texts
+print("copied", flush=True)
+""")
+    assert output.count("copied") == 2, output
+
+
+REDUCTIONS = """
+import accelerators, gc
+def reduce_all():
+    dist.init_process_group("tbccl")
+    for count in (5, 1 << 20, 5 << 20):
+        tensor = torch.ones(count, device="standin")
+        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, async_op=True).wait()
+        assert bool((tensor.cpu() == 4).all())
+    memory = [buffer.address for buffer, *_ in dist.group.WORLD._stager._buffers._free]
+    dist.destroy_process_group()
+    gc.collect()
+    return memory
+"""
+
+
+def test_pieces_lie_in_registered_memory_that_is_pinned_while_they_exist() -> None:
+    output = run_program(REDUCTIONS + """
+standin.load()
+pinned, unpinned = accelerators.pin_registered_memory()
+memory = reduce_all()
+assert memory and set(memory) <= set(pinned), (memory, pinned)
+assert sorted(unpinned) == sorted(pinned), (unpinned, pinned)
+print("unpinned", flush=True)
+""")
+    assert output.count("unpinned") == 2, output
+
+
+def test_pieces_lie_in_memory_of_torch_where_registered_memory_cannot_be_pinned() -> None:
+    output = run_program(REDUCTIONS + """
+standin.load()
+tried, _ = accelerators.pin_registered_memory(can_pin=False)
+memory = reduce_all()
+assert len(tried) == 1 and memory and tried[0] not in memory, (tried, memory)
 print("copied", flush=True)
 """)
     assert output.count("copied") == 2, output
