@@ -8,6 +8,7 @@
 //! - [`Words`]: words of memory, or of a file that survives the process.
 
 mod arena;
+mod blocks;
 mod board;
 mod mapping;
 #[cfg(all(test, loom))]

@@ -67,6 +67,14 @@ impl Ranges {
         }
         common
     }
+
+    /// Removes a range, which lies in one range of the set.
+    pub(super) fn remove(&mut self, range: &Range<u64>) {
+        let Some((&start, &len)) = self.0.range(..=range.start).next_back() else { return };
+        self.0.remove(&start);
+        self.insert(start, range.start - start);
+        self.insert(range.end, start + len - range.end);
+    }
 }
 
 #[cfg(test)]
@@ -94,6 +102,15 @@ mod tests {
         assert_eq!(free.take(3, even), Some(8));
         assert_eq!(free.take(5, even), None, "from 16 on there are 4");
         assert_eq!((free.total(), free.take(5, |at| at)), (14, Some(3)));
+    }
+
+    #[test]
+    fn what_is_removed_leaves_the_rest_of_its_range() {
+        let mut used = Ranges::up_to(10);
+        used.remove(&(4..6));
+        assert_eq!((used.total(), used.cover(&(3..7))), (8, vec![3..4, 6..7]));
+        used.remove(&(0..10));
+        assert_eq!(used.total(), 0);
     }
 
     #[test]

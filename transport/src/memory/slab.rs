@@ -3,9 +3,11 @@
 //! Free ranges are kept by address and merged with their neighbors; an allocation takes the first range that
 //! fits. Ranges are whole blocks of 64 KiB, so that no two buffers share a page on any platform.
 //!
-//! The slab of an arena gives the pages of a freed buffer back to the system. A slab over memory that is
-//! registered with a device ([`Slab::over`], [`Slab::for_device`]) keeps them, since the device would go on
-//! using the old pages. It zeroes them when it hands them out again.
+//! The slab of an arena keeps the pages of freed buffers, up to [`KEPT_BYTES`], and gives those of others
+//! back to the system. New pages take ten times as long as a call on them, and results of calls come and go.
+//! A slab over memory that is registered with a device ([`Slab::over`], [`Slab::for_device`]) keeps all of
+//! them, since the device would go on using the old pages. Pages that were kept are zeroed when they are
+//! handed out again.
 //!
 //! Linux places a page on the NUMA node of the thread that needs it first. Pages of a shared object are made
 //! when a buffer is allocated, so on the node of the allocating thread. Private pages are made by the first
@@ -17,7 +19,7 @@
 
 use crate::{
     TransportError,
-    memory::{Arena, Mapping, Span, SpanMut, ranges::Ranges},
+    memory::{Arena, Mapping, Span, SpanMut, blocks::Blocks},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -48,14 +50,8 @@ struct Shared {
     blocks: Mutex<Blocks>,
 }
 
-/// Sets of offsets in the slab, in whole blocks.
-#[derive(Debug)]
-struct Blocks {
-    free: Ranges,
-    /// Ranges that were ever allocated, if the slab keeps the pages of freed buffers; `None` if it returns
-    /// them to the system.
-    used: Option<Ranges>,
-}
+/// Bytes of freed buffers whose pages the slab of an arena keeps.
+const KEPT_BYTES: u64 = 64 << 20;
 
 // SAFETY: `start` is an address within `mapping`, which is `Send + Sync`; the free list is behind a mutex.
 unsafe impl Send for Shared {}
@@ -89,7 +85,7 @@ impl Slab {
             object,
             total,
             boundary: None,
-            blocks: Mutex::new(Blocks { free: Ranges::up_to(total), used: None }),
+            blocks: Mutex::new(Blocks::new(total, KEPT_BYTES)),
         }))
     }
 
@@ -107,7 +103,6 @@ impl Slab {
         let start = mapping.as_ptr().wrapping_add(range.start);
         assert!((start as u64).is_multiple_of(4096), "a slab of whole pages");
         let total = range.len() as u64 / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
-        let blocks = Blocks { free: Ranges::up_to(total), used: Some(Ranges::default()) };
         Slab(Arc::new(Shared {
             mapping,
             start,
@@ -115,7 +110,7 @@ impl Slab {
             object: None,
             total,
             boundary,
-            blocks: Mutex::new(blocks),
+            blocks: Mutex::new(Blocks::new(total, u64::MAX)),
         }))
     }
 
@@ -126,7 +121,6 @@ impl Slab {
     #[must_use]
     pub fn for_device(arena: &Arena, object: OwnedFd, bytes: u64, boundary: u64) -> Slab {
         let total = bytes.min(arena.layout().slab_bytes as u64) / Slab::BLOCK_BYTES * Slab::BLOCK_BYTES;
-        let blocks = Blocks { free: Ranges::up_to(total), used: Some(Ranges::default()) };
         Slab(Arc::new(Shared {
             mapping: Arc::clone(arena.mapping()),
             start: arena.slab(),
@@ -134,7 +128,7 @@ impl Slab {
             object: Some(object),
             total,
             boundary: Some(boundary),
-            blocks: Mutex::new(blocks),
+            blocks: Mutex::new(Blocks::new(total, u64::MAX)),
         }))
     }
 
@@ -144,7 +138,7 @@ impl Slab {
     #[must_use]
     pub fn replacing(former: &Slab, arena: &Arena, object: OwnedFd) -> Slab {
         let slab = Slab::new(arena, Some(object));
-        slab.0.lock().used = former.0.lock().used.take();
+        slab.0.lock().keep_all_of(&mut former.0.lock());
         slab
     }
 
@@ -179,14 +173,16 @@ impl Slab {
             return Err(TransportError::Forked);
         }
         let blocks = (len as u64).max(1).checked_next_multiple_of(Slab::BLOCK_BYTES).unwrap_or(u64::MAX);
-        let offset = self.0.take(blocks).ok_or_else(|| TransportError::SlabFull {
+        let (offset, stale) = self.0.take(blocks).ok_or_else(|| TransportError::SlabFull {
             wanted: blocks,
             free: self.0.free_bytes(),
             total: self.0.total,
         })?;
-        let buffer = Registered { slab: Arc::clone(&self.0), offset, len };
-        self.0.reserve(offset, blocks)?;
-        Ok(buffer)
+        if stale.iter().map(|range| range.end - range.start).sum::<u64>() < blocks {
+            self.0.reserve(offset, blocks).inspect_err(|_| self.0.discard(offset, blocks))?;
+        }
+        self.0.zero(&stale, offset + len as u64);
+        Ok(Registered { slab: Arc::clone(&self.0), offset, len })
     }
 
     /// Returns the number of bytes in buffers.
@@ -214,22 +210,23 @@ impl Shared {
     }
 
     fn free_bytes(&self) -> u64 {
-        self.lock().free.total()
+        self.lock().free_bytes()
     }
 
-    /// Takes `wanted` bytes from the first free range that has room for them, and zeroes reused pages.
-    fn take(&self, wanted: u64) -> Option<u64> {
-        let mut blocks = self.lock();
-        let offset = blocks.free.take(wanted, |at| self.next_start(at, wanted))?;
-        let stale = blocks.used.as_mut().map(|used| used.cover(&(offset..offset + wanted)));
-        drop(blocks);
-        for range in stale.into_iter().flatten() {
-            // SAFETY: the range is part of the bytes just taken from the free list; no other code uses it.
-            unsafe {
-                self.start.add(range.start as usize).write_bytes(0, (range.end - range.start) as usize);
-            }
+    /// Takes `wanted` bytes from the first free range that has room for them. Returns their offset, and the
+    /// ranges among them whose pages are not zero.
+    fn take(&self, wanted: u64) -> Option<(u64, Vec<Range<u64>>)> {
+        self.lock().take(wanted, |at| self.next_start(at, wanted))
+    }
+
+    /// Zeroes the parts of ranges below `end`.
+    fn zero(&self, ranges: &[Range<u64>], end: u64) {
+        for range in ranges.iter().filter(|range| range.start < end) {
+            let bytes = range.end.min(end) - range.start;
+            // SAFETY: the range is part of a buffer that was just taken from the free list; no other code
+            // uses it.
+            unsafe { self.start.add(range.start as usize).write_bytes(0, bytes as usize) };
         }
-        Some(offset)
     }
 
     /// Returns the first offset at or after `at` where a buffer of `wanted` bytes may begin.
@@ -240,13 +237,17 @@ impl Shared {
         if to_boundary == 0 || wanted <= to_boundary { at } else { at + to_boundary }
     }
 
-    fn return_range(&self, offset: u64, len: u64) {
-        self.lock().free.insert(offset, len);
+    /// Takes the range of a freed buffer back.
+    fn give(&self, offset: u64, len: u64) {
+        if !self.lock().keep(offset, len) {
+            self.discard(offset, len);
+        }
     }
 
-    /// Whether the slab keeps the pages of freed buffers.
-    fn has_kept_pages(&self) -> bool {
-        self.lock().used.is_some()
+    /// Makes a taken range free, without its pages.
+    fn discard(&self, offset: u64, len: u64) {
+        self.release(offset, len);
+        self.lock().forget(offset, len);
     }
 
     #[cfg(target_os = "linux")]
@@ -275,9 +276,6 @@ impl Shared {
 
     /// Returns the pages to the system; they read as zero afterwards.
     fn release(&self, offset: u64, len: u64) {
-        if self.has_kept_pages() {
-            return;
-        }
         #[cfg(target_os = "linux")]
         if let Some(object) = &self.object {
             let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -357,8 +355,7 @@ impl Drop for Registered {
             return;
         }
         let len = (self.len as u64).max(1).next_multiple_of(Slab::BLOCK_BYTES);
-        self.slab.release(self.offset, len);
-        self.slab.return_range(self.offset, len);
+        self.slab.give(self.offset, len);
     }
 }
 
@@ -402,16 +399,37 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", not(miri)))]
     fn the_thread_that_allocates_a_shared_buffer_makes_its_pages_and_no_others() {
-        let bytes = 8 * Slab::BLOCK_BYTES as usize;
-        let layout = ArenaLayout { ranks: 1, lanes: 1, ring: RingLayout::default(), slab_bytes: bytes };
-        let (arena, fd) = Arena::shared(layout).expect("memory for a test");
-        let slab = Slab::new(&arena, Some(fd.try_clone().expect("a descriptor")));
-        let present = || rustix::fs::fstat(&fd).expect("its size").st_blocks * 512;
-        assert_eq!(present(), 0, "a new arena has no pages");
-        let buffer = slab.allocate(3 * Slab::BLOCK_BYTES as usize).expect("room");
-        assert_eq!(present(), 3 * Slab::BLOCK_BYTES as i64);
-        drop(buffer);
-        assert_eq!(present(), 0);
+        let slab = slab(8);
+        assert_eq!(blocks_present(&slab), 0, "a new arena has no pages");
+        let _buffer = slab.allocate(3 * Slab::BLOCK_BYTES as usize).expect("room");
+        assert_eq!(blocks_present(&slab), 3);
+    }
+
+    /// Pages that are made and given back for each result of a call take ten times as long as the call.
+    #[test]
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn pages_of_freed_buffers_are_kept_up_to_a_limit() {
+        let slab = slab(8);
+        *slab.0.lock() = Blocks::new(8 * Slab::BLOCK_BYTES, 3 * Slab::BLOCK_BYTES);
+        let allocate = |blocks: u64| slab.allocate((blocks * Slab::BLOCK_BYTES) as usize).expect("room");
+        let buffers = [2, 2, 1].map(allocate);
+        assert_eq!(blocks_present(&slab), 5);
+        drop(buffers);
+        assert_eq!((blocks_present(&slab), slab.free_bytes()), (3, 8 * Slab::BLOCK_BYTES), "2 + 1 are kept");
+        let mut all = allocate(8);
+        assert_eq!(blocks_present(&slab), 8);
+        assert!(all.as_slice().iter().all(|byte| *byte == 0));
+        all.as_mut_slice().fill(7);
+        drop(all);
+        assert_eq!(blocks_present(&slab), 0, "longer than the limit");
+        assert!(allocate(8).as_slice().iter().all(|byte| *byte == 0));
+    }
+
+    /// Returns how many blocks of a slab have pages.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    fn blocks_present(slab: &Slab) -> u64 {
+        let object = slab.0.object.as_ref().expect("a shared arena");
+        rustix::fs::fstat(object).expect("its size").st_blocks as u64 * 512 / Slab::BLOCK_BYTES
     }
 
     #[test]
