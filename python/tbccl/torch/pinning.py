@@ -39,7 +39,12 @@ def pinning_of(device_type: str) -> Pinning | None:
     runtime = torch.cuda.cudart()
 
     def pin(address: int, length: int) -> bool:
-        return int(runtime.cudaHostRegister(address, length, _PORTABLE)) == 0
+        if int(runtime.cudaHostRegister(address, length, _PORTABLE)) == 0:
+            return True
+        # The runtime keeps the error until it is asked for, and torch would raise it after its next kernel.
+        with contextlib.suppress(RuntimeError):
+            torch.zeros(1, device=device_type)
+        return False
 
     def unpin(address: int) -> None:
         # torch's allocator of pinned memory waits for copies, but not for those of other memory. A device
