@@ -36,6 +36,15 @@ def new_model(device: torch.device) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 1000)).to(device)
 
 
+def use_device(kind: str) -> torch.device:
+    """Chooses the device of this rank, and one thread for its work on the processor."""
+    torch.set_num_threads(1)
+    module = torch.get_device_module(kind)
+    device = torch.device(kind, int(os.environ["LOCAL_RANK"]) % module.device_count())
+    module.set_device(device)
+    return device
+
+
 def step(model: nn.Module, inputs: torch.Tensor) -> None:
     """Computes the gradients of a batch, and waits for them."""
     model.zero_grad(set_to_none=False)
@@ -69,10 +78,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps of a round")
     arguments = parser.parse_args()
 
-    torch.set_num_threads(1)
-    module = torch.get_device_module(arguments.device)
-    device = torch.device(arguments.device, int(os.environ["LOCAL_RANK"]) % module.device_count())
-    module.set_device(device)
+    device = use_device(arguments.device)
     dist.init_process_group("tbccl")
     groups = {"tbccl": dist.group.WORLD, "gloo": dist.new_group(backend="gloo")}
     models = {

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch_ddp import BUCKET_MIB, CHANNELS, SIDE, new_model, step
+from torch_ddp import BUCKET_MIB, CHANNELS, SIDE, new_model, step, use_device
 
 import tbccl.torch  # noqa: F401
 
@@ -127,10 +127,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3, help="steps on the time line")
     arguments = parser.parse_args()
 
-    torch.set_num_threads(1)
-    module = torch.get_device_module(arguments.device)
-    device = torch.device(arguments.device, int(os.environ["LOCAL_RANK"]) % module.device_count())
-    module.set_device(device)
+    device = use_device(arguments.device)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TBCCL_TRACE"] = folder
         dist.init_process_group("tbccl")
