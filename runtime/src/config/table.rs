@@ -318,7 +318,8 @@ options! {
 
     /// Options of waiting.
     PollingConfig [polling] {} {
-        /// fruitless polls before the core is yielded (2000, or 0 with more ranks than cores)
+        /// fruitless polls before the core is yielded (2000; 0 with more ranks than cores; 300 for ranks of
+        /// MLX with fewer than two cores each)
         spin_polls: Option<u32> = None, "TBCCL_SPIN_POLLS", rank, Auto<Plain>;
         /// completions to take from an RDMA device's queue at a time, 4 to 16 (16)
         batch: u32 = 16, "TBCCL_POLL_BATCH", rank, Plain,

@@ -9,9 +9,10 @@
 //! them, since the device would go on using the old pages. Pages that were kept are zeroed when they are
 //! handed out again.
 //!
-//! Linux places a page on the NUMA node of the thread that needs it first. Pages of a shared object are made
-//! when a buffer is allocated, so on the node of the allocating thread. Private pages are made by the first
-//! store or by the registration with a device. No other process touches them before.
+//! Linux places a page on the NUMA node of the thread that needs it first. New pages of a shared object are
+//! made when a buffer is allocated, so on the node of the allocating thread; kept ones stay where they are.
+//! Private pages are made by the first store or by the registration with a device. No other process touches
+//! them before.
 //!
 //! # Safety
 //! A [`Registered`] owns its range of the mapping: the allocator hands out disjoint ranges, and a range
