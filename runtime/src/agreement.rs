@@ -228,6 +228,12 @@ impl Agreement {
         self.boards[peer.index()].words()[LEFT].load(Acquire) != 0
     }
 
+    /// Whether a rank has closed its communicator, and no failure is known. A rank that has failed raises its
+    /// failure before it leaves, so its departure is never taken for the cause.
+    pub(crate) fn has_left_in_good_order(&self, peer: Rank) -> bool {
+        self.has_left(peer) && !self.has_failure()
+    }
+
     /// Whether a rank has finished the collective with this number.
     pub(crate) fn has_finished(&self, peer: Rank, seq: u64) -> bool {
         self.boards[peer.index()].words()[FINISHED].load(Acquire) >= seq

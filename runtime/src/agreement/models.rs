@@ -147,3 +147,17 @@ fn loom_a_rank_that_has_left_has_finished_its_calls() {
         theirs.join().expect("a rank");
     });
 }
+
+/// A rank that had left because of a failure was named in place of the rank that had caused the failure.
+#[test]
+fn loom_a_rank_that_leaves_for_a_failure_has_not_left_in_good_order() {
+    explore_with("a rank that fails and leaves", 3, || {
+        let [leaver, other] = pair();
+        let theirs = thread::spawn(move || {
+            leaver.raise(failure(0));
+            leaver.leave();
+        });
+        assert!(!other.has_left_in_good_order(Rank(0)), "it would be blamed");
+        theirs.join().expect("a rank");
+    });
+}

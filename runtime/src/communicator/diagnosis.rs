@@ -127,7 +127,7 @@ fn failure_soon(watch: &mut CallWatch<'_>, peer: Rank, step: &str, within: Durat
         if let Err(error) = watch.look_for_mismatch(&others.iter().copied()) {
             return Some(error);
         }
-        if round >= MAX_LEAVE_ROUNDS && watch.has_left(peer) {
+        if round >= MAX_LEAVE_ROUNDS && watch.peers.agreement.has_left_in_good_order(peer) {
             let peer = watch.peers.names[peer.index()].clone();
             return Some(Error::PeerLeft { peer, place: Box::new(place(watch, step.to_owned())) });
         }

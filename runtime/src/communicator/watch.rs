@@ -274,17 +274,12 @@ impl CallWatch<'_> {
         self.peers.error_of(failure, place)
     }
 
-    /// Whether a rank has closed its part of the communicator.
-    pub(super) fn has_left(&self, peer: Rank) -> bool {
-        self.peers.agreement.has_left(peer)
-    }
-
     fn look_for_leavers(
         &mut self,
         mut some: impl Iterator<Item = Rank>,
         waiting: &Waiting<'_>,
     ) -> Result<()> {
-        let left = some.find(|r| self.peers.agreement.has_left(*r) && self.is_needed(*r));
+        let left = some.find(|r| self.peers.agreement.has_left_in_good_order(*r) && self.is_needed(*r));
         match left {
             Some(rank) => Err(Error::PeerLeft {
                 peer: self.peers.names[rank.index()].clone(),
