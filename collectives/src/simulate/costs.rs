@@ -149,8 +149,8 @@ impl Costs {
             recv_us: 0.4,
             granted: false,
             grant_us: 0.0,
-            send_gbs: 100.0,
-            recv_gbs: 100.0,
+            send_gbs: 180.0,
+            recv_gbs: 180.0,
             ..Costs::rdma()
         }
     }

@@ -264,8 +264,8 @@ fn a_software_device_and_checksums_cost_the_processor_time_per_byte() {
     let software = time(&plain.clone().on_software_devices());
     // The confirmation of the send covers what the receiver does meanwhile.
     assert_close(software, time(&plain) + bytes / 40e9);
-    assert_close(time(&Costs::rdma_held()), time(&plain) + bytes / 100e9);
-    assert_close(time(&Costs::rdma_held().on_software_devices()), software + bytes / 100e9);
+    assert_close(time(&Costs::rdma_held()), time(&plain) + bytes / 180e9);
+    assert_close(time(&Costs::rdma_held().on_software_devices()), software + bytes / 180e9);
 }
 
 #[test]

@@ -1,16 +1,14 @@
 //! Resources of a rank that the methods of a peer work with: memory, devices, rules.
 
 use super::{
+    checksum::checksum,
     memory::{DeviceKeys, Memory},
     port::Port,
     registration_cache::RegistrationCache,
     rules::Rules,
-    wire::{Checksum, Header, checksum, message_checksum},
+    wire::{HEAD_BYTES, Header, SPLIT_BYTES, message_checksum, split_checksum},
 };
 use crate::memory::Span;
-
-/// Bytes that are copied and summed at a time: both copies fit into the cache of the first level.
-const BLOCK_BYTES: usize = 8 << 10;
 
 /// Resources that the methods of a peer work with.
 pub(super) struct Env<'a> {
@@ -33,8 +31,17 @@ impl Env<'_> {
     #[inline]
     pub(super) fn write_message(&self, at: usize, header: &Header, payload: Span<'_>) -> usize {
         let bytes = size_of::<Header>() + payload.len();
-        self.memory.put_message(at, *header, payload);
-        self.write_checksum(at, bytes);
+        if self.rules.checksum && bytes >= SPLIT_BYTES {
+            let first = HEAD_BYTES - size_of::<Header>();
+            self.memory.put_message(at, *header, payload.sub(0, first));
+            let rest = payload.sub(first, payload.len() - first);
+            let rest = self.memory.put_summed(at + HEAD_BYTES, rest);
+            let crc = split_checksum(self.memory.bytes(at, HEAD_BYTES), rest);
+            self.memory.write(at, crc);
+        } else {
+            self.memory.put_message(at, *header, payload);
+            self.write_checksum(at, bytes);
+        }
         bytes
     }
 
@@ -55,20 +62,12 @@ impl Env<'_> {
     }
 
     /// Copies a piece to its staging place; returns its checksum, or 0 if pieces have none.
-    ///
-    /// Each block is summed while the copy has it in the cache of the first level.
     pub(super) fn stage(&self, at: usize, piece: Span<'_>) -> u32 {
-        if !self.rules.checksum {
-            self.memory.put(at, piece);
-            return 0;
+        if self.rules.checksum {
+            return self.memory.put_summed(at, piece);
         }
-        let mut sum = Checksum::new();
-        for from in (0..piece.len()).step_by(BLOCK_BYTES) {
-            let len = BLOCK_BYTES.min(piece.len() - from);
-            self.memory.put(at + from, piece.sub(from, len));
-            sum.add(self.memory.bytes(at + from, len));
-        }
-        sum.value()
+        self.memory.put(at, piece);
+        0
     }
 
     /// Returns the checksum of a piece that stays where it is, or 0 if pieces have none.

@@ -11,6 +11,7 @@
 //! owner who keeps the memory in place until it is taken back, which ends its regions. Offsets in user memory
 //! come from [`super::lent`] only.
 
+use super::checksum;
 use crate::{
     TransportError,
     memory::{Mapping, Slab, Span},
@@ -142,6 +143,14 @@ impl Memory {
         // read the target at the same time only if the target's owner violated the protocol's rule to wait
         // for the acknowledgement, and the data are plain bytes.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.address(offset), bytes.len()) };
+    }
+
+    /// Copies bytes to an offset in the slab, and returns the checksum of what was written.
+    #[inline]
+    pub(super) fn put_summed(&self, offset: usize, bytes: Span<'_>) -> u32 {
+        self.check(offset, bytes.len());
+        // SAFETY: as for `put`.
+        unsafe { checksum::copy(bytes, self.address(offset)) }
     }
 
     /// Writes a value to an offset in the slab, which need not be aligned.

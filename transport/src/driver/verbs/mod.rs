@@ -22,7 +22,7 @@
 //! | `bandwidth`, `preference` | choice between cables, by bandwidth and by the user |
 //! | `queue`, `port`, `memory` | a queue pair, a device, and registered memory |
 //! | `registration_cache`, `registration_guard` | registration of user memory |
-//! | `wire` | layout of messages |
+//! | `wire`, `checksum` | layout of messages, and their checksums |
 //! | `explore` | in tests: visits all states of a model |
 //! | `harness` | in tests and fuzzing: messages of a hostile peer |
 //!
@@ -41,6 +41,7 @@
 
 mod attempts;
 mod bandwidth;
+mod checksum;
 mod descriptions;
 mod devices;
 mod endpoint;

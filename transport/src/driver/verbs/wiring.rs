@@ -6,8 +6,8 @@
 //! All functions are pure: both ends compute the same result from the same messages.
 
 use super::{
+    checksum::checksum,
     descriptions::{Devices, Reach},
-    wire::checksum,
 };
 use crate::TransportError;
 

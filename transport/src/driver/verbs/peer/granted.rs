@@ -4,11 +4,12 @@ use super::Peer;
 use crate::{
     RecvState, SendProgress, SendState, TransportError,
     driver::verbs::{
+        checksum::checksum,
         env::Env,
         granted::{Came, SendPiece},
         notice::Notice,
         stream::Difference,
-        wire::{Grant, Mark, checksum, is_before},
+        wire::{Grant, Mark, is_before},
     },
     memory::{Span, SpanMut},
     verbs::{Operation, RemoteRun},

@@ -4,12 +4,13 @@ use super::{Peer, TAKEN};
 use crate::{
     RecvState, SendProgress, SendState, TransportError,
     driver::verbs::{
+        checksum::checksum,
         env::Env,
         notice::Notice,
         placed::{Claim, SendPiece, relayed},
         rail::{PLACED, Posted},
         stream::{Stream, Way},
-        wire::{Header, Kind, Mark, checksum, message_checksum},
+        wire::{Header, Kind, Mark, message_checksum},
     },
     memory::{Span, SpanMut},
     verbs::{Operation, PostError},
