@@ -45,6 +45,22 @@ def test_training_gives_the_parameters_of_one_process(ranks: int) -> None:
     check_all_ranks_print(result, "ways of training passed", ranks)
 
 
+def test_memory_that_cannot_be_pinned_leaves_no_error_to_the_next_kernel() -> None:
+    """CUDA keeps the error of a failed call, and torch raised it after the next kernel of the program."""
+    from tbccl.torch.pinning import pinning_of
+
+    pinning = pinning_of("cuda")
+    assert pinning is not None
+    memory = torch.zeros(1 << 20, dtype=torch.uint8)
+    address = memory.data_ptr()
+    assert pinning.pin(address, memory.numel())
+    assert not pinning.pin(address, memory.numel()), "memory was pinned twice"
+    assert torch.ones(8, device="cuda").sum().item() == 8
+    pinning.unpin(address)
+    assert pinning.pin(address, memory.numel()), "it was not unpinned"
+    pinning.unpin(address)
+
+
 def test_groups_with_a_backend_for_each_device() -> None:
     check_all_ranks_print(job("composites.py", "--device", "cuda"), "checks of composites passed", 2)
 
