@@ -152,7 +152,7 @@ pub(super) const ASK: u8 = 4;
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Header {
-    /// [`checksum`] of all later bytes, payload included; 0 when checksums are off.
+    /// [`message_checksum`] of the message; 0 when checksums are off.
     pub(super) crc: u32,
     pub(super) magic: u16,
     pub(super) version: u8,
@@ -221,7 +221,7 @@ impl Header {
 /// a line.
 pub(super) const HEAD_BYTES: usize = 64;
 /// Length of a message from which its rest has a checksum of its own, which a copy computes.
-pub(super) const SPLIT_BYTES: usize = HEAD_BYTES + 1024;
+pub(super) const SPLIT_BYTES: usize = HEAD_BYTES + checksum::LEAST_HASHED_BYTES;
 
 /// Returns the checksum of a whole message, without padding: that of all bytes after the checksum field.
 #[inline]

@@ -1,9 +1,9 @@
 //! Checksums of messages and pieces.
 //!
-//! Fewer bytes than [`SHORT_BYTES`] have their CRC32C as checksum. More are hashed with NH, the hash of UMAC
-//! (RFC 4418, section 5.2): sums of products of 32-bit words, each combined with a key of its place. One
-//! instruction of AVX-512 multiplies eight pairs of words. So bytes are hashed at two to three times the rate
-//! of a CRC32C, which carry-less products bound. A copy that is hashed on its way takes as long as a copy.
+//! The checksum of fewer bytes than [`LEAST_HASHED_BYTES`] is their CRC32C. More are hashed with NH, the hash
+//! of UMAC (RFC 4418, section 5.2): sums of products of 32-bit words, each combined with a key of its place.
+//! One instruction of AVX-512 multiplies eight pairs of words. So bytes are hashed at two to three times the
+//! rate of a CRC32C, which carry-less products bound. A copy that is hashed on its way takes no longer.
 //!
 //! Words of 64 bits, the least significant byte first, form rows of eight *lanes*. Two rows are a pair, and
 //! eight pairs a block of 1 KiB, the last block having fewer. Each lane of a block is
@@ -37,12 +37,12 @@ use crate::memory::Span;
 use lanes::{PAIR_BYTES, Rows};
 
 /// Length from which bytes are hashed in rows.
-const SHORT_BYTES: usize = 1024;
+pub(super) const LEAST_HASHED_BYTES: usize = 1024;
 
 /// Returns the checksum of `bytes`.
 #[inline]
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    if bytes.len() < SHORT_BYTES {
+    if bytes.len() < LEAST_HASHED_BYTES {
         return crc32c(bytes);
     }
     let (pairs, rest) = bytes.split_at(bytes.len() / PAIR_BYTES * PAIR_BYTES);
@@ -65,7 +65,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 pub(super) unsafe fn copy(from: Span<'_>, to: *mut u8) -> u32 {
     let len = from.len();
     let overlap = to.addr().abs_diff(from.as_ptr().addr()) < len;
-    if len < SHORT_BYTES || overlap {
+    if len < LEAST_HASHED_BYTES || overlap {
         // SAFETY: the caller's promise, and that of the span.
         return unsafe {
             std::ptr::copy(from.as_ptr(), to, len);
