@@ -102,8 +102,13 @@ pub(super) fn root_address(vars: &Vars) -> Result<(String, u16), String> {
         let hosts: Vec<Addresses> = read_list(vars, HOSTFILE)?;
         let first = hosts.first().and_then(Addresses::first).unwrap_or_default();
         let found = host_and_port(first);
-        return found.ok_or_else(|| {
-            format!("{HOSTFILE}: the first address of rank 0 is `{first}`, and not HOST:PORT")
+        return found.ok_or_else(|| match first.ends_with(":0") {
+            true => format!(
+                "{HOSTFILE} has no address of rank 0 but `{first}`, which exo writes for hosts that are not \
+                 neighbors in its ring: set TBCCL_ROOT=HOST:PORT on all hosts, an address of the first host \
+                 and a free port"
+            ),
+            false => format!("{HOSTFILE}: the first address of rank 0 is `{first}`, and not HOST:PORT"),
         });
     }
     if let Some((name, text)) = COORDINATORS.iter().find_map(|name| Some((name, vars.get(name)?))) {
@@ -160,6 +165,14 @@ mod tests {
         let ranks = rank_list(&vars).map(|rank_list| rank_list.map(|rank_list| rank_list.ranks));
         assert_eq!(ranks, Ok(Some("2".into())));
         assert_eq!(root_address(&vars), Ok(("10.0.0.1".into(), 52414)));
+    }
+
+    #[test]
+    fn a_rank_of_exo_that_does_not_know_the_first_host_is_told_the_option() {
+        let ring = file(r#"["198.51.100.1:0", "10.0.0.2:52414", "0.0.0.0:52414", "10.0.0.4:52414"]"#);
+        let vars = vars_of(&[(HOSTFILE, ring.path().to_str().expect("a path"))]);
+        let error = root_address(&vars).expect_err("no address");
+        assert!(error.contains("198.51.100.1:0") && error.contains("TBCCL_ROOT=HOST:PORT"), "{error}");
     }
 
     #[test]

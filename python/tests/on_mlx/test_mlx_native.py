@@ -42,6 +42,18 @@ def test_it_has_what_the_mpi_interface_lacks(role, ranks):
     assert kinds(role, ranks)[0] == [["native", "native"]] * ranks
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_streams_of_one_group_take_turns_in_the_order_of_the_program(ranks):
+    assert kinds("uses_one_group_on_two_streams", ranks)[0] == [["native", "native"]] * ranks
+
+
+@jobs.requires_exceptions
+def test_no_stream_waits_for_a_call_that_has_failed():
+    result = jobs.run(2, PROGRAM, "fails_on_one_of_two_streams").expect_success()
+    assert len(result.lines("@error")) == 8, result.out
+    assert "disagree on call" in result.out, result.out
+
+
 def test_groups_of_both_kinds_work_in_one_job():
     assert kinds("mixes_both_kinds")[0] == [["native", "mpi"]] * 2
 

@@ -6,13 +6,20 @@
 // MLX evaluates an operation by queuing a function in a stream, whose thread calls it later. Such a function
 // holds a reference to its group, so a group lives until its last queued call, though the program has dropped
 // it. An exception in a stream's thread reaches the program where it reads the result.
+//
+// A program may use a group on several streams, each of which has a thread of its own. All ranks must make
+// the collectives of a group in the same order, so a collective waits in its thread until those that the
+// program queued before it have ended. Messages have no such order: each is matched with its receive.
 
 #include <dlfcn.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 
@@ -60,6 +67,47 @@ int number_of(mx::Dtype dtype) {
     throw std::invalid_argument("[tbccl] unknown element type of MLX");
 }
 
+// The order of the collectives of a group: numbers from 0 on, each of which ends once.
+class Order {
+   public:
+    // Held while a number is taken and its call is queued, so that no stream gets a later number first.
+    std::mutex queuing;
+
+    // Returns the next number. The caller holds `queuing`.
+    uint64_t take() { return taken_++; }
+
+    // Waits until all lower numbers have ended.
+    void wait_for(uint64_t number) {
+        std::unique_lock lock(mutex_);
+        if (due_ == number) return;
+        ++waiting_;
+        advanced_.wait(lock, [&] { return due_ == number; });
+        --waiting_;
+    }
+
+    // Ends a number, also one whose turn has not come.
+    void end(uint64_t number) {
+        std::lock_guard lock(mutex_);
+        if (due_ != number) {
+            ended_early_.insert(number);
+            return;
+        }
+        do {
+            ++due_;
+        } while (ended_early_.erase(due_));
+        if (waiting_) advanced_.notify_all();
+    }
+
+   private:
+    uint64_t taken_ = 0;
+    std::mutex mutex_;
+    std::condition_variable advanced_;
+    // The least number that has not ended.
+    uint64_t due_ = 0;
+    std::set<uint64_t> ended_early_;
+    int waiting_ = 0;
+};
+
 // A group of libtbccl. The last reference releases it.
 struct Handle {
     explicit Handle(uint64_t number) : number(number) {}
@@ -68,6 +116,37 @@ struct Handle {
     ~Handle() { core->release_group(number); }
 
     const uint64_t number;
+    Order order;
+};
+
+// A collective's place in the order of its group. It ends with the call, or when MLX drops a queued call.
+class Place {
+   public:
+    // The caller holds `queuing` of the group's order.
+    explicit Place(std::shared_ptr<Handle> handle)
+        : handle_(std::move(handle)), number_(handle_->order.take()) {}
+    Place(const Place &) = delete;
+    Place &operator=(const Place &) = delete;
+    ~Place() { end(); }
+
+    // Makes the call once its turn has come.
+    template <class Call>
+    void run(const Call &call) {
+        handle_->order.wait_for(number_);
+        char *message = call(handle_->number);
+        end();
+        throw_if_failed(message);
+    }
+
+   private:
+    void end() {
+        if (!has_ended_) handle_->order.end(number_);
+        has_ended_ = true;
+    }
+
+    std::shared_ptr<Handle> handle_;
+    uint64_t number_;
+    bool has_ended_ = false;
 };
 
 class NativeGroup final : public mx::distributed::detail::GroupImpl {
@@ -101,7 +180,7 @@ class NativeGroup final : public mx::distributed::detail::GroupImpl {
 
     void sum_scatter(const mx::array &input, mx::array &output, mx::Stream stream) override {
         auto [in, out] = buffers(input, output);
-        queue(input, &output, stream,
+        queue(input, output, stream,
               [in, out, count = output.size(), dtype = number_of(input.dtype())](uint64_t group) {
                   return core->sum_scatter(group, in, out, count, dtype);
               });
@@ -109,7 +188,7 @@ class NativeGroup final : public mx::distributed::detail::GroupImpl {
 
     void all_gather(const mx::array &input, mx::array &output, mx::Stream stream) override {
         auto [in, out] = buffers(input, output);
-        queue(input, &output, stream,
+        queue(input, output, stream,
               [in, out, count = input.size(), dtype = number_of(input.dtype())](uint64_t group) {
                   return core->all_gather(group, in, out, count, dtype);
               });
@@ -117,7 +196,8 @@ class NativeGroup final : public mx::distributed::detail::GroupImpl {
 
     void send(const mx::array &input, int dst, mx::Stream stream) override {
         const void *in = input.data<char>();
-        queue(input, nullptr, stream, [in, bytes = input.nbytes(), dst](uint64_t group) {
+        mx::cpu::get_command_encoder(stream).set_input_array(input);
+        dispatch(stream, [in, bytes = input.nbytes(), dst](uint64_t group) {
             return core->send(group, in, bytes, dst);
         });
     }
@@ -142,22 +222,25 @@ class NativeGroup final : public mx::distributed::detail::GroupImpl {
 
     void reduce(const mx::array &input, mx::array &output, mx::Stream stream, Op op) {
         auto [in, out] = buffers(input, output);
-        queue(input, &output, stream,
+        queue(input, output, stream,
               [in, out, count = input.size(), dtype = number_of(input.dtype()), op](uint64_t group) {
                   return core->all_reduce(group, in, out, count, dtype, static_cast<int>(op));
               });
     }
 
-    // Queues a call that reads an array and may write another one.
+    // Queues a collective, in the group's order.
     template <class Call>
-    void queue(const mx::array &input, mx::array *output, mx::Stream stream, Call call) {
+    void queue(const mx::array &input, mx::array &output, mx::Stream stream, Call call) {
         auto &encoder = mx::cpu::get_command_encoder(stream);
         encoder.set_input_array(input);
-        if (output) encoder.set_output_array(*output);
-        dispatch(stream, std::move(call));
+        encoder.set_output_array(output);
+        std::lock_guard queuing(handle_->order.queuing);
+        encoder.dispatch([place = std::make_shared<Place>(handle_), call = std::move(call)] {
+            place->run(call);
+        });
     }
 
-    // Queues a call, with a reference to the group.
+    // Queues a message, with a reference to the group.
     template <class Call>
     void dispatch(mx::Stream stream, Call call) {
         mx::cpu::get_command_encoder(stream).dispatch(

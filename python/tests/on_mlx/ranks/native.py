@@ -46,6 +46,38 @@ def has_no_nanobind() -> None:
     says_its_kind()
 
 
+def uses_one_group_on_two_streams() -> None:
+    """Sums and gathers on two streams, of which one computes before its sums, longest on rank 0."""
+    world = mx.distributed.init()
+    slow, quick = mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)
+    squares = mx.full((200, 200), 1 / 200)
+    for step in range(100):
+        x = mx.array([1.0 + step])
+        for _ in range(5 if RANK == 0 else 1):
+            x = x * mx.mean(mx.matmul(squares, squares, stream=slow), stream=slow) * 200
+        total = mx.distributed.all_sum(x, group=world, stream=slow)
+        ranks = mx.distributed.all_gather(mx.array([RANK + step]), group=world, stream=quick)
+        mx.async_eval(total, ranks)
+        assert ranks.tolist() == [rank + step for rank in range(SIZE)]
+        assert abs(total.item() / (SIZE * (1.0 + step)) - 1) < 1e-3, (step, total)
+    report(f"@kind {world.rank()} {kind(world)} {kind(world.split(0))}")
+
+
+def fails_on_one_of_two_streams() -> None:
+    """Makes calls on a second stream after one of a first stream has failed."""
+    world = mx.distributed.init()
+    one, other = mx.new_stream(mx.cpu), mx.new_stream(mx.cpu)
+    failed = mx.distributed.all_sum(mx.ones(3 + RANK), group=world, stream=one)
+    later = [mx.distributed.all_sum(mx.ones(1), group=world, stream=stream) for stream in (one, other, one)]
+    for result in (failed, *later):
+        try:
+            mx.eval(result)
+            report(f"@no error {RANK}")
+        except RuntimeError as error:
+            report(f"@error {RANK} {error}")
+    os._exit(0)
+
+
 def mixes_both_kinds() -> None:
     """Uses groups through the MPI interface beside those of MLX's own kind, in one job."""
     world = mx.distributed.init()
