@@ -28,9 +28,8 @@ class _Finder(MetaPathFinder):
 
         def load_and_install(module: ModuleType) -> None:
             load(module)
-            import tbccl.mlx
-
-            tbccl.mlx.install()
+            # Calls `install` as it is loaded.
+            import tbccl.mlx  # noqa: F401
 
         spec.loader.exec_module = load_and_install  # type: ignore[method-assign]
         return spec

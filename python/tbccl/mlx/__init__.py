@@ -14,6 +14,8 @@ names; `python -m tbccl.mlx PROGRAM` runs an unmodified program that way.
 | `__main__` | a program run with them |
 """
 
+import os
+
 from tbccl.mlx._collectives import all_to_all, barrier, broadcast, reduce_scatter, sum_scatter
 from tbccl.mlx._groups import init, is_available, library
 from tbccl.mlx._install import install, uninstall
@@ -30,3 +32,7 @@ __all__ = [
     "sum_scatter",
     "uninstall",
 ]
+
+# As `_tbccl_mlx.py` says. Here, since the import of this package may be what imports `mlx.core`.
+if os.environ.get("TBCCL_MLX") == "on":
+    install()

@@ -31,7 +31,10 @@ _BACKENDS = ("any", "mpi", "ring", "nccl", "jaccl")
 #: `uninstall`, so it finds them here at any time.
 _NAMES = "init is_available sum_scatter all_gather send recv recv_like all_sum all_max all_min".split()
 _ORIGINALS: dict[str, Any] = {name: getattr(mx.distributed, name, None) for name in _NAMES}
+_array = mx.array
 _is_installed = False
+#: The group of calls that name none, from the first of them on.
+_default: mx.distributed.Group | None = None
 
 
 def install() -> bool:
@@ -76,7 +79,8 @@ def install() -> bool:
 
 def uninstall() -> None:
     """Restores MLX's functions. Groups made meanwhile stay as they are."""
-    global _is_installed
+    global _is_installed, _default
+    _default = None
     _native_groups.enable(False)
     for name, original in _ORIGINALS.items() if _is_installed else ():
         if original is not None:
@@ -116,24 +120,23 @@ def _is_available(backend: str = "any") -> bool:
         return _ORIGINALS["is_available"]()
 
 
-def _world(group: mx.distributed.Group | None) -> mx.distributed.Group | None:
-    """Returns the group of a call; None for MLX's own default, without a launcher."""
-    if group is None and _groups.has_launcher():
-        return _groups.init(strict=False)
-    return group
+def _world() -> mx.distributed.Group | None:
+    """Returns the group of a call that names none; None for MLX's own default, without a launcher."""
+    global _default
+    if _default is None and _groups.has_launcher():
+        _default = _groups.init(strict=False)
+    return _default
 
 
-def _fits(x: Any, group: mx.distributed.Group | None) -> bool:
-    """Returns whether MLX can tell the group the size of an array; MLX also takes numbers."""
-    if not isinstance(x, mx.array) or x.size <= _MAX_ELEMENTS:
-        return True
+def _has_long_counts(group: mx.distributed.Group | None) -> bool:
+    """Returns whether MLX can tell the group the size of an array of more than `_MAX_ELEMENTS`."""
     return group is None or _native_groups.is_native(group)
 
 
 def _sum_scatter(
     x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
 ) -> mx.array:
-    group = _world(group)
+    group = _world() if group is None else group
     if group is None and _ORIGINALS["sum_scatter"] is not None:
         return _ORIGINALS["sum_scatter"](x, stream=stream)
     return _collectives.sum_scatter(x, group=group, stream=stream)
@@ -144,7 +147,7 @@ def _in_world(name: str) -> Callable[..., mx.array]:
     original = _ORIGINALS[name]
 
     def call(*arguments: Any, group: mx.distributed.Group | None = None, **options: Any) -> mx.array:
-        return original(*arguments, group=_world(group), **options)
+        return original(*arguments, group=_world() if group is None else group, **options)
 
     return call
 
@@ -156,8 +159,10 @@ def _in_parts(name: str) -> Callable[..., mx.array]:
     def call(
         x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
     ) -> mx.array:
-        group = _world(group)
-        if _fits(x, group):
+        if group is None:
+            group = _world() if _default is None else _default
+        # MLX also takes numbers. Small sums take about as long as this function, so it calls no other one.
+        if not isinstance(x, _array) or x.size <= _MAX_ELEMENTS or _has_long_counts(group):
             return original(x, group=group, stream=stream)
         flat = x.reshape(-1)
         parts = [flat[at : at + _MAX_ELEMENTS] for at in range(0, x.size, _MAX_ELEMENTS)]
@@ -171,9 +176,9 @@ def _in_parts_gathered(
     x: mx.array, *, group: mx.distributed.Group | None = None, stream: mx.StreamOrDevice = None
 ) -> mx.array:
     """Gathers arrays of any size."""
-    group = _world(group)
+    group = _world() if group is None else group
     original = _ORIGINALS["all_gather"]
-    if group is None or _fits(x, group):
+    if not isinstance(x, _array) or x.size <= _MAX_ELEMENTS or _has_long_counts(group):
         return original(x, group=group, stream=stream)
     ranks = group.size()
     flat = x.reshape(-1)

@@ -124,6 +124,33 @@ def test_a_command_of_its_own_runs_over_tbccl_by_a_variable():
     assert len(result.lines("@hello")) == 2
 
 
+@pytest.mark.parametrize("first", ["tbccl.mlx", "mlx.core"])
+def test_the_variable_holds_whatever_a_program_imports_first(first):
+    text = (
+        f"import {first}\n"
+        "import mlx.core as mx\n"
+        "group = mx.distributed.init(backend='ring', strict=True)\n"
+        "total = mx.distributed.all_sum(mx.ones(1)).item()\n"
+        "import os; os.write(1, f'@hello {group.size()} {total:g}\\n'.encode())\n"
+    )
+    command = [jobs.tbccl(), "run", "-n", "2", "-x", "TBCCL_MLX=on", "--", sys.executable, "-c", text]
+    assert jobs.finish(command).expect_success().lines("@hello") == ["@hello 2 2"] * 2
+
+
+def test_calls_without_a_group_look_for_it_once():
+    text = (
+        "import mlx.core as mx\n"
+        "from tbccl.mlx import _groups\n"
+        "assert mx.distributed.all_sum(mx.ones(1)).item() == 2\n"
+        "_groups.library = None\n"
+        "for call in (mx.distributed.all_sum, mx.distributed.all_gather):\n"
+        "    mx.eval(call(mx.ones(1)))\n"
+        "import os; os.write(1, b'@done\\n')\n"
+    )
+    command = [jobs.tbccl(), "run", "-n", "2", "-x", "TBCCL_MLX=on", "--", sys.executable, "-c", text]
+    assert len(jobs.finish(command).expect_success().lines("@done")) == 2
+
+
 def test_without_a_launcher_functions_do_what_they_did_also_after_uninstall():
     text = (
         "import tbccl.mlx, mlx.core as mx\n"
