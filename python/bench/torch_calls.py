@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 import tbccl.torch  # noqa: F401
 
@@ -40,17 +41,17 @@ def python_overhead(group: dist.ProcessGroup, calls: int = 2_000) -> float:
 
 
 def ways(group: dist.ProcessGroup, rounds: int, calls: int = 500) -> dict[str, float]:
-    """Returns the median over rounds of the seconds of a call of one float, blocking and asynchronous."""
-    tensor = torch.ones(1)
-    times: dict[str, list[float]] = {"blocking": [], "asynchronous": []}
+    """Returns the median over rounds of the seconds of a call of one float, by the way it is made."""
+    tensor, operators = torch.ones(1), torch.ops._c10d_functional
+    calls_of: dict[str, Callable[[], object]] = {
+        "blocking": lambda: dist.all_reduce(tensor, group=group),
+        "asynchronous": lambda: dist.all_reduce(tensor, group=group, async_op=True).wait(),
+        "functional": lambda: functional.wait_tensor(functional.all_reduce(tensor, "sum", group)),
+        "its operator": lambda: operators.wait_tensor(operators.all_reduce(tensor, "sum", group.group_name)),
+    }
+    times: dict[str, list[float]] = {way: [] for way in calls_of}
     for _ in range(rounds):
-        for way, is_async in (("blocking", False), ("asynchronous", True)):
-
-            def call(is_async: bool = is_async) -> None:
-                work = dist.all_reduce(tensor, group=group, async_op=is_async)
-                if work is not None:
-                    work.wait()
-
+        for way, call in calls_of.items():
             dist.barrier(group)
             times[way].append(seconds_of(call, calls))
     return {way: statistics.median(each) for way, each in times.items()}

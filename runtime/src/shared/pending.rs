@@ -22,6 +22,8 @@ struct Slot {
     core: Weak<Core>,
     /// The process that issued the calls.
     origin: Origin,
+    /// Time at which the calls were issued.
+    since: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +53,11 @@ impl Pending {
     /// Whether the calls are done.
     pub(super) fn is_done(&self) -> bool {
         self.0.state().result.is_some()
+    }
+
+    /// Time since the calls were issued.
+    pub(super) fn age(&self) -> Duration {
+        self.0.since.elapsed()
     }
 
     /// Makes the calls on this thread, after those that are queued before them, unless another thread is
@@ -103,9 +110,14 @@ pub(super) struct Promise(Arc<Slot>);
 impl Promise {
     /// Makes the two ends for calls of a communicator.
     pub(super) fn new(core: Weak<Core>) -> (Promise, Pending) {
-        let slot = Slot { state: Mutex::default(), done: Condvar::new(), core, origin: Origin::here() };
-        let slot = Arc::new(slot);
+        let (state, done) = (Mutex::default(), Condvar::new());
+        let slot = Arc::new(Slot { state, done, core, origin: Origin::here(), since: Instant::now() });
         (Promise(Arc::clone(&slot)), Pending(slot))
+    }
+
+    /// Time since the calls were issued.
+    pub(super) fn age(&self) -> Duration {
+        self.0.since.elapsed()
     }
 
     /// Delivers the result of the calls.

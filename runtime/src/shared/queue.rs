@@ -175,7 +175,8 @@ impl Queue {
         let mut state = self.state();
         let mut has_napped = false;
         loop {
-            if !state.is_running {
+            let is_left = has_napped && state.leaves_first_job();
+            if !state.is_running && !is_left {
                 if let Some(job) = state.jobs.pop_front() {
                     state.is_running = true;
                     state.wake.taken_by_thread(has_napped);
@@ -227,10 +228,24 @@ impl Queue {
 
     /// Runs calls on the calling thread until those of `pending` are done, unless another thread runs a job.
     pub(super) fn run_here(&self, core: &Core, pending: &Pending) {
-        while !pending.is_done()
-            && let Some(calls) = self.next_calls()
-        {
-            calls.run(core);
+        let mut is_first = true;
+        while !pending.is_done() {
+            match self.next_calls() {
+                Some(calls) => calls.run(core),
+                None if is_first => return self.state().wake.waited_for_taken(pending.age()),
+                None => return,
+            }
+            is_first = false;
+        }
+    }
+}
+
+impl State {
+    /// Whether the queue's thread, after a nap, leaves the first job to the program that may wait for it.
+    fn leaves_first_job(&self) -> bool {
+        match self.jobs.front() {
+            Some(Job::Calls(calls)) if !self.closed => Wake::leaves(calls.promise.age()),
+            _ => false,
         }
     }
 }

@@ -89,6 +89,30 @@ fn no_call_begins_while_another_one_runs_or_a_turn_is_due() {
 }
 
 #[test]
+fn a_nap_leaves_a_young_job_to_the_program_and_takes_it_later() {
+    let (send, mut recv) = (4, 0);
+    let comm = without_thread();
+    let pending = issue(&comm, &send, &mut recv);
+    let queue = &comm.0.core.queue;
+    while queue.state().leaves_first_job() {
+        thread::yield_now();
+    }
+    assert!(pending.age() >= Duration::from_micros(60));
+    let job = queue.next().expect("queued");
+    assert!(matches!(job, Job::Calls(_)), "{job:?}");
+    let Job::Calls(calls) = job else { return };
+    calls.run(&comm.0.core);
+    assert!(matches!(pending.test(), Some(Ok(()))));
+    let [young, mut other] = [6, 0];
+    let _pending = issue(&comm, &young, &mut other);
+    queue.close();
+    assert!(!queue.state().leaves_first_job(), "nobody may wait any more");
+    queue.next_calls().expect("queued").run(&comm.0.core);
+    drop(comm);
+    assert_eq!((recv, other), (send, young));
+}
+
+#[test]
 fn a_closed_communicator_has_made_what_was_queued() {
     let (send, mut recv) = (9, 0);
     let comm = without_thread();
