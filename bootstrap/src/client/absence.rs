@@ -7,7 +7,7 @@ use crate::{connect::RendezvousHost, error::Error};
 use topology::Rank;
 
 /// Advice at the end of errors of a connection to a rendezvous whose host is not known.
-pub const LAUNCHER_ADVICE: &str = "is the launcher (tbccl run) still running?";
+pub const LAUNCHER_ADVICE: &str = "is the launcher (tbccl run), or without one rank 0, still running?";
 
 /// Returns the error for a connection that failed while doing `action`: the death of a rank, if that is why.
 pub(super) fn broken(
