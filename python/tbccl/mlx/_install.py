@@ -31,6 +31,7 @@ _BACKENDS = ("any", "mpi", "ring", "nccl", "jaccl")
 #: `uninstall`, so it finds them here at any time.
 _NAMES = "init is_available sum_scatter all_gather send recv recv_like all_sum all_max all_min".split()
 _ORIGINALS: dict[str, Any] = {name: getattr(mx.distributed, name, None) for name in _NAMES}
+#: The type, which is found faster here than in its module.
 _array = mx.array
 _is_installed = False
 #: The group of calls that name none, from the first of them on.

@@ -175,16 +175,11 @@ impl Queue {
         let mut state = self.state();
         let mut has_napped = false;
         loop {
-            let is_left = has_napped && state.leaves_first_job();
-            if !state.is_running && !is_left {
-                if let Some(job) = state.jobs.pop_front() {
-                    state.is_running = true;
-                    state.wake.taken_by_thread(has_napped);
-                    return Some(job);
-                }
-                if state.closed {
-                    return None;
-                }
+            if let Some(job) = state.take(has_napped) {
+                return Some(job);
+            }
+            if state.closed && !state.is_running {
+                return None;
             }
             (state, has_napped) = self.sleep(state);
         }
@@ -241,8 +236,19 @@ impl Queue {
 }
 
 impl State {
-    /// Whether the queue's thread, after a nap, leaves the first job to the program that may wait for it.
-    fn leaves_first_job(&self) -> bool {
+    /// Takes the first job for the queue's thread if no job runs. After a nap, leaves a young one to the
+    /// program that may wait for it.
+    fn take(&mut self, has_napped: bool) -> Option<Job> {
+        if self.is_running || (has_napped && self.has_young_job()) {
+            return None;
+        }
+        let job = self.jobs.pop_front()?;
+        self.is_running = true;
+        self.wake.taken_by_thread(has_napped);
+        Some(job)
+    }
+
+    fn has_young_job(&self) -> bool {
         match self.jobs.front() {
             Some(Job::Calls(calls)) if !self.closed => Wake::leaves(calls.promise.age()),
             _ => false,
