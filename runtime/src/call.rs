@@ -79,16 +79,20 @@ impl CallRecord {
     /// The two ends of a message have the same digest. Digests are even, so that a link can add a bit of its
     /// own.
     #[must_use]
+    #[inline]
     pub fn digest(&self) -> u64 {
-        let mut words = self.encode();
+        self.unnumbered_digest().of_call(self.seq)
+    }
+
+    /// Returns the digest of all properties but the number.
+    #[inline]
+    pub(crate) fn unnumbered_digest(&self) -> UnnumberedDigest {
+        let [_, mut packed, count, mut root, plan] = self.encode();
         if matches!(self.kind, CallKind::Send | CallKind::Recv) {
-            words[1] = (words[1] & !0xff) | u64::from(KIND_MESSAGE);
-            words[3] = 0;
+            packed = (packed & !0xff) | u64::from(KIND_MESSAGE);
+            root = 0;
         }
-        // Multiply and rotate over the words: fast, and any single difference changes the result.
-        words.iter().fold(0x9e37_79b9_7f4a_7c15, |hash, word| {
-            (hash ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
-        }) & !1
+        UnnumberedDigest([packed, count, root, plan].into_iter().fold(0x9e37_79b9_7f4a_7c15, mix))
     }
 
     /// Number of kinds of calls; [`CallRecord::kind_code`] is below it.
@@ -146,6 +150,24 @@ impl CallRecord {
 }
 
 const KIND_MESSAGE: u8 = 0x80;
+
+/// The digest of a call without its number: that of every call with the same arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnnumberedDigest(u64);
+
+impl UnnumberedDigest {
+    /// Returns the digest of the call with this number.
+    #[inline]
+    pub(crate) fn of_call(self, seq: u64) -> u64 {
+        mix(self.0, seq) & !1
+    }
+}
+
+/// Adds a word to a digest: multiplies and rotates, so any single difference changes the result.
+#[inline]
+fn mix(digest: u64, word: u64) -> u64 {
+    (digest ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
+}
 
 impl fmt::Display for CallRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -168,8 +168,8 @@ impl Recorder {
     pub(crate) fn end(&self, calls: usize, outcome: Outcome, brief: bool, publish: impl Fn()) {
         let begun = self.begun.load(Relaxed);
         let calls = calls as u64;
-        for number in begun - calls.min(KEPT) + 1..=begun {
-            let entry = self.entry(number);
+        for before in begun - calls.min(KEPT)..begun {
+            let entry = self.entry(before + 1);
             let bytes = entry.bytes.load(Relaxed);
             let is_at_once = brief && bytes < self.exact_bytes;
             let ended =

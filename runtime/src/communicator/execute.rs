@@ -10,14 +10,15 @@ use super::{
     diagnosis::{confirm, explain},
     dumps,
     elements::SettleOnDrop,
-    plans::{CallSizes, PlanKey, PlannedCall},
+    keys::PlanKey,
+    plans::{CallSizes, PlannedCall},
     request::{Request, RequestKind},
     traces,
     watch::CallWatch,
 };
 use crate::{
     agreement::Failure,
-    call::{CallKind, CallRecord},
+    call::CallRecord,
     error::{Error, Place, Result},
     executor::{Binding, Executor, Packed, Program, Sizing, Stop},
     forks,
@@ -122,31 +123,33 @@ impl Communicator {
         output: SpanMut<'_>,
     ) -> Result<()> {
         self.check_alive()?;
-        let reducer = call.reducer()?;
-        let (slot, PlannedCall { program, sizes }) = self.plans.borrow(&self.plan_key(call, blocks))?;
+        let (slot, planned) = self.plans.borrow(call, blocks, self.numerics)?;
+        let PlannedCall { program, sizes, reducer, .. } = &*planned;
         let mut scratch_bytes = sizes.scratch_bytes;
-        let mut record = record_of(call, blocks, &program);
+        let mut record = planned.record;
         // Made in place and then changed: a call of 8 bytes takes 40 ns longer, of 77, if `prepare` returns
         // the binding.
-        let mut binding = self.binding(call, &program, &sizes, (input, output));
+        let mut binding = self.binding(call, program, sizes, (input, output));
         binding.gathers = reducer.is_none();
-        binding.reducer = reducer;
-        if call.codec.is_some() || record.uneven {
-            self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
+        binding.reducer = *reducer;
+        let is_variant = call.codec.is_some() || record.uneven;
+        if is_variant {
+            self.bind_variant(blocks, program, &mut binding, &mut record, &mut scratch_bytes)?;
         }
         // The other ranks are about to enter the call, so this failure fails them too.
         if let Err(error) = self.grow_scratch(scratch_bytes) {
             return self.fail(error);
         }
         self.enter(&mut record);
-        binding.digest = record.digest();
+        let digest = if is_variant { record.unnumbered_digest() } else { planned.digest };
+        binding.digest = digest.of_call(record.seq);
         let mut memory = self.scratch.take();
         binding.scratch = memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut());
-        let work = PlannedWork { program: &program, bindings: slice::from_ref(&binding) };
+        let work = PlannedWork { program, bindings: slice::from_ref(&binding) };
         let done = self.carry_out(work, slice::from_ref(&record));
         drop(binding);
         self.scratch = memory;
-        self.plans.give_back(slot, program);
+        self.plans.give_back(slot, planned);
         done?;
         self.peers.agreement.finish(record.seq);
         Ok(())
@@ -158,26 +161,11 @@ impl Communicator {
     fn uneven_collective(&mut self, call: &Call, request: &Request<'_>) -> Result<()> {
         let (blocks, input, output) = (request.blocks(), request.input, request.output);
         if let Blocks::Uneven { input: sent, output: expected, all: None } = blocks
-            && self.plans.lacks_cables(&self.plan_key(call, blocks))
+            && self.plans.lacks_cables(&PlanKey::new(call, blocks, self.numerics))
         {
             return self.all_to_all_relayed(call.dtype, (input, sent), (output, expected));
         }
         self.collective(call, blocks, input, output)
-    }
-
-    /// Returns the values that decide which plan a call takes.
-    #[inline]
-    fn plan_key(&self, call: &Call, blocks: Blocks<'_>) -> PlanKey {
-        PlanKey {
-            collective: call.collective,
-            count: call.count,
-            elem_bytes: call.dtype.size() as u32,
-            root: call.root,
-            in_place: call.in_place,
-            uneven: matches!(blocks, Blocks::Uneven { .. }),
-            numerics: self.numerics,
-            codec: call.codec,
-        }
     }
 
     /// Finds the plan of a collective of a group, and binds it. Nothing is entered yet.
@@ -188,13 +176,14 @@ impl Communicator {
         input: Span<'m>,
         output: SpanMut<'m>,
     ) -> Result<Prepared<'m>> {
-        let reducer = call.reducer()?;
-        let PlannedCall { program, sizes } = self.plans.get(&self.plan_key(call, blocks))?;
-        let mut scratch_bytes = sizes.scratch_bytes;
-        let mut record = record_of(call, blocks, &program);
-        let mut binding = self.binding(call, &program, &sizes, (input, output));
-        binding.gathers = reducer.is_none();
-        binding.reducer = reducer;
+        let (slot, planned) = self.plans.borrow(call, blocks, self.numerics)?;
+        let program = Arc::clone(&planned.program);
+        let mut scratch_bytes = planned.sizes.scratch_bytes;
+        let mut record = planned.record;
+        let mut binding = self.binding(call, &program, &planned.sizes, (input, output));
+        binding.gathers = planned.reducer.is_none();
+        binding.reducer = planned.reducer;
+        self.plans.give_back(slot, planned);
         self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
         Ok(Prepared { program, binding, record, scratch_bytes })
     }
@@ -434,22 +423,6 @@ impl Communicator {
             }
         }
         self.check_alive().err()
-    }
-}
-
-/// Returns the record that other ranks see of a call. It gets its number when the call is entered.
-#[inline]
-fn record_of(call: &Call, blocks: Blocks<'_>, program: &Program) -> CallRecord {
-    CallRecord {
-        seq: 0,
-        kind: CallKind::Collective(call.collective),
-        dtype: call.dtype,
-        op: call.op,
-        count: call.count,
-        root: call.root,
-        plan: program.id,
-        uneven: matches!(blocks, Blocks::Uneven { .. }),
-        codec: call.codec,
     }
 }
 

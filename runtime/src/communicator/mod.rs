@@ -25,6 +25,7 @@ mod gauges;
 mod group;
 mod host_metrics;
 mod join;
+mod keys;
 mod ledger;
 mod link_access;
 mod live;
@@ -81,8 +82,9 @@ use collectives::{
 };
 use control::{ControlParts, stats_of};
 use join::Rejoin;
+use keys::PlanKey;
 use machine::fingerprint;
-use plans::{PlanKey, Plans};
+use plans::Plans;
 use std::{
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
@@ -420,12 +422,12 @@ impl Communicator {
         in_place: bool,
     ) -> Result<()> {
         self.rank_info().check_rank("root", root)?;
-        let elem_bytes = dtype.size() as u32;
         let in_place = if in_place { InPlace::Yes } else { InPlace::No };
-        let (uneven, numerics, codec) = (false, self.numerics, None);
-        let shape = PlanKey { collective, count, elem_bytes, root, in_place, uneven, numerics, codec };
-        let (place, fitted) = self.plans.borrow(&shape)?;
-        self.plans.give_back(place, fitted.program);
+        // Another operation of the same call finds the compiled plan.
+        let op = collective.reduces().then_some(collectives::ReduceOp::Sum);
+        let call = call::Call { collective, dtype, op, count, root, in_place, codec: None };
+        let (slot, planned) = self.plans.borrow(&call, call::Blocks::Even, self.numerics)?;
+        self.plans.give_back(slot, planned);
         Ok(())
     }
 

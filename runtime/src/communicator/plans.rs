@@ -1,12 +1,18 @@
 //! The plan cache: plans are chosen, made and compiled once per kind of call.
 //!
-//! `Plans::borrow` looks a call up by its [`PlanKey`]. On a miss it chooses an algorithm (`select`), plans
-//! (`plan`) and compiles (`Program`). This module runs no plan.
+//! `Plans::borrow` looks a call up by its [`CallKey`]. On a miss it chooses an algorithm by the call's
+//! [`PlanKey`] (`select`), plans (`plan`) and compiles (`Program`). This module runs no plan.
 
+use super::{
+    call::{Blocks, Call},
+    keys::{CallKey, PlanKey},
+};
 use crate::{
     Config,
+    call::{CallKind, CallRecord, UnnumberedDigest},
     error::{Error, Result},
     executor::Program,
+    kernels::Reducer,
 };
 use collectives::{
     BlockLayout, Codec, Collective, Hosts, Numerics, Spec, TooLarge, plan,
@@ -22,22 +28,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 use topology::{Rank, Reach};
-
-/// Values that decide which plan a call takes. All except `in_place` are equal on all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct PlanKey {
-    pub(super) collective: Collective,
-    /// Elements per block.
-    pub(super) count: u64,
-    pub(super) elem_bytes: u32,
-    pub(super) root: Rank,
-    pub(super) in_place: InPlace,
-    /// Whether blocks have lengths of their own; `count` is their mean then.
-    pub(super) uneven: bool,
-    pub(super) numerics: Numerics,
-    /// Codec of packed messages, if they are packed.
-    pub(super) codec: Option<Codec>,
-}
 
 /// Values that decide a compiled program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,25 +75,30 @@ pub(super) struct CallSizes {
     pub(super) scratch_bytes: usize,
 }
 
-/// A plan, and the values derived from it.
+/// A plan, and the values derived from it and from a call's parameters.
 #[derive(Debug)]
 pub(super) struct PlannedCall {
     pub(super) program: Arc<Program>,
     pub(super) sizes: CallSizes,
+    /// The function that combines elements, if they are combined.
+    pub(super) reducer: Option<Reducer>,
+    /// The record of the call. It has no number yet, and no lengths of blocks.
+    pub(super) record: CallRecord,
+    /// Digest of `record`.
+    pub(super) digest: UnnumberedDigest,
 }
 
 /// An entry of the cache of recent calls.
 #[derive(Debug)]
-struct CachedPlan {
-    shape: PlanKey,
+struct CachedCall {
+    key: CallKey,
     /// Generation in which the plan was chosen.
     generation: u64,
-    sizes: CallSizes,
-    /// The plan; `None` while a call has borrowed it.
-    program: Option<Arc<Program>>,
+    /// The call; `None` while it is borrowed.
+    planned: Option<Box<PlannedCall>>,
 }
 
-/// Cache slot that a borrowed plan returns to.
+/// Cache slot that a borrowed call returns to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheSlot(usize);
 
@@ -173,7 +168,7 @@ pub(super) struct Plans {
     /// Number of generations so far.
     generations: u64,
     programs: HashMap<ProgramKey, Arc<Program>>,
-    cached: Vec<Option<CachedPlan>>,
+    cached: Vec<Option<CachedCall>>,
     /// Predictions of the cost model, if there is one.
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
     /// The choice shared by the ranks of this process, if there are several.
@@ -254,51 +249,59 @@ impl Plans {
         (self.segments_once, self.generation) = (saved.segments_once, saved.generation);
     }
 
-    /// Returns the plan of a call.
-    #[inline]
-    pub(super) fn get(&mut self, shape: &PlanKey) -> Result<PlannedCall> {
-        let (slot, PlannedCall { program, sizes }) = self.borrow(shape)?;
-        self.give_back(slot, Arc::clone(&program));
-        Ok(PlannedCall { program, sizes })
-    }
-
     /// Lends the plan of a call, which returns it by [`Plans::give_back`]. A plan that is not returned is
     /// made again.
     ///
-    /// Lending changes no reference count, which would be a shared cache line of all processors.
+    /// # Errors
+    /// Those of [`Call::reducer`], and those of the choice of a plan.
     #[inline]
-    pub(super) fn borrow(&mut self, shape: &PlanKey) -> Result<(CacheSlot, PlannedCall)> {
-        let kind =
-            (shape.collective as u64) << 8 | (shape.in_place as u64) << 4 | u64::from(shape.elem_bytes);
-        let mixed =
-            (shape.count ^ kind << 40 ^ u64::from(shape.root.0) << 52).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let slot = CacheSlot((mixed >> 58) as usize % CACHE_SLOTS);
+    pub(super) fn borrow(
+        &mut self,
+        call: &Call,
+        blocks: Blocks<'_>,
+        numerics: Numerics,
+    ) -> Result<(CacheSlot, Box<PlannedCall>)> {
+        let key = CallKey::new(call, blocks, numerics);
+        let slot = CacheSlot(key.hash() % CACHE_SLOTS);
         if let Some(cached) = &mut self.cached[slot.0]
+            && cached.key == key
             && cached.generation == self.generation
-            && cached.shape == *shape
-            && let Some(program) = cached.program.take()
+            && let Some(planned) = cached.planned.take()
         {
-            return Ok((slot, PlannedCall { program, sizes: cached.sizes }));
+            return Ok((slot, planned));
         }
-        Ok((slot, self.fill(slot, shape)?))
+        let planned = self.make(call, &PlanKey::new(call, blocks, numerics))?;
+        self.cached[slot.0] = Some(CachedCall { key, generation: self.generation, planned: None });
+        Ok((slot, planned))
     }
 
     /// Takes back a lent plan.
     #[inline]
-    pub(super) fn give_back(&mut self, slot: CacheSlot, program: Arc<Program>) {
+    pub(super) fn give_back(&mut self, slot: CacheSlot, planned: Box<PlannedCall>) {
         if let Some(cached) = &mut self.cached[slot.0] {
-            cached.program = Some(program);
+            cached.planned = Some(planned);
         }
     }
 
     #[cold]
-    fn fill(&mut self, slot: CacheSlot, shape: &PlanKey) -> Result<PlannedCall> {
+    fn make(&mut self, call: &Call, shape: &PlanKey) -> Result<Box<PlannedCall>> {
+        let reducer = call.reducer()?;
         let program = self.find(shape)?;
         let sizes =
             self.sizes_of(shape, &program).map_err(|error| Error::InvalidArgument(error.to_string()))?;
-        self.cached[slot.0] =
-            Some(CachedPlan { shape: *shape, generation: self.generation, sizes, program: None });
-        Ok(PlannedCall { program, sizes })
+        let record = CallRecord {
+            seq: 0,
+            kind: CallKind::Collective(call.collective),
+            dtype: call.dtype,
+            op: call.op,
+            count: call.count,
+            root: call.root,
+            plan: program.id,
+            uneven: shape.uneven,
+            codec: call.codec,
+        };
+        let digest = record.unnumbered_digest();
+        Ok(Box::new(PlannedCall { program, sizes, reducer, record, digest }))
     }
 
     fn sizes_of(&self, shape: &PlanKey, program: &Program) -> Result<CallSizes, TooLarge> {

@@ -3,7 +3,7 @@
 //! Every rank gets the same bits. They are not those of the exact sum: [`Codec`]'s module gives the bound on
 //! the error, which grows with the number of encodings.
 
-use super::{Communicator, plans::PlanKey};
+use super::{Communicator, keys::PlanKey};
 use crate::error::{Error, Result};
 use collectives::{
     Codec, Collective, DType, Numerics, Spec, plan,

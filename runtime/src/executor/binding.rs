@@ -39,15 +39,20 @@ impl Protocols {
     /// memory: whether its call combines nothing (`gathered`), whether its call combines messages into this
     /// memory (`combined`), and whether it is registered.
     #[inline]
-    pub(super) fn choose(
+    pub(super) fn choose<'c>(
         &self,
-        capabilities: &Capabilities,
+        capabilities: impl FnOnce() -> &'c Capabilities,
         (size, message_bytes): (SizeClass, usize),
         gathered: bool,
         combined: impl FnOnce() -> bool,
         registered: impl FnOnce() -> bool,
     ) -> Protocol {
+        // Most messages are of this kind; nothing else need be known about them.
+        if size == SizeClass::Small && message_bytes < self.gather_pull_min_bytes {
+            return Protocol::Copy;
+        }
         // The lines of a combined message are in the caches of this rank's core alone.
+        let capabilities = capabilities();
         let may_be_direct = || message_bytes >= self.combined_direct_min_bytes || !combined();
         if capabilities.direct && size == SizeClass::Bulk && may_be_direct() && registered() {
             return Protocol::Direct;
@@ -106,16 +111,17 @@ pub(crate) struct Binding<'a> {
 
 impl<'a> Binding<'a> {
     /// Returns the offset and length in bytes of a run of chunks within its buffer.
-    #[inline]
+    #[inline(always)]
     fn bytes(&self, run: &Run) -> (usize, usize) {
-        // Whole blocks of one length, as all of a small call are.
-        if run.from.1 | run.to.1 == 0 && self.uneven.is_none() && run.buffer != Buffer::Packed {
+        // All runs of a small call are whole.
+        if run.is_whole && self.uneven.is_none() {
             let block_bytes = self.layout.count() as usize * self.elem_bytes;
             return (run.from.0 as usize * block_bytes, (run.to.0 - run.from.0) as usize * block_bytes);
         }
         self.bytes_of_chunks(run)
     }
 
+    #[inline(never)]
     fn bytes_of_chunks(&self, run: &Run) -> (usize, usize) {
         if let Some(packed) = self.packed.as_ref().filter(|_| run.buffer == Buffer::Packed) {
             return self.packed_bytes(packed, run);

@@ -33,6 +33,8 @@ pub(super) struct Run {
     pub(super) buffer: Buffer,
     pub(super) from: (u32, u32),
     pub(super) to: (u32, u32),
+    /// Whether it is made of whole blocks, which are not packed.
+    pub(super) is_whole: bool,
 }
 
 /// One step.
@@ -82,9 +84,27 @@ pub(super) struct Followed {
     pub(super) position: u32,
 }
 
-/// A step of a straight program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A program in which each stream has one message, and all sends come first.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Straight {
+    /// Streams that send, which are the first ones.
+    pub(super) sends: usize,
+    /// The other steps, in order.
+    pub(super) steps: Box<[StraightStep]>,
+    /// Whether one of them is a receive.
+    pub(super) receives: bool,
+}
+
+impl Straight {
+    fn new(sends: usize, steps: Vec<StraightStep>) -> Straight {
+        let receives = steps.iter().any(|step| step.stream.is_some());
+        Straight { sends, steps: steps.into(), receives }
+    }
+}
+
+/// A step of a straight program, but for a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StraightStep {
     pub(super) step: u32,
     /// The stream of a receive; `None` for a local step.
     pub(super) stream: Option<u32>,
@@ -103,9 +123,8 @@ pub(crate) struct Program {
     pub(super) followed: Box<[Option<Followed>]>,
     /// Local steps that come after nothing.
     pub(super) first_local: Box<[u32]>,
-    /// The steps other than sends, in order, of a program that is straight: each stream has one message, and
-    /// all sends come first.
-    pub(super) straight: Option<Box<[Straight]>>,
+    /// How a straight program runs.
+    pub(super) straight: Option<Straight>,
     /// Chunks per block.
     pub(crate) chunks: u32,
     pub(crate) scratch_blocks: u32,
@@ -183,7 +202,7 @@ impl Program {
             Action::Recv { peer, dst: range(Buffer::Output) }
         };
         let (streams, order) = streams([(action, 0)].into_iter(), lanes);
-        let receives = (!sends).then_some(Straight { step: 0, stream: Some(0) });
+        let receives = (!sends).then_some(StraightStep { step: 0, stream: Some(0) });
         Program {
             ops: [op(action, 1, (0, 0))].into(),
             dependents: [].into(),
@@ -192,7 +211,7 @@ impl Program {
             order: order.into(),
             followed: [].into(),
             first_local: [].into(),
-            straight: Some(receives.into_iter().collect()),
+            straight: Some(Straight::new(sends.into(), receives.into_iter().collect())),
             chunks: 1,
             scratch_blocks: 0,
             packing: None,
@@ -247,12 +266,13 @@ fn plan_id(schedule: &Schedule) -> u64 {
 }
 
 fn op(action: Action, chunks: u32, dependents: (u32, u32)) -> Op {
-    let run = |r: ChunkRange| Run {
-        buffer: r.buffer,
-        from: (r.first / chunks, r.first % chunks),
-        to: ((r.first + r.len) / chunks, (r.first + r.len) % chunks),
+    let run = |r: ChunkRange| {
+        let end = r.first + r.len;
+        let (from, to) = ((r.first / chunks, r.first % chunks), (end / chunks, end % chunks));
+        let is_whole = from.1 == 0 && to.1 == 0 && r.buffer != Buffer::Packed;
+        Run { buffer: r.buffer, from, to, is_whole }
     };
-    let none = Run { buffer: Buffer::Scratch, from: (0, 0), to: (0, 0) };
+    let none = Run { buffer: Buffer::Scratch, from: (0, 0), to: (0, 0), is_whole: true };
     let (kind, a, b, dst, last) = match action {
         Action::Send { src, .. } => (OpKind::Send, run(src), none, none, false),
         Action::Recv { dst, .. } => (OpKind::Recv, none, none, run(dst), false),
@@ -338,8 +358,8 @@ pub(super) fn followed(
 /// Most steps of a straight program.
 pub(super) const MOST_STRAIGHT: usize = 64;
 
-/// Returns the steps of a straight program but its sends; see [`Program::straight`].
-fn straight(ops: &[Op], dependents: &[u32], streams: &[Stream], order: &[u32]) -> Option<Box<[Straight]>> {
+/// Returns how a program runs, if it is straight.
+fn straight(ops: &[Op], dependents: &[u32], streams: &[Stream], order: &[u32]) -> Option<Straight> {
     let has_single_messages = streams.iter().all(|stream| stream.end - stream.first == 1);
     if !has_single_messages || ops.len() > MOST_STRAIGHT {
         return None;
@@ -356,13 +376,13 @@ fn straight(ops: &[Op], dependents: &[u32], streams: &[Stream], order: &[u32]) -
         match op.kind {
             OpKind::Send => {}
             OpKind::Recv | OpKind::RecvReduce => {
-                steps.push(Straight { step, stream: Some(stream? as u32) });
+                steps.push(StraightStep { step, stream: Some(stream? as u32) });
             }
-            OpKind::Copy | OpKind::Reduce => steps.push(Straight { step, stream: None }),
+            OpKind::Copy | OpKind::Reduce => steps.push(StraightStep { step, stream: None }),
             OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => return None,
         }
     }
-    Some(steps.into())
+    Some(Straight::new(streams.iter().filter(|stream| stream.sends).count(), steps))
 }
 
 fn unheard(streams: &[Stream]) -> Box<[Rank]> {

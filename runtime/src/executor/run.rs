@@ -124,9 +124,9 @@ impl Executor {
     pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {
         let size = self.protocols.size_class(src.len() as u64);
         let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
-        let capabilities = self.links.at(index).capabilities();
+        let link = self.links.at(index);
         let message = (size, src.len());
-        let protocol = self.protocols.choose(capabilities, message, false, || false, registered);
+        let protocol = self.protocols.choose(|| link.capabilities(), message, false, || false, registered);
         SendState::new(digest, protocol).with_size(size).awaited()
     }
 

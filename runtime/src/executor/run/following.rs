@@ -83,7 +83,7 @@ pub(super) fn begun(
     let size = binding.size_of(protocols, src.len());
     let combined = || binding.combines_into(buffer);
     let message = (size, src.len());
-    let protocol = protocols.choose(link.capabilities(), message, binding.gathers, combined, registered);
+    let protocol = protocols.choose(|| link.capabilities(), message, binding.gathers, combined, registered);
     let state = SendState::new(binding.digest, protocol).with_size(size);
     if binding.confirmed { state.with_match_ack() } else { state }
 }

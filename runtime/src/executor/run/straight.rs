@@ -10,12 +10,14 @@
 use super::{Run, combine, following::begun, link, observer::Observer};
 use crate::executor::{
     binding::Binding,
-    program::{Op, OpKind, Program, Straight},
+    program::{Op, OpKind, Program, Straight, StraightStep},
     run::Stop,
     sink::{Combine, CopySink, EmptySink, ReduceSink},
 };
 use topology::Rank;
-use transport::{Link, RecvProgress, RecvState, SendProgress, SendState, TransportError};
+use transport::{
+    Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError, memory::SpanMut,
+};
 
 /// Fruitless polls for a message before the run goes on as any other.
 const POLLS: u32 = 100;
@@ -34,22 +36,17 @@ pub(super) struct Partial {
 impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUNCES, GROUPED, O> {
     /// Runs a straight program. Returns what it has done if that is not all.
     #[inline(always)]
-    pub(super) fn run_straight(
-        &mut self,
-        straight: &[Straight],
-        spins: bool,
-    ) -> Result<Option<Partial>, Stop> {
+    pub(super) fn run_straight(&mut self, straight: &Straight, spins: bool) -> Result<Option<Partial>, Stop> {
         let binding = &self.bindings[0];
         let mut partial = Partial::default();
-        let receives = straight.iter().any(|step| step.stream.is_some());
-        for (at, stream) in self.program.streams.iter().take_while(|stream| stream.sends).enumerate() {
+        for (at, stream) in self.program.streams[..straight.sends].iter().enumerate() {
             let step = self.program.order[stream.first as usize];
             let source = &self.program.ops[step as usize].a;
             let src = binding.source(source);
             self.observer.polled(step);
             let link = link(self.links, stream);
             let mut state = begun(binding, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
-            if !receives {
+            if !straight.receives {
                 state = state.awaited();
             }
             let sent = link.poll_send(&mut state, src);
@@ -61,46 +58,67 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
             self.observer.message(self.program, binding, at, stream.first);
             partial.done |= 1 << step;
         }
-        for Straight { step, stream } in straight {
+        for StraightStep { step, stream } in &straight.steps {
             let op = &self.program.ops[*step as usize];
             self.observer.polled(*step);
             if let Some(number) = stream {
-                let stream = &self.program.streams[*number as usize];
-                let dst = binding.target(&op.dst);
-                let mut state = self.fresh(binding, dst.len());
-                let mut polls = 0;
-                loop {
-                    let link = link(self.links, stream);
-                    let received = receive(link.as_mut(), binding, op, &mut state);
-                    match received.map_err(|error| failed(self.program, *step, stream.peer, error))? {
-                        RecvProgress::Complete => break,
-                        RecvProgress::Idle if spins && polls < POLLS => {
-                            self.observer.waits(*step);
-                            self.observer.idle();
-                            polls += 1;
-                        }
-                        RecvProgress::Advanced if spins => {
-                            self.observer.advanced(*step);
-                            polls = 0;
-                        }
-                        progress => {
-                            if progress == RecvProgress::Advanced {
-                                self.observer.advanced(*step);
-                            } else {
-                                self.observer.waits(*step);
-                            }
-                            partial.recv = (state.received() > 0).then_some((*number, state));
-                            return Ok(Some(partial));
-                        }
-                    }
+                partial.recv = self.run_receive(binding, *number, spins)?;
+                if partial.recv.is_some() {
+                    // A message without a byte so far begins anew.
+                    partial.recv = partial.recv.filter(|(_, state)| state.received() > 0);
+                    return Ok(Some(partial));
                 }
-                self.observer.message(self.program, binding, *number as usize, stream.first);
             } else {
                 compute(binding, op);
                 self.observer.local(self.program, binding, *step);
             }
             partial.done |= 1 << step;
         }
+        Ok(None)
+    }
+
+    /// Receives the message of a stream. Returns its state if it does not come soon.
+    #[inline(always)]
+    fn run_receive(
+        &mut self,
+        binding: &Binding<'_>,
+        number: u32,
+        spins: bool,
+    ) -> Result<Option<(u32, RecvState)>, Stop> {
+        let stream = &self.program.streams[number as usize];
+        let step = self.program.order[stream.first as usize];
+        let op = &self.program.ops[step as usize];
+        let dst = binding.target(&op.dst);
+        let mut state = self.fresh(binding, dst.len());
+        let link = link(self.links, stream).as_mut();
+        let observer = &mut self.observer;
+        let received = with_sink(binding, op, dst, |sink| {
+            let mut polls = 0;
+            loop {
+                match link.poll_recv(&mut state, sink)? {
+                    RecvProgress::Complete => return Ok(true),
+                    RecvProgress::Idle => {
+                        observer.waits(step);
+                        if !spins || polls == POLLS {
+                            return Ok(false);
+                        }
+                        observer.idle();
+                        polls += 1;
+                    }
+                    RecvProgress::Advanced => {
+                        observer.advanced(step);
+                        if !spins {
+                            return Ok(false);
+                        }
+                        polls = 0;
+                    }
+                }
+            }
+        });
+        if !received.map_err(|error| failed(self.program, step, stream.peer, error))? {
+            return Ok(Some((number, state)));
+        }
+        self.observer.message(self.program, binding, number as usize, stream.first);
         Ok(None)
     }
 
@@ -134,16 +152,23 @@ pub(super) fn receive(
     op: &Op,
     state: &mut RecvState,
 ) -> Result<RecvProgress, TransportError> {
-    let dst = binding.target(&op.dst);
+    with_sink(binding, op, binding.target(&op.dst), |sink| link.poll_recv(state, sink))
+}
+
+/// Calls `poll` with the sink of a receive whose destination is `dst`.
+#[inline(always)]
+fn with_sink<R>(
+    binding: &Binding<'_>,
+    op: &Op,
+    dst: SpanMut<'_>,
+    poll: impl FnOnce(&mut dyn Sink) -> R,
+) -> R {
     let combine: Option<Combine<'_>> =
         if op.kind == OpKind::RecvReduce { combine(binding, op) } else { None };
     match (op.kind, combine) {
-        (OpKind::Recv, _) => link.poll_recv(state, &mut CopySink(dst)),
-        (_, Some(combine)) => {
-            let local = binding.source(&op.a);
-            link.poll_recv(state, &mut ReduceSink { combine, local, dst })
-        }
-        (_, None) => link.poll_recv(state, &mut EmptySink),
+        (OpKind::Recv, _) => poll(&mut CopySink(dst)),
+        (_, Some(combine)) => poll(&mut ReduceSink { combine, local: binding.source(&op.a), dst }),
+        (_, None) => poll(&mut EmptySink),
     }
 }
 
