@@ -239,6 +239,12 @@ pub trait Link: Send + std::fmt::Debug {
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError>;
 
+    /// Prepares for the next message to send, which is likely to have `len` bytes and to come soon. The peer
+    /// does not wait for it yet.
+    ///
+    /// A link may fetch the memory that it is going to write. Nothing else changes.
+    fn prepare_send(&mut self, _len: usize) {}
+
     /// Returns the digest of the next message, if one has arrived.
     fn peek_digest(&self) -> Option<u64>;
 

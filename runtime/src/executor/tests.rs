@@ -22,6 +22,7 @@ use transport::{
 
 mod announcing;
 mod following;
+mod preparing;
 mod stub_link;
 
 use stub_link::StubLink;
@@ -333,7 +334,12 @@ fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
         *sent.lock().expect("one thread") = bytes;
         SendProgress::Complete
     };
-    StubLink { capabilities: &stub_link::CAPABILITIES, send, announced: Arc::default() }
+    StubLink {
+        capabilities: &stub_link::CAPABILITIES,
+        send,
+        announced: Arc::default(),
+        prepared: Arc::default(),
+    }
 }
 
 #[test]

@@ -354,6 +354,11 @@ impl Link for RingLink {
         }
     }
 
+    #[inline]
+    fn prepare_send(&mut self, len: usize) {
+        self.sender.fetch_next(len);
+    }
+
     fn peek_digest(&self) -> Option<u64> {
         self.receiver.head().map(|_| self.receiver.digest())
     }

@@ -267,6 +267,10 @@ impl Link for StrictLink {
         Ok(progress)
     }
 
+    fn prepare_send(&mut self, len: usize) {
+        self.inner.prepare_send(len);
+    }
+
     fn peek_digest(&self) -> Option<u64> {
         self.inner.peek_digest().map(|digest| digest & !1)
     }

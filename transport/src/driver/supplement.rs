@@ -187,6 +187,10 @@ impl Link for SupplementLink {
         Ok(progress)
     }
 
+    fn prepare_send(&mut self, len: usize) {
+        self.link.prepare_send(len);
+    }
+
     fn peek_digest(&self) -> Option<u64> {
         self.link.peek_digest()
     }

@@ -11,7 +11,18 @@ use super::{
     stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
+#[cfg(not(miri))]
+use std::arch::asm;
 use std::{ptr, sync::atomic::Ordering::Acquire};
+
+/// Longest message whose lines are fetched before it is sent.
+///
+/// An `all_reduce` between two cores without a common cache takes 0.29 us instead of 0.35 for 16 bytes, 0.38
+/// instead of 0.50 for 256, 0.56 instead of 0.70 for 1 KiB and 0.68 instead of 0.74 for 2 KiB, but 1.03
+/// instead of 0.74 for 4 KiB: a core has a limited number of fetches under way.
+const FETCHED_BYTES: usize = 2048;
+/// Longest message whose cell is fetched, too.
+const FETCHED_CELL_BYTES: usize = 512;
 
 /// The sending end of a ring.
 #[derive(Debug)]
@@ -97,6 +108,48 @@ impl RingSender {
         Ok(self.cells - self.consumed_cells <= most)
     }
 
+    /// Fetches the lines of the next message for writing, if that is a short one of `len` bytes.
+    ///
+    /// Its stores then need not wait for lines that the receiver has read. A line that the receiver polls
+    /// goes back at once, so this is for a receiver that does not wait for the message yet.
+    #[inline]
+    pub(crate) fn fetch_next(&self, len: usize) {
+        if len > FETCHED_BYTES.min(self.layout.piece_bytes) {
+            return;
+        }
+        let is_staged = len > self.layout.long_bytes();
+        if is_staged && !self.sensor.streams(len) {
+            let start = self.staging_at(self.next_position(len).0);
+            for line in (0..len).step_by(RingLayout::LINE) {
+                fetch_for_writing(start.wrapping_add(line));
+            }
+        }
+        // The receiver polls the cell of a longer one before its bytes are stored.
+        if len <= FETCHED_CELL_BYTES {
+            for nth in 0..if is_staged { 1 } else { cells_of(len) } {
+                fetch_for_writing(ptr::from_ref(self.cell(self.cells + nth as u64)).cast());
+            }
+        }
+    }
+
+    /// Returns the position of the next piece, of `len` bytes, and the position after it.
+    #[inline]
+    fn next_position(&self, len: usize) -> (u64, u64) {
+        let area = self.layout.staging_bytes as u64;
+        let room = len.next_multiple_of(RingLayout::LINE) as u64;
+        let at = self.staging % area;
+        let is_in_lap = at + room <= self.sensor.lap_bytes(&self.layout) as u64;
+        let position = if is_in_lap { self.staging } else { self.staging + area - at };
+        (position, position + room)
+    }
+
+    /// Returns the address of a position of the staging area.
+    #[inline]
+    fn staging_at(&self, position: u64) -> *mut u8 {
+        let offset = (position % self.layout.staging_bytes as u64) as usize;
+        self.base.wrapping_add(RingLayout::LINE * (1 + self.layout.cells) + offset)
+    }
+
     #[inline]
     fn publish(&mut self, digest: u64, content: &Content) -> u64 {
         let index = self.cells;
@@ -154,11 +207,7 @@ impl RingSender {
         let len = piece.len();
         assert!(len <= self.layout.piece_bytes, "a piece of {len} bytes");
         let area = self.layout.staging_bytes as u64;
-        let room = len.next_multiple_of(RingLayout::LINE) as u64;
-        let at = self.staging % area;
-        let is_in_lap = at + room <= self.sensor.lap_bytes(&self.layout) as u64;
-        let position = if is_in_lap { self.staging } else { self.staging + area - at };
-        let after = position + room;
+        let (position, after) = self.next_position(len);
         if after - self.consumed_staging > area {
             self.refresh()?;
         }
@@ -169,8 +218,7 @@ impl RingSender {
         // ends within a lap. It is free, since the receiver has consumed everything up to `after - area`.
         // `piece` holds `len` readable bytes. Positions in the area are multiples of a line.
         unsafe {
-            let start =
-                self.base.add(RingLayout::LINE * (1 + self.layout.cells) + (position % area) as usize);
+            let start = self.staging_at(position);
             sync::mark_write(start, len);
             self.sensor.store(start, piece.as_ptr(), len);
         }
@@ -209,4 +257,22 @@ impl RingSender {
         }
         Ok(self.consumed_cells > cell)
     }
+}
+
+/// Fetches a cache line for writing.
+#[inline]
+fn fetch_for_writing(line: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the instruction changes no memory and cannot fault. Every x86_64 processor executes it, though
+    // an old one may do nothing.
+    unsafe {
+        asm!("prefetchw [{0}]", in(reg) line, options(nostack, preserves_flags));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: the instruction changes no memory and cannot fault.
+    unsafe {
+        asm!("prfm pstl1keep, [{0}]", in(reg) line, options(nostack, preserves_flags));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = line;
 }

@@ -107,13 +107,19 @@ impl Sensor {
         if self.streams { layout.lap_bytes.min(least) } else { layout.lap_bytes }
     }
 
+    /// Whether a piece of `len` bytes is stored past the caches.
+    #[inline]
+    pub(super) fn streams(&self, len: usize) -> bool {
+        self.streams && len >= STREAMED_BYTES
+    }
+
     /// Copies a piece to `target`, so that a store with release order hands it over.
     ///
     /// # Safety
     /// `source` must be readable and `target` writable for `len` bytes, and they must not overlap. `target`
     /// must be aligned to a cache line.
     pub(super) unsafe fn store(&mut self, target: *mut u8, source: *const u8, len: usize) {
-        let streams = self.streams && len >= STREAMED_BYTES;
+        let streams = self.streams(len);
         let start = (self.own.is_some() && len >= TIMED_BYTES).then(ticks);
         // SAFETY: the caller keeps the contract.
         unsafe {

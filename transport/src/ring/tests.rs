@@ -296,3 +296,24 @@ fn streamed_pieces_arrive_as_they_were_over_many_laps() {
         );
     }
 }
+
+#[test]
+fn lines_that_are_fetched_ahead_change_no_message() {
+    let layout = RingLayout { staging_bytes: 16 * 128, lap_bytes: 9 * 128, ..LAYOUT };
+    let memory = Memory::of(layout);
+    let (mut sender, mut receiver) = memory.ends(0);
+    for digest in 0..600u64 {
+        let len = digest as usize * 31 % (layout.piece_bytes + 1);
+        let message: Vec<u8> = (0..len).map(|at| (at as u64 + digest) as u8).collect();
+        let span = Span::from(message.as_slice());
+        // Of this length, or of others: what comes is not known for sure.
+        sender.fetch_next([len, 16, 100, 3000][digest as usize % 4]);
+        let is_sent = match len {
+            0..=INLINE_BYTES => sender.send_inline(digest, span),
+            _ if len <= layout.long_bytes() => sender.send_long(digest, span),
+            _ => sender.send_piece(digest, len, span),
+        };
+        assert!(is_sent.expect("intact"), "there is room");
+        assert_eq!(take(&mut receiver), Some((digest, message)));
+    }
+}

@@ -74,6 +74,14 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
             }
             partial.done |= 1 << step;
         }
+        // Ranks that share cores run in turns: the peer may wait for the next call already.
+        if straight.receives && spins {
+            for stream in &self.program.streams[..straight.sends] {
+                let step = self.program.order[stream.first as usize];
+                let len = binding.source(&self.program.ops[step as usize].a).len();
+                link(self.links, stream).prepare_send(len);
+            }
+        }
         Ok(None)
     }
 

@@ -34,7 +34,7 @@ fn silent(announced: &Arc<AtomicU32>) -> impl Link + 'static {
         assert_ne!(times, 0, "something was sent before the peer was told what to send");
         SendProgress::Idle
     };
-    StubLink { capabilities: &SILENT, send, announced: Arc::clone(announced) }
+    StubLink { capabilities: &SILENT, send, announced: Arc::clone(announced), prepared: Arc::default() }
 }
 
 /// Returns the announcements to each peer of rank 0 of four while it runs these steps, on a megabyte, and

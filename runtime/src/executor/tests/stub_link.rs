@@ -1,4 +1,4 @@
-//! A link on which nothing arrives, with sends controlled by a test.
+//! A link on which empty messages arrive and no others, with sends controlled by a test.
 
 use std::{
     fmt,
@@ -18,6 +18,8 @@ pub(super) struct StubLink<F> {
     pub(super) send: F,
     /// Number of announced receives.
     pub(super) announced: Arc<AtomicU32>,
+    /// Number of sends that were prepared.
+    pub(super) prepared: Arc<AtomicU32>,
 }
 
 pub(super) const CAPABILITIES: Capabilities = Capabilities {
@@ -51,8 +53,13 @@ impl<F: FnMut(Span<'_>) -> SendProgress + Send> Link for StubLink<F> {
         Ok((self.send)(src))
     }
 
-    fn poll_recv(&mut self, _: &mut RecvState, _: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
-        Ok(RecvProgress::Idle)
+    fn poll_recv(&mut self, _: &mut RecvState, sink: &mut dyn Sink) -> Result<RecvProgress, TransportError> {
+        let is_empty = sink.destination().is_some_and(SpanMut::is_empty);
+        Ok(if is_empty { RecvProgress::Complete } else { RecvProgress::Idle })
+    }
+
+    fn prepare_send(&mut self, _: usize) {
+        self.prepared.fetch_add(1, Ordering::Relaxed);
     }
 
     fn peek_digest(&self) -> Option<u64> {

@@ -156,6 +156,10 @@ impl Link for MatchAckLink {
         Ok(progress)
     }
 
+    fn prepare_send(&mut self, len: usize) {
+        self.ring.prepare_send(len);
+    }
+
     fn peek_digest(&self) -> Option<u64> {
         self.ring.peek_digest()
     }
