@@ -84,6 +84,7 @@ use control::{ControlParts, stats_of};
 use join::Rejoin;
 use keys::PlanKey;
 use machine::fingerprint;
+use message::PeerMessages;
 use plans::Plans;
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -124,8 +125,8 @@ pub struct Communicator {
     transport: &'static str,
     /// Number of the latest collective.
     seq: u64,
-    /// Per peer: numbers of the latest message sent and of the latest message received.
-    message_seqs: Vec<(u64, u64)>,
+    /// Messages so far, per peer.
+    peer_messages: Vec<PeerMessages>,
     /// Programs of messages, per peer and direction.
     message_programs: Vec<Option<Arc<Program>>>,
     /// The error of every further call.
@@ -264,7 +265,7 @@ impl Communicator {
             numerics: config.numerics,
             transport,
             seq: 0,
-            message_seqs: vec![(0, 0); size as usize],
+            peer_messages: vec![PeerMessages::default(); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,
             departure_timeout: config.timeout,
