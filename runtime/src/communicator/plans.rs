@@ -50,8 +50,9 @@ struct Bucket {
     requirements: select::Requirements,
 }
 
-/// Slots of the cache of recent calls; a power of two.
-const CACHE_SLOTS: usize = 64;
+/// Sets of the cache of recent calls; a power of two. Each has two slots: of ten kinds of calls, two have the
+/// same set half of the time, and three hardly ever.
+const CACHE_SETS: usize = 128;
 
 /// The latest choice of ranks that are threads of one process.
 ///
@@ -201,7 +202,7 @@ impl Plans {
             generation: 0,
             generations: 0,
             programs: HashMap::new(),
-            cached: (0..CACHE_SLOTS).map(|_| None).collect(),
+            cached: (0..2 * CACHE_SETS).map(|_| None).collect(),
             simulated: Mutex::default(),
             shared_choice: None,
             logged_choices: HashSet::new(),
@@ -262,17 +263,21 @@ impl Plans {
         numerics: Numerics,
     ) -> Result<(CacheSlot, Box<PlannedCall>)> {
         let key = CallKey::new(call, blocks, numerics);
-        let slot = CacheSlot(key.hash() % CACHE_SLOTS);
-        if let Some(cached) = &mut self.cached[slot.0]
-            && cached.key == key
-            && cached.generation == self.generation
-            && let Some(planned) = cached.planned.take()
-        {
-            return Ok((slot, planned));
+        let set = key.hash() % CACHE_SETS * 2;
+        for slot in [set, set + 1] {
+            if let Some(cached) = &mut self.cached[slot]
+                && cached.key == key
+                && cached.generation == self.generation
+                && let Some(planned) = cached.planned.take()
+            {
+                return Ok((CacheSlot(slot), planned));
+            }
         }
         let planned = self.make(call, &PlanKey::new(call, blocks, numerics))?;
-        self.cached[slot.0] = Some(CachedCall { key, generation: self.generation, planned: None });
-        Ok((slot, planned))
+        // The latest one stays beside it.
+        self.cached.swap(set, set + 1);
+        self.cached[set] = Some(CachedCall { key, generation: self.generation, planned: None });
+        Ok((CacheSlot(set), planned))
     }
 
     /// Takes back a lent plan.

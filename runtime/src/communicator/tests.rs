@@ -1,5 +1,7 @@
 //! Tests of a communicator of one rank, and of threads.
 
+use super::call::{Blocks, Call};
+use super::keys::CallKey;
 use super::link_access::ErrorContext;
 use super::*;
 use crate::CallRecord;
@@ -45,6 +47,33 @@ fn what_is_planned_ahead_is_what_a_call_takes() {
     assert_eq!(comm.plans.programs_compiled(), planned, "it is not planned twice");
     let error = ahead(&mut comm, 4).expect_err("there is none").to_string();
     assert!(error.contains("root") && error.contains("0..4"), "{error}");
+}
+
+#[test]
+fn two_kinds_of_calls_with_the_same_place_in_the_cache_are_both_kept() {
+    let mut comm = alone();
+    let call = |count| Call {
+        collective: Collective::AllGather,
+        dtype: DType::F32,
+        op: None,
+        count,
+        root: Rank(0),
+        in_place: InPlace::No,
+        codec: None,
+    };
+    let numerics = Numerics::Fast;
+    // Plans of one program, which counts those that are kept.
+    let mut plans_kept = |count| {
+        let (slot, planned) = comm.plans.borrow(&call(count), Blocks::Even, numerics).expect("a plan");
+        let kept = Arc::strong_count(&planned.program) - 1;
+        comm.plans.give_back(slot, planned);
+        kept
+    };
+    let place = |count| CallKey::new(&call(count), Blocks::Even, numerics).hash();
+    let same: Vec<u64> = (1..10_000).filter(|count| place(*count) == place(1)).take(3).collect();
+    let [first, second, third] = same[..] else { panic!("three of ten thousand: {same:?}") };
+    assert_eq!([plans_kept(first), plans_kept(second), plans_kept(first), plans_kept(second)], [1, 2, 2, 2]);
+    assert_eq!(plans_kept(third), 2, "it takes the place of one");
 }
 
 #[test]
