@@ -39,10 +39,12 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
     pub(super) fn run_straight(&mut self, straight: &Straight, spins: bool) -> Result<Option<Partial>, Stop> {
         let binding = &self.bindings[0];
         let mut partial = Partial::default();
+        let mut sent_bytes = 0;
         for (at, stream) in self.program.streams[..straight.sends].iter().enumerate() {
             let step = self.program.order[stream.first as usize];
             let source = &self.program.ops[step as usize].a;
             let src = binding.source(source);
+            sent_bytes = src.len();
             self.observer.polled(step);
             let link = link(self.links, stream);
             let mut state = begun(binding, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
@@ -74,12 +76,11 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
             }
             partial.done |= 1 << step;
         }
-        // Ranks that share cores run in turns: the peer may wait for the next call already.
+        // The next messages are taken for ones as long as the last one. Ranks that share cores run in turns:
+        // the peer may wait for the next call already.
         if straight.receives && spins {
             for stream in &self.program.streams[..straight.sends] {
-                let step = self.program.order[stream.first as usize];
-                let len = binding.source(&self.program.ops[step as usize].a).len();
-                link(self.links, stream).prepare_send(len);
+                link(self.links, stream).prepare_send(sent_bytes);
             }
         }
         Ok(None)
