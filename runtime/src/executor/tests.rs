@@ -342,6 +342,22 @@ fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
     }
 }
 
+/// Returns the program of rank 0 of two, which takes these steps on blocks of `chunks` chunks.
+fn by_hand(chunks: u32, steps: Vec<Step>) -> Program {
+    let schedule = Schedule {
+        collective: Collective::AllReduce,
+        algorithm: "by_hand".into(),
+        root: Rank(0),
+        in_place: InPlace::No,
+        chunks,
+        scratch_blocks: 0,
+        lanes: 1,
+        packing: None,
+        programs: vec![RankProgram { steps }, RankProgram::default()],
+    };
+    Program::compile(&schedule, Rank(0), LANES)
+}
+
 #[test]
 fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first() {
     let chunk = |buffer, first| ChunkRange { buffer, first, len: 1 };
@@ -351,18 +367,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
     // first one.
     let overwrite = Action::Copy { src: chunk(Buffer::Input, 0), dst: chunk(Buffer::Output, 0) };
     let steps = vec![step(send(0), &[]), step(send(1), &[]), step(overwrite, &[1])];
-    let schedule = Schedule {
-        collective: Collective::AllReduce,
-        algorithm: "by_hand".into(),
-        root: Rank(0),
-        in_place: InPlace::No,
-        chunks: 2,
-        scratch_blocks: 0,
-        lanes: 1,
-        packing: None,
-        programs: vec![RankProgram { steps }, RankProgram::default()],
-    };
-    let program = Program::compile(&schedule, Rank(0), LANES);
+    let program = by_hand(2, steps);
     let (_, slab) = over_local(1).remove(0);
     let sent: Arc<Mutex<Vec<u8>>> = Arc::default();
     let link = overtaking(Arc::clone(&sent));

@@ -8,18 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Counts the sends that a run prepares for the next one, on a host of two ranks with `cores` cores.
 fn sends_prepared_by(steps: Vec<Step>, cores: u32) -> u32 {
-    let schedule = Schedule {
-        collective: Collective::AllGather,
-        algorithm: "by_hand".into(),
-        root: Rank(0),
-        in_place: InPlace::No,
-        chunks: 1,
-        scratch_blocks: 0,
-        lanes: 1,
-        packing: None,
-        programs: vec![RankProgram { steps }, RankProgram::default()],
-    };
-    let program = Program::compile(&schedule, Rank(0), LANES);
+    let program = by_hand(1, steps);
     let (_, slab) = over_local(1).remove(0);
     let prepared: Arc<AtomicU32> = Arc::default();
     let link = StubLink {
