@@ -1,14 +1,12 @@
-//! Diagnosis of ended runs: the reason why a call cannot go on, or whether its end proves enough, from the
-//! state of the other ranks.
+//! Diagnosis of ended runs: the reason why a call cannot go on, from the state of the other ranks.
 //!
 //! This module ends no runs, and raises only the death of a peer that was not known yet.
 
 use super::watch::CallWatch;
 use crate::{
     agreement::Failure,
-    call::{CallKind, CallRecord},
     error::{Error, Place},
-    executor::{Executor, Program, Stop},
+    executor::Stop,
 };
 use rustix::io::Errno;
 use std::{
@@ -17,41 +15,6 @@ use std::{
 };
 use topology::Rank;
 use transport::TransportError;
-
-/// Polls of a peer's record before the number of its latest call is read.
-const POLLS_OF_A_RECORD: u32 = 64;
-
-/// Waits until the receivers of a rank that has only sent have entered the same call: nothing else would show
-/// that they are in another call.
-pub(super) fn confirm(
-    executor: &Executor,
-    program: &Program,
-    record: &CallRecord,
-    watch: &mut CallWatch<'_>,
-) -> Result<(), Stop> {
-    if !matches!(record.kind, CallKind::Collective(_)) {
-        return Ok(());
-    }
-    for peer in &program.unheard {
-        // A record takes one cache line from the peer; the number of its latest call would take another one.
-        let mut found = watch.peers.agreement.call(*peer, record.seq);
-        if found.is_none() {
-            let (board, mut polls) = (watch.peers.agreement.board(*peer), 0u32);
-            executor.wait_until(*peer, watch, || {
-                polls += 1;
-                let is_ahead = || polls % POLLS_OF_A_RECORD == 1 && board.has_entered(record.seq);
-                board.has_record(record.seq) || is_ahead()
-            })?;
-            found = watch.peers.agreement.call(*peer, record.seq);
-        }
-        if let Some(theirs) = found
-            && theirs.digest() != record.digest()
-        {
-            return Err(Stop::Watch(watch.mismatch(*peer, record.digest(), theirs)));
-        }
-    }
-    Ok(())
-}
 
 /// Turns the reason why a run ended into an error for people.
 pub(super) fn explain(stop: Stop, watch: &mut CallWatch<'_>) -> Error {

@@ -6,8 +6,9 @@
 use super::{
     Communicator, announce,
     call::{Blocks, Call},
+    confirmations::confirm,
     control::stats_of,
-    diagnosis::{confirm, explain},
+    diagnosis::explain,
     dumps,
     elements::SettleOnDrop,
     keys::PlanKey,
@@ -58,6 +59,8 @@ pub(super) trait Work: Copy {
 pub(super) struct PlannedWork<'w, 'm> {
     pub(super) program: &'w Program,
     pub(super) bindings: &'w [Binding<'m>],
+    /// Whether a rank that only sends waits here for the boards of its receivers.
+    pub(super) confirms: bool,
 }
 
 impl<'m> Work for PlannedWork<'_, 'm> {
@@ -79,9 +82,9 @@ impl<'m> Work for PlannedWork<'_, 'm> {
         records: &[CallRecord],
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop> {
-        let PlannedWork { program, bindings } = self;
+        let PlannedWork { program, bindings, confirms } = self;
         executor.run(program, bindings, watch)?;
-        if !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed) {
+        if confirms {
             records.iter().try_for_each(|record| confirm(executor, program, record, watch))?;
         }
         Ok(())
@@ -123,15 +126,17 @@ impl Communicator {
         output: SpanMut<'_>,
     ) -> Result<()> {
         self.check_alive()?;
-        let (slot, planned) = self.plans.borrow(call, blocks, self.numerics)?;
+        let (slot, mut planned) = self.plans.borrow(call, blocks, self.numerics)?;
+        let confirms = self.confirmations.is_due(&planned.program, &mut planned.is_confirmed);
         let PlannedCall { program, sizes, reducer, .. } = &*planned;
         let mut scratch_bytes = sizes.scratch_bytes;
         let mut record = planned.record;
         // Made in place and then changed: a call of 8 bytes takes 40 ns longer, of 77, if `prepare` returns
         // the binding.
-        let mut binding = self.binding(call, program, sizes, (input, output));
+        let mut binding = self.binding(call, sizes, (input, output));
         binding.gathers = reducer.is_none();
         binding.reducer = *reducer;
+        binding.confirmed = confirms && !self.peers.agreement.is_mapped();
         let is_variant = call.codec.is_some() || record.uneven;
         if is_variant {
             self.bind_variant(blocks, program, &mut binding, &mut record, &mut scratch_bytes)?;
@@ -145,7 +150,8 @@ impl Communicator {
         binding.digest = digest.of_call(record.seq);
         let mut memory = self.scratch.take();
         binding.scratch = memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut());
-        let work = PlannedWork { program, bindings: slice::from_ref(&binding) };
+        let bindings = slice::from_ref(&binding);
+        let work = PlannedWork { program, bindings, confirms: confirms && !binding.confirmed };
         let done = self.carry_out(work, slice::from_ref(&record));
         drop(binding);
         self.scratch = memory;
@@ -180,9 +186,10 @@ impl Communicator {
         let program = Arc::clone(&planned.program);
         let mut scratch_bytes = planned.sizes.scratch_bytes;
         let mut record = planned.record;
-        let mut binding = self.binding(call, &program, &planned.sizes, (input, output));
+        let mut binding = self.binding(call, &planned.sizes, (input, output));
         binding.gathers = planned.reducer.is_none();
         binding.reducer = planned.reducer;
+        binding.confirmed = !program.unheard.is_empty() && !self.peers.agreement.is_mapped();
         self.plans.give_back(slot, planned);
         self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
         Ok(Prepared { program, binding, record, scratch_bytes })
@@ -194,7 +201,6 @@ impl Communicator {
     fn binding<'m>(
         &self,
         call: &Call,
-        program: &Program,
         sizes: &CallSizes,
         (input, output): (Span<'m>, SpanMut<'m>),
     ) -> Binding<'m> {
@@ -212,7 +218,7 @@ impl Communicator {
             threads: self.threads,
             sizing: Sizing::ByCall(self.executor.protocols().size_class(sizes.bytes)),
             gathers: false,
-            confirmed: !program.unheard.is_empty() && !self.peers.agreement.is_mapped(),
+            confirmed: false,
         }
     }
 

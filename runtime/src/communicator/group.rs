@@ -268,7 +268,9 @@ impl Communicator {
             bindings.push(Binding { digest: record.digest(), scratch, ..call.binding.clone() });
             records.push(record);
         }
-        let done = self.carry_out(PlannedWork { program: &program, bindings: &bindings }, &records);
+        let confirms = !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed);
+        let work = PlannedWork { program: &program, bindings: &bindings, confirms };
+        let done = self.carry_out(work, &records);
         drop(bindings);
         self.scratch = memory;
         done?;

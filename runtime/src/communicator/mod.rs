@@ -14,6 +14,7 @@ mod calibrating;
 mod call;
 mod call_options;
 mod closing;
+mod confirmations;
 mod control;
 mod cores;
 mod counters;
@@ -80,6 +81,7 @@ use collectives::{
     schedule::InPlace,
     select::{Fingerprint, Names, Overrides},
 };
+use confirmations::Confirmations;
 use control::{ControlParts, stats_of};
 use join::Rejoin;
 use keys::PlanKey;
@@ -125,6 +127,7 @@ pub struct Communicator {
     transport: &'static str,
     /// Number of the latest collective.
     seq: u64,
+    confirmations: Confirmations,
     /// Messages so far, per peer.
     peer_messages: Vec<PeerMessages>,
     /// Programs of messages, per peer and direction.
@@ -265,6 +268,7 @@ impl Communicator {
             numerics: config.numerics,
             transport,
             seq: 0,
+            confirmations: Confirmations::default(),
             peer_messages: vec![PeerMessages::default(); size as usize],
             message_programs: vec![None; 2 * size as usize],
             failed: None,

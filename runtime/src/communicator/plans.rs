@@ -87,6 +87,8 @@ pub(super) struct PlannedCall {
     pub(super) record: CallRecord,
     /// Digest of `record`.
     pub(super) digest: UnnumberedDigest,
+    /// Whether a call with this plan has waited until its receivers had entered it.
+    pub(super) is_confirmed: bool,
 }
 
 /// An entry of the cache of recent calls.
@@ -306,7 +308,7 @@ impl Plans {
             codec: call.codec,
         };
         let digest = record.unnumbered_digest();
-        Ok(Box::new(PlannedCall { program, sizes, reducer, record, digest }))
+        Ok(Box::new(PlannedCall { program, sizes, reducer, record, digest, is_confirmed: false }))
     }
 
     fn sizes_of(&self, shape: &PlanKey, program: &Program) -> Result<CallSizes, TooLarge> {
