@@ -9,7 +9,7 @@ use super::{
     incoming::{Incoming, PlainIncoming},
     receive::{ExpectedPart, Polled, RecvTarget, ReduceBuffer},
     socket::{ReadResult, Source},
-    wire::{HEADER_BYTES, Header, PART_ALIGNMENT},
+    wire::{HEADER_BYTES, Head, Header, PART_ALIGNMENT},
 };
 use crate::{
     Sink,
@@ -67,7 +67,11 @@ impl<'a> Script<'a> {
             match kind & 3 {
                 0 => bytes.extend(self.literal()),
                 1 => {
-                    bytes.extend(header_of(headers % MESSAGES, lens[headers % MESSAGES]).encode());
+                    let header = header_of(headers % MESSAGES, lens[headers % MESSAGES]);
+                    bytes.extend(header.encode());
+                    if !encrypted {
+                        bytes.resize(HEADER_BYTES + Head::padding(header.len), 0);
+                    }
                     headers += 1;
                     bytes.extend(payload(self.number()));
                 }
@@ -113,11 +117,12 @@ fn is_header_of(bytes: &[u8], message: usize, len: usize) -> bool {
 fn read_plain(bytes: &[u8], lens: &[usize; MESSAGES]) -> Vec<Vec<u8>> {
     let (mut messages, mut remainder) = (Vec::new(), bytes);
     for (message, len) in lens.iter().enumerate() {
-        if remainder.len() < HEADER_BYTES + len || !is_header_of(remainder, message, *len) {
+        let head = HEADER_BYTES + Head::padding(*len as u64);
+        if remainder.len() < head + len || !is_header_of(remainder, message, *len) {
             break;
         }
-        messages.push(remainder[HEADER_BYTES..HEADER_BYTES + len].to_vec());
-        remainder = &remainder[HEADER_BYTES + len..];
+        messages.push(remainder[head..head + len].to_vec());
+        remainder = &remainder[head + len..];
     }
     messages
 }

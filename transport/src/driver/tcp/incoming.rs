@@ -11,7 +11,7 @@ use super::{
     encrypted::EncryptedIncoming,
     receive::{ExpectedPart, Polled, Progress, RecvError, RecvTarget},
     socket::{ReadResult, Source},
-    wire::{HEADER_BYTES, Header, PART_ALIGNMENT},
+    wire::{HEADER_BYTES, Head, Header, MAX_HEAD_BYTES, PART_ALIGNMENT},
 };
 use crate::memory::{Span, SpanMut};
 
@@ -80,6 +80,8 @@ impl Incoming {
 #[derive(Debug)]
 pub(super) struct PlainIncoming {
     progress: Progress,
+    /// Zeros that precede the payload of the current part and have not been received.
+    padding: usize,
     /// Bytes read ahead: `ahead[start..end]`.
     ahead: Vec<u8>,
     start: usize,
@@ -93,6 +95,7 @@ impl PlainIncoming {
     pub(super) fn new() -> PlainIncoming {
         PlainIncoming {
             progress: Progress::default(),
+            padding: 0,
             ahead: vec![0; AHEAD_BYTES],
             start: 0,
             end: 0,
@@ -130,6 +133,11 @@ impl PlainIncoming {
             return self.wait_for_small(source, expected, target, read);
         }
         let before = self.progress.received;
+        if self.padding > 0 {
+            let skipped = self.padding.min(self.end - self.start);
+            self.start += skipped;
+            self.padding -= skipped;
+        }
         self.consume_ahead(expected, target);
         // One system call per poll: hardly more has arrived since.
         if self.progress.received < expected.len && !read {
@@ -168,6 +176,7 @@ impl PlainIncoming {
         let header =
             Header::decode(bytes).ok_or(RecvError::Protocol("bytes that are not a message header"))?;
         self.start += HEADER_BYTES;
+        self.padding = Head::padding(header.len);
         self.progress = Progress { header: Some(header), received: 0 };
         Ok(true)
     }
@@ -215,7 +224,7 @@ impl PlainIncoming {
         }
     }
 
-    /// Reads a header, the expected payload and the bytes behind it, each into its own buffer.
+    /// Reads a head, the expected payload and the bytes behind it, each into its own buffer.
     ///
     /// If the header is not the expected one, the payload is put in front of the bytes behind it. The
     /// read-ahead buffer must be empty.
@@ -226,42 +235,52 @@ impl PlainIncoming {
         payload: SpanMut<'_>,
     ) -> Result<bool, RecvError> {
         let payload = payload.sub(0, payload.len().min(MAX_READ_BYTES));
-        let mut header = [0; HEADER_BYTES];
+        let padding = Head::padding(expected.total as u64);
+        let mut head = [0; MAX_HEAD_BYTES];
         (self.start, self.end) = (0, 0);
         let ahead = if payload.len() == expected.len { self.ahead.len() } else { 0 };
-        let parts = [SpanMut::from(&mut header[..]), payload, SpanMut::from(&mut self.ahead[..ahead])];
+        let parts = [
+            SpanMut::from(&mut head[..HEADER_BYTES + padding]),
+            payload,
+            SpanMut::from(&mut self.ahead[..ahead]),
+        ];
         let received = match source.recv(parts)? {
             ReadResult::WouldBlock => return Ok(false),
             ReadResult::Eof => return Err(RecvError::Ended),
             ReadResult::Bytes(received) => received,
         };
-        if received < HEADER_BYTES {
-            self.ahead[..received].copy_from_slice(&header[..received]);
+        let Some(behind_header) = received.checked_sub(HEADER_BYTES) else {
+            self.ahead[..received].copy_from_slice(&head[..received]);
             self.end = received;
             return Ok(true);
-        }
-        let header =
-            Header::decode(&header).ok_or(RecvError::Protocol("bytes that are not a message header"))?;
+        };
+        let header = head.first_chunk().and_then(Header::decode);
+        let header = header.ok_or(RecvError::Protocol("bytes that are not a message header"))?;
         self.progress = Progress { header: Some(header), received: 0 };
-        let in_place = (received - HEADER_BYTES).min(payload.len());
-        let behind = received - HEADER_BYTES - in_place;
+        let padded = behind_header.min(padding);
+        let in_place = (behind_header - padded).min(payload.len());
+        let behind = behind_header - padded - in_place;
         if self.progress.check(expected).is_ok() {
+            self.padding = padding - padded;
             self.progress.received = in_place;
             self.end = behind;
         } else {
-            self.put_back(payload.sub(0, in_place), behind);
+            self.padding = Head::padding(header.len);
+            self.put_back(&head[HEADER_BYTES..HEADER_BYTES + padded], payload.sub(0, in_place), behind);
         }
         Ok(true)
     }
 
     /// Puts bytes in front of the first `behind` bytes of the read-ahead buffer.
     #[cold]
-    fn put_back(&mut self, in_place: SpanMut<'_>, behind: usize) {
-        let mut all = vec![0; (in_place.len() + behind).max(AHEAD_BYTES)];
-        SpanMut::from(&mut all[..in_place.len()]).copy_from(in_place.as_span());
-        all[in_place.len()..in_place.len() + behind].copy_from_slice(&self.ahead[..behind]);
+    fn put_back(&mut self, first: &[u8], second: SpanMut<'_>, behind: usize) {
+        let before = first.len() + second.len();
+        let mut all = vec![0; (before + behind).max(AHEAD_BYTES)];
+        all[..first.len()].copy_from_slice(first);
+        SpanMut::from(&mut all[first.len()..before]).copy_from(second.as_span());
+        all[before..before + behind].copy_from_slice(&self.ahead[..behind]);
         self.ahead = all;
-        (self.start, self.end) = (0, in_place.len() + behind);
+        (self.start, self.end) = (0, before + behind);
     }
 
     /// Delivers bytes of the current part from the read-ahead buffer.
@@ -314,7 +333,10 @@ impl PlainIncoming {
                 memory.sub(self.remainder_len, left.min(memory.len() - self.remainder_len))
             }
         };
-        let received = if payload.len() < left {
+        let mut padding = [0; MAX_HEAD_BYTES - HEADER_BYTES];
+        let received = if self.padding > 0 {
+            source.recv([SpanMut::from(&mut padding[..self.padding]), payload])?
+        } else if payload.len() < left {
             source.recv([payload])?
         } else {
             source.recv([payload, SpanMut::from(&mut self.ahead[..])])?
@@ -324,10 +346,13 @@ impl PlainIncoming {
             ReadResult::Eof => return Err(RecvError::Ended),
             ReadResult::Bytes(received) => received,
         };
+        let padded = self.padding.min(received);
+        self.padding -= padded;
+        let received = received - padded;
         let in_place = received.min(payload.len());
         self.end = received - in_place;
         self.progress.received += in_place;
-        if destination.is_none() {
+        if destination.is_none() && in_place > 0 {
             self.deliver(expected, in_place, target);
         }
         Ok(true)

@@ -3,7 +3,7 @@
 use super::{
     encrypted::EncryptedOutgoing,
     socket::{MAX_COALESCED_BYTES, Socket},
-    wire::{HEADER_BYTES, Header},
+    wire::{Head, Header},
 };
 use crate::memory::Span;
 use std::io;
@@ -47,7 +47,7 @@ impl Outgoing {
     #[inline]
     pub(super) fn is_complete(&self) -> bool {
         match self {
-            Outgoing::Plain(plain) => plain.sent == HEADER_BYTES + plain.len,
+            Outgoing::Plain(plain) => plain.sent == plain.head.bytes().len() + plain.len,
             Outgoing::Encrypted(encrypted) => encrypted.is_complete(),
         }
     }
@@ -83,19 +83,26 @@ impl Outgoing {
 }
 
 /// The sending side of a plain connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PlainOutgoing {
-    header: [u8; HEADER_BYTES],
+    head: Head,
     /// Bytes of the part's payload.
     len: usize,
-    /// Bytes of header and payload that the system has accepted.
+    /// Bytes of head and payload that the system has accepted.
     sent: usize,
     copied: u64,
 }
 
+impl Default for PlainOutgoing {
+    fn default() -> PlainOutgoing {
+        PlainOutgoing { head: Head::EMPTY, len: 0, sent: 0, copied: 0 }
+    }
+}
+
 impl PlainOutgoing {
+    #[inline]
     fn begin(&mut self, header: &Header, len: usize) {
-        self.header = header.encode();
+        self.head.set(header);
         self.len = len;
         self.sent = 0;
     }
@@ -103,17 +110,18 @@ impl PlainOutgoing {
     #[inline]
     fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         debug_assert_eq!(part.len(), self.len, "the same part");
-        let header = &self.header[self.sent.min(HEADER_BYTES)..];
-        let done = self.sent.saturating_sub(HEADER_BYTES);
-        // A header is not sent without payload.
+        let head = self.head.bytes();
+        let done = self.sent.saturating_sub(head.len());
+        let head = &head[self.sent.min(head.len())..];
+        // A head is not sent without payload.
         if ready < self.len && ready <= done {
             return Ok(false);
         }
         let body = part.sub(done, (ready - done).min(MAX_WRITE_BYTES));
-        let (headers, gathered) = (header.len(), header.len() + body.len());
-        let sent = socket.send(header, body)?;
-        if headers > 0 && gathered <= MAX_COALESCED_BYTES {
-            self.copied += sent.saturating_sub(headers) as u64;
+        let (heads, gathered) = (head.len(), head.len() + body.len());
+        let sent = socket.send(head, body)?;
+        if heads > 0 && gathered <= MAX_COALESCED_BYTES {
+            self.copied += sent.saturating_sub(heads) as u64;
         }
         self.sent += sent;
         Ok(sent > 0)

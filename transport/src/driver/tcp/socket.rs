@@ -4,7 +4,7 @@
 //! The kernel reads and writes within spans whose owners provide them for the duration of the call. It checks
 //! addresses itself.
 
-use super::{traffic::Traffic, wire::HEADER_BYTES};
+use super::{traffic::Traffic, wire::MAX_HEAD_BYTES};
 use crate::memory::{Span, SpanMut};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -75,21 +75,21 @@ impl Socket {
         self.stream.as_fd()
     }
 
-    /// Writes `header` and then `body`, as far as the socket has room. Returns the number of bytes written.
+    /// Writes `head` and then `body`, as far as the socket has room. Returns the number of bytes written.
     #[inline]
-    pub(super) fn send(&self, header: &[u8], body: Span<'_>) -> io::Result<usize> {
-        debug_assert!(header.len() <= HEADER_BYTES, "at most one header");
-        if header.is_empty() {
+    pub(super) fn send(&self, head: &[u8], body: Span<'_>) -> io::Result<usize> {
+        debug_assert!(head.len() <= MAX_HEAD_BYTES, "at most one head");
+        if head.is_empty() {
             return self.send_span(body);
         }
-        if header.len() + body.len() <= MAX_COALESCED_BYTES {
+        if head.len() + body.len() <= MAX_COALESCED_BYTES {
             let mut bytes = [0; MAX_COALESCED_BYTES];
-            bytes[..header.len()].copy_from_slice(header);
-            let (_, rest) = bytes.split_at_mut(header.len());
+            bytes[..head.len()].copy_from_slice(head);
+            let (_, rest) = bytes.split_at_mut(head.len());
             SpanMut::from(&mut rest[..body.len()]).copy_from(body);
-            return self.send_span(Span::from(&bytes[..header.len() + body.len()]));
+            return self.send_span(Span::from(&bytes[..head.len() + body.len()]));
         }
-        let mut parts = [io_vector(header.as_ptr(), header.len()), io_vector(body.as_ptr(), body.len())];
+        let mut parts = [io_vector(head.as_ptr(), head.len()), io_vector(body.as_ptr(), body.len())];
         let message = message_of(&mut parts);
         // SAFETY: `message` names two parts of memory that are readable during the call: a slice and a span.
         self.sent(unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, FLAGS) })

@@ -7,7 +7,7 @@ use super::{
     link::TcpLink,
     match_acks::MatchAcks,
     probe_cache::ProbeCache,
-    wire::{HEADER_BYTES, Header, Striping},
+    wire::{HEADER_BYTES, Head, Header, MAX_HEAD_BYTES, Striping},
 };
 use crate::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
@@ -132,8 +132,11 @@ impl Sink for TestSink<'_> {
     }
 }
 
-fn header(digest: u64, len: u64, part: u8) -> [u8; HEADER_BYTES] {
-    Header { digest, len, part, match_ack: false }.encode()
+/// Returns a header, and the zeros behind it if the message is long.
+fn header(digest: u64, len: u64, part: u8) -> Vec<u8> {
+    let mut head = Head::EMPTY;
+    head.set(&Header { digest, len, part, match_ack: false });
+    head.bytes().to_vec()
 }
 
 #[test]
@@ -161,10 +164,10 @@ fn a_part_in_the_place_of_another_one_is_an_error() {
 fn a_message_that_ends_in_the_middle_is_an_error_and_not_a_wait() {
     for len in [8usize, 1000, 5000, 300_000] {
         let whole = [&header(5, len as u64, 0)[..], &vec![7; len]].concat();
-        for cut in [0, 1, 15, 16, 17, 16 + len / 2, 15 + len] {
+        for cut in [0, 1, 15, 16, 17, 127, 128, 129, 16 + len / 2, 15 + len, whole.len() - 1] {
             for reduced in [false, true] {
                 let mut fixture = Fixture::new(false);
-                fixture.send(&whole[..cut.min(whole.len())]);
+                fixture.send(&whole[..cut.min(whole.len() - 1)]);
                 fixture.peer.shutdown(Shutdown::Write).expect("shut down");
                 let error = fixture.receive(5, len, reduced).expect_err("it was cut off");
                 assert!(matches!(error, TransportError::Closed { peer: 1 }), "{error}");
@@ -189,7 +192,7 @@ fn another_length_is_refused_however_large_and_nothing_is_written() {
 
 #[test]
 fn a_message_that_was_read_to_the_wrong_place_is_put_back() {
-    for len in [100usize, 5000, 60_000] {
+    for len in [100usize, 5000, 32_767, 32_768, 60_000] {
         let mut fixture = Fixture::new(false);
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
         let next = [&header(6, 3, 0)[..], b"abc"].concat();
@@ -200,6 +203,33 @@ fn a_message_that_was_read_to_the_wrong_place_is_put_back() {
         assert_eq!(fixture.link.peek_digest(), Some(5));
         assert!(fixture.receive(5, len, true).expect("the message") == bytes);
         assert_eq!(fixture.receive(6, 3, false).expect("the next one"), b"abc");
+    }
+}
+
+/// Zeros lie between the header and the payload of a long message, and any read may end between them.
+#[test]
+fn a_long_message_is_whole_however_its_head_is_cut() {
+    let len = 40_000;
+    let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+    let next = [&header(6, 3, 0)[..], b"abc"].concat();
+    let whole = [&header(5, len as u64, 0)[..], &bytes, &next].concat();
+    assert_eq!(whole.len(), MAX_HEAD_BYTES + len + HEADER_BYTES + 3);
+    for cut in [1, 15, 16, 17, 64, 127, 128, 129, 4000] {
+        for reduced in [false, true] {
+            let mut fixture = Fixture::new(false);
+            fixture.send(&whole[..cut]);
+            let mut memory = vec![0; len];
+            let mut sink = TestSink { bytes: &mut memory, reduced };
+            let mut state = RecvState::new(5, len);
+            // What was sent is read before the rest is.
+            for _ in 0..100 {
+                let polled = fixture.link.poll_recv(&mut state, &mut sink).expect("no error");
+                assert_ne!(polled, RecvProgress::Complete);
+            }
+            fixture.send(&whole[cut..]);
+            assert!(fixture.receive(5, len, reduced).expect("the message")[cut..] == bytes[cut..], "{cut}");
+            assert_eq!(fixture.receive(6, 3, false).expect("the next one"), b"abc");
+        }
     }
 }
 

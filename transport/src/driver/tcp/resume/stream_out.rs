@@ -7,7 +7,7 @@
 use super::{
     super::{
         outgoing::MAX_WRITE_BYTES,
-        wire::{HEADER_BYTES, Header},
+        wire::{Head, Header, MAX_HEAD_BYTES},
     },
     carrier::Carrier,
     send_log::SendLog,
@@ -27,7 +27,7 @@ pub(in super::super) const MAX_TAIL_BYTES: usize = 256 << 10;
 /// Bytes of the log from which acknowledgements are asked for, so that short messages use memory in cache.
 const RELEASE_BYTES: usize = 16 << 10;
 
-const _: () = assert!(MAX_TAIL_BYTES + MAX_LOGGED_BYTES + HEADER_BYTES <= SendLog::CAPACITY);
+const _: () = assert!(MAX_TAIL_BYTES + MAX_LOGGED_BYTES + MAX_HEAD_BYTES <= SendLog::CAPACITY);
 
 /// State of the part being sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +36,7 @@ enum Part {
     #[default]
     Complete,
     /// Nothing of the part is sent.
-    Announced([u8; HEADER_BYTES], usize),
+    Announced(Head, usize),
     /// The part is in the log.
     Logged,
     /// The header is in the log, and the payload, from this position on, in the caller's memory.
@@ -71,7 +71,9 @@ pub(in super::super) struct StreamOut {
 impl StreamOut {
     /// Starts a part of `len` bytes. The previous one must be complete.
     pub(in super::super) fn begin(&mut self, header: &Header, len: usize) {
-        self.part = Part::Announced(header.encode(), len);
+        let mut head = Head::EMPTY;
+        head.set(header);
+        self.part = Part::Announced(head, len);
     }
 
     /// Whether the part is in the stream, so that no other part may replace it.
@@ -93,9 +95,9 @@ impl StreamOut {
         ready: usize,
     ) -> io::Result<bool> {
         let mut moved = false;
-        if let Part::Announced(header, len) = self.part {
+        if let Part::Announced(head, len) = self.part {
             debug_assert_eq!(part.len(), len, "the same part");
-            if !self.log_part(carrier, &header, part, ready) {
+            if !self.log_part(carrier, head.bytes(), part, ready) {
                 return Ok(false);
             }
             moved = true;
@@ -114,19 +116,13 @@ impl StreamOut {
     }
 
     /// Puts the part, or its header, into the log; returns false if that is not possible yet.
-    fn log_part(
-        &mut self,
-        carrier: &impl Carrier,
-        header: &[u8; HEADER_BYTES],
-        part: Span<'_>,
-        ready: usize,
-    ) -> bool {
+    fn log_part(&mut self, carrier: &impl Carrier, head: &[u8], part: Span<'_>, ready: usize) -> bool {
         let is_logged = part.len() <= MAX_LOGGED_BYTES;
         if if is_logged { ready < part.len() } else { ready == 0 } {
             return false;
         }
         // The end of a long part must find room, too.
-        let needed = HEADER_BYTES + if is_logged { part.len() } else { MAX_TAIL_BYTES };
+        let needed = head.len() + if is_logged { part.len() } else { MAX_TAIL_BYTES };
         if self.log.len() + needed > self.release_at.clamp(RELEASE_BYTES, SendLog::CAPACITY) {
             self.log.release(self.acknowledged(carrier));
             self.release_at = self.log.len() + RELEASE_BYTES;
@@ -134,7 +130,7 @@ impl StreamOut {
         if self.log.len() + needed > SendLog::CAPACITY {
             return false;
         }
-        self.log.append(Span::from(&header[..]));
+        self.log.append(Span::from(head));
         self.part = if is_logged {
             self.log.append(part);
             self.copied += part.len() as u64;
@@ -150,14 +146,14 @@ impl StreamOut {
         let mut moved = false;
         while self.cursor < self.log.end() {
             let pending = self.log.bytes_from(self.cursor);
-            let (header, body) = match self.part {
-                Part::InPlace(..) if pending.len() <= HEADER_BYTES => {
+            let (head, body) = match self.part {
+                Part::InPlace(..) if pending.len() <= MAX_HEAD_BYTES => {
                     (pending, part.sub(0, ready.min(MAX_WRITE_BYTES)))
                 }
                 _ => (&[][..], Span::from(pending)),
             };
-            let all = header.len() + body.len();
-            let sent = carrier.send(header, body)?;
+            let all = head.len() + body.len();
+            let sent = carrier.send(head, body)?;
             moved |= self.advance(sent);
             if sent < all {
                 break;
