@@ -27,7 +27,7 @@ pub(super) fn placement_of(endpoint: Option<&dyn Endpoint>, names: &[PeerName]) 
 pub(super) fn tuning_of(transport: &str, apart: bool) -> Tuning {
     match transport {
         "verbs" => Tuning::rdma(),
-        "tcp" => Tuning { messages_are_calls: true, ..Tuning::default() },
+        "tcp" => Tuning::tcp(),
         "shm+verbs" if apart => Tuning::rdma(),
         _ => Tuning::default(),
     }

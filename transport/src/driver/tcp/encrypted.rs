@@ -88,7 +88,7 @@ impl EncryptedOutgoing {
     /// `ready` is the part's length or a multiple of [`RECORD_BYTES`].
     pub(super) fn write(&mut self, socket: &Socket, part: Span<'_>, ready: usize) -> io::Result<bool> {
         let mut moved = false;
-        for _ in 0..MAX_RECORDS_PER_WRITE {
+        for record in 1..=MAX_RECORDS_PER_WRITE {
             if self.flushed == self.filled {
                 let is_used_up = self.encrypted == ready;
                 if is_used_up && (self.has_begun || ready < self.len) {
@@ -97,7 +97,8 @@ impl EncryptedOutgoing {
                 self.seal(part);
                 moved = true;
             }
-            let sent = socket.send(&[], Span::from(&self.record[self.flushed..self.filled]))?;
+            let others_follow = self.encrypted < ready && record < MAX_RECORDS_PER_WRITE;
+            let sent = socket.send_record(&self.record[self.flushed..self.filled], others_follow)?;
             self.flushed += sent;
             moved |= sent > 0;
             if self.flushed < self.filled {
@@ -187,7 +188,7 @@ impl EncryptedIncoming {
                 moved = true;
                 continue;
             }
-            if moved || !self.read(source)? {
+            if moved || !self.read(source, expected)? {
                 return Ok(if moved { Polled::Advanced } else { Polled::Idle });
             }
             moved = true;
@@ -249,12 +250,17 @@ impl EncryptedIncoming {
         }
     }
 
-    /// Reads the rest of the current record and the next prefix; without a prefix, reads what is available.
-    fn read(&mut self, source: &impl Source) -> Result<bool, RecvError> {
+    /// Reads the rest of the current record and the next prefix. Without a prefix, reads as much as a record of
+    /// the expected part takes, and short messages that follow each other.
+    fn read(&mut self, source: &impl Source, expected: &ExpectedPart) -> Result<bool, RecvError> {
         self.align();
         let max = match self.prefix()? {
             Some((len, _)) => 2 * PREFIX_BYTES + len + TAG_BYTES,
-            None => AHEAD_BYTES,
+            None => {
+                let header = if self.progress.header.is_none() { HEADER_BYTES } else { 0 };
+                let len = header + RECORD_BYTES.min(expected.len - self.progress.received);
+                (2 * PREFIX_BYTES + len + TAG_BYTES).max(AHEAD_BYTES)
+            }
         };
         let room = &mut self.buffer[self.end..self.raw + max];
         match source.recv([SpanMut::from(room)])? {

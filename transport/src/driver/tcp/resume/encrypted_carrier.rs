@@ -72,9 +72,11 @@ impl EncryptedCarrier {
 
 impl RecordsOut {
     /// Sends the current record, as far as the socket has room. Returns whether all of it is sent.
-    fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
+    ///
+    /// `others_follow`: the caller sends the next record at once.
+    fn flush(&mut self, socket: &Socket, others_follow: bool) -> io::Result<bool> {
         if self.flushed < self.filled {
-            self.flushed += socket.send(&[], Span::from(&self.record[self.flushed..self.filled]))?;
+            self.flushed += socket.send_record(&self.record[self.flushed..self.filled], others_follow)?;
         }
         Ok(self.flushed == self.filled)
     }
@@ -153,7 +155,7 @@ impl Carrier for EncryptedCarrier {
         let mut out = self.out.borrow_mut();
         let (mut accepted, all) = (0, header.len() + body.len());
         for _ in 0..MAX_RECORDS {
-            match out.flush(&self.socket) {
+            match out.flush(&self.socket, accepted < all) {
                 Ok(true) if accepted < all => {}
                 // Records that were accepted in this call may have arrived, so they count.
                 Err(error) if accepted == 0 => return Err(error),
@@ -163,12 +165,12 @@ impl Carrier for EncryptedCarrier {
             accepted += out.seal(&header[accepted.min(header.len())..], body.sub(done, body.len() - done));
         }
         // The next call reports an error.
-        let _ = out.flush(&self.socket);
+        let _ = out.flush(&self.socket, false);
         Ok(accepted)
     }
 
     fn flush(&self) -> io::Result<bool> {
-        self.out.borrow_mut().flush(&self.socket)
+        self.out.borrow_mut().flush(&self.socket, false)
     }
 
     fn unreceived(&self) -> u64 {
