@@ -5,6 +5,7 @@
 //! a few milliseconds continues in short sleeps, so that an idle rank costs next to nothing. Where a device
 //! can wake the rank, a [`Sleeper`] sleeps longer and returns on an event.
 
+use crate::ring::end_speculation;
 use std::{
     hint,
     time::{Duration, Instant},
@@ -104,6 +105,8 @@ impl<'s> Waiter<'s> {
             // The hint was measured to cost 25 to 140 ns, more than a cache line takes to arrive.
             if self.polls > Self::EAGER_POLLS {
                 self.pause();
+            } else {
+                end_speculation();
             }
             return false;
         }

@@ -23,12 +23,14 @@
 
 mod cell;
 mod layout;
+mod polls;
 mod receiver;
 mod sender;
 mod stores;
 
 pub(crate) use cell::{Content, INLINE_BYTES};
 pub use layout::{RingLayout, Stores};
+pub use polls::end_speculation;
 pub(crate) use receiver::{Publish, RingReceiver};
 pub(crate) use sender::RingSender;
 

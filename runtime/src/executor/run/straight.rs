@@ -17,10 +17,11 @@ use crate::executor::{
 use topology::Rank;
 use transport::{
     Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError, memory::SpanMut,
+    ring::end_speculation,
 };
 
 /// Fruitless polls for a message before the run goes on as any other.
-const POLLS: u32 = 100;
+const POLLS: u32 = 300;
 
 /// The steps and messages of a straight run that goes on as any other.
 #[derive(Default)]
@@ -112,6 +113,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
                             return Ok(false);
                         }
                         observer.idle();
+                        end_speculation();
                         polls += 1;
                     }
                     RecvProgress::Advanced => {
