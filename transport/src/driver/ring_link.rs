@@ -14,7 +14,7 @@ use crate::{
     Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
     TransportError,
     memory::{Arena, Span},
-    ring::{Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender},
+    ring::{Content, INLINE_BYTES, Publish, ReplyTimer, RingLayout, RingReceiver, RingSender},
 };
 
 /// Maximum bytes moved in one poll, so that a long message does not delay others.
@@ -40,6 +40,9 @@ pub(super) struct RingLink {
     counters: Counters,
     sender: RingSender,
     receiver: RingReceiver,
+    replies: ReplyTimer,
+    /// Bytes of the latest message that was staged, or sent in cells.
+    sent_bytes: usize,
     /// Arena of this rank, which holds its registered memory and its receiving rings.
     ours: Arena,
     /// Arena of the peer, from which its registered memory is read.
@@ -85,6 +88,8 @@ impl RingLink {
             counters: Counters::default(),
             sender,
             receiver,
+            replies: ReplyTimer::default(),
+            sent_bytes: 0,
             ours: ours.clone(),
             theirs: theirs.clone(),
             peer,
@@ -141,6 +146,8 @@ impl RingLink {
     fn complete_copy(&mut self, total: usize) -> SendProgress {
         self.counters.sent_messages += 1;
         self.counters.copied_bytes += total as u64;
+        self.sent_bytes = total;
+        self.replies.sent();
         SendProgress::Complete
     }
 
@@ -311,6 +318,41 @@ impl Link for RingLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
+        let progress = self.poll_ring(state, sink)?;
+        self.replies.polled(progress != RecvProgress::Idle);
+        Ok(progress)
+    }
+
+    #[inline]
+    fn await_reply(&mut self, len: usize) {
+        // Staged bytes come no sooner.
+        if len <= self.capabilities.inline_bytes {
+            self.replies.wait(|| self.sender.fetch_next(self.sent_bytes));
+        }
+    }
+
+    #[inline]
+    fn prepare_send(&mut self, len: usize) {
+        self.sender.fetch_next(len);
+    }
+
+    fn peek_digest(&self) -> Option<u64> {
+        self.receiver.head().map(|_| self.receiver.digest())
+    }
+
+    fn abort(&mut self) {
+        self.ours.revoke();
+    }
+}
+
+impl RingLink {
+    /// Receives what has arrived of the expected message.
+    #[inline(always)]
+    fn poll_ring(
+        &mut self,
+        state: &mut RecvState,
+        sink: &mut dyn Sink,
+    ) -> Result<RecvProgress, TransportError> {
         let is_long =
             state.len > INLINE_BYTES && state.len <= self.capabilities.inline_bytes && state.received == 0;
         if is_long && self.recv_long(state, sink)? == RecvProgress::Complete {
@@ -352,18 +394,5 @@ impl Link for RingLink {
                 self.recv_pull(state, sink, address)
             }
         }
-    }
-
-    #[inline]
-    fn prepare_send(&mut self, len: usize) {
-        self.sender.fetch_next(len);
-    }
-
-    fn peek_digest(&self) -> Option<u64> {
-        self.receiver.head().map(|_| self.receiver.digest())
-    }
-
-    fn abort(&mut self) {
-        self.ours.revoke();
     }
 }

@@ -267,6 +267,10 @@ impl Link for StrictLink {
         Ok(progress)
     }
 
+    fn await_reply(&mut self, len: usize) {
+        self.inner.await_reply(len);
+    }
+
     fn prepare_send(&mut self, len: usize) {
         self.inner.prepare_send(len);
     }

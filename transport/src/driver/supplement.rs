@@ -187,6 +187,10 @@ impl Link for SupplementLink {
         Ok(progress)
     }
 
+    fn await_reply(&mut self, len: usize) {
+        self.link.await_reply(len);
+    }
+
     fn prepare_send(&mut self, len: usize) {
         self.link.prepare_send(len);
     }

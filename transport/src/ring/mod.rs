@@ -30,6 +30,7 @@ mod stores;
 
 pub(crate) use cell::{Content, INLINE_BYTES};
 pub use layout::{RingLayout, Stores};
+pub(crate) use polls::ReplyTimer;
 pub use polls::end_speculation;
 pub(crate) use receiver::{Publish, RingReceiver};
 pub(crate) use sender::RingSender;

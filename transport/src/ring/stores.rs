@@ -183,9 +183,12 @@ impl Sensor {
     }
 }
 
+/// Whether [`ticks`] counts.
+pub(super) const HAS_TICKS: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
 /// Returns the processor's clock, which costs less than a cache miss.
 #[inline]
-fn ticks() -> u64 {
+pub(super) fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every x86_64 processor has the instruction, which reads a register.
     return unsafe { std::arch::x86_64::_rdtsc() };

@@ -89,6 +89,9 @@ impl Executor {
             }
             MessageMemory::Recv(dst) => {
                 let mut state = self.message_to_receive(message.digest, dst.len());
+                if self.wait.spin_polls > 0 {
+                    self.links.at(message.link).await_reply(dst.len());
+                }
                 self.poll_message(message, watch, |link| {
                     Ok(match link.poll_recv(&mut state, &mut CopySink(dst))? {
                         RecvProgress::Complete => Progress::Complete,

@@ -65,7 +65,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
             let op = &self.program.ops[*step as usize];
             self.observer.polled(*step);
             if let Some(number) = stream {
-                partial.recv = self.run_receive(binding, *number, spins)?;
+                partial.recv = self.run_receive(binding, *number, (spins, straight.sends == 0))?;
                 if partial.recv.is_some() {
                     // A message without a byte so far begins anew.
                     partial.recv = partial.recv.filter(|(_, state)| state.received() > 0);
@@ -93,7 +93,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
         &mut self,
         binding: &Binding<'_>,
         number: u32,
-        spins: bool,
+        (spins, is_reply): (bool, bool),
     ) -> Result<Option<(u32, RecvState)>, Stop> {
         let stream = &self.program.streams[number as usize];
         let step = self.program.order[stream.first as usize];
@@ -101,6 +101,9 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
         let dst = binding.target(&op.dst);
         let mut state = self.fresh(binding, dst.len());
         let link = link(self.links, stream).as_mut();
+        if spins && is_reply {
+            link.await_reply(dst.len());
+        }
         let observer = &mut self.observer;
         let received = with_sink(binding, op, dst, |sink| {
             let mut polls = 0;

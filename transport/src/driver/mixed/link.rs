@@ -156,6 +156,10 @@ impl Link for MatchAckLink {
         Ok(progress)
     }
 
+    fn await_reply(&mut self, len: usize) {
+        self.ring.await_reply(len);
+    }
+
     fn prepare_send(&mut self, len: usize) {
         self.ring.prepare_send(len);
     }

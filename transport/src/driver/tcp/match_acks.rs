@@ -51,7 +51,7 @@ struct Inner {
 #[derive(Debug)]
 enum AckConnection {
     /// A connection whose end is an error.
-    Single(Channel),
+    Single(Box<Channel>),
     /// One that is replaced when it breaks.
     Resumable(Arc<SharedChannel>, Arc<ChannelTable>),
 }
@@ -198,7 +198,8 @@ impl Inner {
         if self.connection.is_none() {
             let taken = table.take(peer, table.lanes)?;
             let taken = taken.and_then(|mut one| one.pop());
-            self.connection = taken.map(|one| AckConnection::Single(open_channel(table, peer, one)));
+            self.connection =
+                taken.map(|one| AckConnection::Single(Box::new(open_channel(table, peer, one))));
             if self.connection.is_none() && request && !self.requested {
                 self.requested = true;
                 table.request(peer, table.lanes);
