@@ -8,6 +8,8 @@
 //! - ranks that take no part in a message.
 //!
 //! Ranks that get the error in their next call print `passed`.
+//!
+//! A rank that only sends, in calls of a kind that has agreed before, gets it after 16 of them at the latest.
 
 use crate::job::{self, TRANSPORTS};
 use support::Finished;
@@ -82,6 +84,16 @@ fn ranks_that_disagree_on_the_root_all_see_both_calls() {
         disagree("large_root", ranks, ["root 0", &last]);
         disagree("broadcast_count", ranks, ["broadcast of", "root 0"]);
     }
+}
+
+/// Roots do not wait for their receivers in every call.
+#[test]
+fn a_root_that_goes_on_sees_both_calls_before_its_next_sixteen_are_over() {
+    let calls = ["called broadcast of", "called all_reduce of"];
+    for done in disagree("repeated", 2, calls) {
+        assert!(done.all("passed").is_empty(), "{:?}", done.messages);
+    }
+    disagree("repeated", 4, calls);
 }
 
 #[test]

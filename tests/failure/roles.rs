@@ -229,6 +229,14 @@ fn other_calls(comm: &mut Communicator, case: &str, odd: bool) -> Result<()> {
         "dtype" | "count" | "collective" | "barrier" => comm.all_reduce_in_place(&mut data, ReduceOp::Sum),
         "root" => comm.broadcast(&mut data, if odd { last } else { first }),
         "large_root" => comm.broadcast(&mut vec![1i32; 1 << 20], if odd { last } else { first }),
+        // Calls of this kind agree so far, so the root waits for its receivers in one of 16 of them.
+        "repeated" => {
+            (0..20).try_for_each(|_| comm.broadcast(&mut data, first))?;
+            if odd {
+                return comm.all_reduce_in_place(&mut data, ReduceOp::Sum);
+            }
+            (0..16).try_for_each(|_| comm.broadcast(&mut data, first))
+        }
         "broadcast_count" => comm.broadcast(&mut data[usize::from(odd)..], first),
         "gather_count" => {
             let count = if odd { 5 } else { 6 };

@@ -245,11 +245,11 @@ pub trait Link: Send + std::fmt::Debug {
     /// A link may fetch the memory that it is going to write. Nothing else changes.
     fn prepare_send(&mut self, _len: usize) {}
 
-    /// Prepares for the reply to what was last sent, of `len` bytes, before a caller that waits for nothing else
-    /// polls it for the first time.
+    /// Prepares for the reply to what was last sent, of `len` bytes, before a caller that waits for nothing
+    /// else polls it for the first time.
     ///
-    /// A link may wait as long as replies have taken, up to a microsecond, and prepare for the next message to
-    /// send, as [`prepare_send`](Link::prepare_send) does. Nothing else changes.
+    /// A link may wait as long as replies have taken, up to a microsecond, and prepare for the next message
+    /// to send, as [`prepare_send`](Link::prepare_send) does. Nothing else changes.
     fn await_reply(&mut self, _len: usize) {}
 
     /// Returns the digest of the next message, if one has arrived.

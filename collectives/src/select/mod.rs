@@ -111,9 +111,9 @@ impl Tuning {
     /// Returns the thresholds for ranks that reach each other over TCP.
     ///
     /// Every message is a system call at both ends, so on two ranks one stage pays until the reduction of the
-    /// second half takes longer. `all_reduce` in two stages and in one, two ranks of one host, us, on cores with
-    /// and without a common cache: 64 KiB 14.3, 13.5 and 22, 20; 256 KiB 49, 38 and 68, 57; 512 KiB 83, 76 and
-    /// 114, 110; 1 MiB 146, 158 and 205, 230.
+    /// second half takes longer. `all_reduce` in two stages and in one, two ranks of one host, us, on cores
+    /// with and without a common cache: 64 KiB 14.3, 13.5 and 22, 20; 256 KiB 49, 38 and 68, 57; 512 KiB 83,
+    /// 76 and 114, 110; 1 MiB 146, 158 and 205, 230.
     #[must_use]
     pub fn tcp() -> Tuning {
         Tuning { pair_bytes: 512 << 10, messages_are_calls: true, ..Tuning::default() }

@@ -1,10 +1,10 @@
-//! Confirmations: a rank that only sends, as the root of a broadcast, waits until its receivers have entered the
-//! same call, since nothing that arrives would show that they are in another one.
+//! Confirmations: a rank that only sends, as the root of a broadcast, waits until its receivers have entered
+//! the same call, since nothing that arrives would show that they are in another one.
 //!
-//! A wait takes the time of a message, and over TCP a message. So a rank confirms the first call of a kind, where
-//! most mistakes show, and then one in [`PERIOD`] of all calls in which it only sends. Receivers compare every
-//! message with their call: they notice a mismatch at once and report it, so the next call in which a sender waits
-//! for anything fails too.
+//! A wait takes the time of a message, and over TCP a message. So a rank confirms the first call of a kind,
+//! where most mistakes show, and then one in [`PERIOD`] of all calls in which it only sends. Receivers
+//! compare every message with their call: they notice a mismatch at once and report it, so the next call in
+//! which a sender waits for anything fails too.
 
 use super::watch::CallWatch;
 use crate::{
@@ -23,8 +23,8 @@ pub(super) struct Confirmations {
 }
 
 impl Confirmations {
-    /// Whether the next call waits until its receivers have entered it. `is_known`: whether a call of the kind
-    /// has done so; true afterwards.
+    /// Whether the next call waits until its receivers have entered it. `is_known`: whether a call of the
+    /// kind has done so; true afterwards.
     #[inline]
     pub(super) fn is_due(&mut self, program: &Program, is_known: &mut bool) -> bool {
         if program.unheard.is_empty() {

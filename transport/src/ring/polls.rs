@@ -1,8 +1,8 @@
 //! When a receiver polls a line: not while its sender is about to store to it.
 //!
-//! A poll that comes before the sender's store takes the line from the sender, whose store then has to fetch it
-//! back. [`end_speculation`] keeps the processor from polling earlier and more often than the program says, and
-//! [`ReplyTimer`] puts off the first poll for a reply until the reply is likely to be there.
+//! A poll that comes before the sender's store takes the line from the sender, whose store then has to fetch
+//! it back. [`end_speculation`] keeps the processor from polling earlier and more often than the program
+//! says, and [`ReplyTimer`] puts off the first poll for a reply until the reply is likely to be there.
 //!
 //! # Safety
 //! The only unsafe code is an instruction that changes neither memory nor registers.
@@ -12,9 +12,9 @@ use super::stores::{HAS_TICKS, ticks};
 /// Keeps the processor from running ahead into the polls that follow.
 ///
 /// Their loads fetch the polled line again while its sender stores to it. On two cores of a Zen 5 without a
-/// common cache an `all_reduce` of 16 bytes takes 0.29 us without this after each empty poll, and 0.21 us with
-/// it; on cores with one a `broadcast` takes 0.12 and 0.10. The hint of spin loops does the same, and lasts
-/// longer. Other processors than `x86_64` were not measured, and do nothing here.
+/// common cache an `all_reduce` of 16 bytes takes 0.29 us without this after each empty poll, and 0.21 us
+/// with it; on cores with one a `broadcast` takes 0.12 and 0.10. The hint of spin loops does the same, and
+/// lasts longer. Other processors than `x86_64` were not measured, and do nothing here.
 #[inline]
 pub fn end_speculation() {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -26,8 +26,8 @@ pub fn end_speculation() {
 
 /// Longest delay of a first poll, in ticks of the processor's clock: some half a microsecond.
 const MOST_TICKS: u32 = 2048;
-/// Shortest time of replies for which the first poll is put off. Between cores with a common cache it is less,
-/// and what a delay saves there is less than what it costs to keep it.
+/// Shortest time of replies for which the first poll is put off. Between cores with a common cache it is
+/// less, and what a delay saves there is less than what it costs to keep it.
 const FAR_TICKS: u32 = 768;
 /// Replies of which the time of one is taken while first polls are not put off.
 const SAMPLED: u32 = 16;

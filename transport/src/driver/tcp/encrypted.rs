@@ -250,8 +250,8 @@ impl EncryptedIncoming {
         }
     }
 
-    /// Reads the rest of the current record and the next prefix. Without a prefix, reads as much as a record of
-    /// the expected part takes, and short messages that follow each other.
+    /// Reads the rest of the current record and the next prefix. Without a prefix, reads as much as a record
+    /// of the expected part takes, and short messages that follow each other.
     fn read(&mut self, source: &impl Source, expected: &ExpectedPart) -> Result<bool, RecvError> {
         self.align();
         let max = match self.prefix()? {
