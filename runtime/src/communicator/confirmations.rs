@@ -24,16 +24,15 @@ pub(super) struct Confirmations {
 
 impl Confirmations {
     /// Whether the next call waits until its receivers have entered it. `is_known`: whether a call of the
-    /// kind has done so; true afterwards.
+    /// kind has done so.
     #[inline]
-    pub(super) fn is_due(&mut self, program: &Program, is_known: &mut bool) -> bool {
+    pub(super) fn is_due(&mut self, program: &Program, is_known: bool) -> bool {
         if program.unheard.is_empty() {
             return false;
         }
         self.since += 1;
-        let is_due = !*is_known || self.since >= PERIOD;
+        let is_due = !is_known || self.since >= PERIOD;
         if is_due {
-            *is_known = true;
             self.since = 0;
         }
         is_due
