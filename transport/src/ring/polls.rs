@@ -24,7 +24,7 @@ pub fn end_speculation() {
     }
 }
 
-/// Longest delay of a first poll, in ticks of the processor's clock: some half a microsecond.
+/// Longest delay of a first poll, in ticks of the processor's clock: 0.8 us at 2.6 GHz.
 const MOST_TICKS: u32 = 2048;
 /// Shortest time of replies for which the first poll is put off. Between cores with a common cache it is
 /// less, and what a delay saves there is less than what it costs to keep it.
@@ -33,8 +33,8 @@ const FAR_TICKS: u32 = 768;
 const SAMPLED: u32 = 16;
 /// The part of the time by which a reply was late that is added to the delay.
 const LATE_PART: u32 = 8;
-/// The part of the delay that is taken off after a reply that was there at the first poll. Nine of ten first
-/// polls then find the reply, while the time that it takes stays the same.
+/// The part of the delay that is taken off after a reply that was there at the first poll. It is small, so
+/// that most first polls find the reply while the time that it takes stays the same.
 const EARLY_PART: u32 = 256;
 
 /// Learns how long the replies of a peer take, and puts off the first poll for the next one as long.
