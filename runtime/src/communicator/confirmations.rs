@@ -1,7 +1,7 @@
 //! Confirmations: a rank that only sends, as the root of a broadcast, waits until its receivers have entered
 //! the same call, since nothing that arrives would show that they are in another one.
 //!
-//! A wait takes the time of a message, and over TCP a message. So a rank confirms the first call of a kind,
+//! A wait takes as long as a message, and over TCP it takes one. So a rank confirms the first call of a kind,
 //! where most mistakes show, and then one in [`PERIOD`] of all calls in which it only sends. Receivers
 //! compare every message with their call: they notice a mismatch at once and report it, so the next call in
 //! which a sender waits for anything fails too.
