@@ -125,6 +125,7 @@ const UNSAFE: &[&str] = &[
     "transport/src/memory/",
     "transport/src/ring/",
     "transport/src/span.rs",
+    "transport/src/streaming.rs",
     "transport/src/sync/model.rs",
     "transport/src/verbs/",
     "transport/tests/conformance/corruption.rs",

@@ -33,6 +33,7 @@ pub mod memory;
 pub mod ring;
 pub mod secure;
 mod span;
+mod streaming;
 pub mod sync;
 pub mod verbs;
 mod wait;

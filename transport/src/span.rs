@@ -8,6 +8,7 @@
 //! the span's lifetime. For a span made from a slice, the borrow gives the promise. Sub-spans are checked
 //! against the length. Everything else here is safe because of that promise.
 
+use crate::streaming::Stream;
 use std::{marker::PhantomData, ptr};
 
 /// Bytes that may be read during `'a`; others may write them meanwhile, in the order of the schedule.
@@ -80,6 +81,9 @@ impl<'a> Span<'a> {
 }
 
 impl<'a> SpanMut<'a> {
+    /// Whether [`SpanMut::stream_from`] goes past the caches on this processor.
+    pub const CAN_STREAM: bool = Stream::GOES_PAST;
+
     /// Returns the span of `len` bytes from `start` on.
     ///
     /// # Safety
@@ -140,6 +144,23 @@ impl<'a> SpanMut<'a> {
         assert_eq!(self.len, src.len, "copy between spans of different lengths");
         // SAFETY: both spans hold `len` accessible bytes; `copy` allows overlap.
         unsafe { ptr::copy(src.start, self.start, self.len) };
+    }
+
+    /// Copies `src` to this span, past the caches where the processor can and the two do not overlap.
+    ///
+    /// It is faster for a span that is too long to stay in the caches, and slower if the bytes are read soon.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn stream_from(self, src: Span<'_>) {
+        assert_eq!(self.len, src.len, "copy between spans of different lengths");
+        let apart = (self.start as usize).abs_diff(src.start as usize);
+        if apart < self.len {
+            self.copy_from(src);
+        } else {
+            // SAFETY: both spans hold `len` accessible bytes, and do not overlap, as compared above.
+            unsafe { Stream::begin().copy(self.start, src.start, self.len) };
+        }
     }
 }
 

@@ -14,7 +14,9 @@ use crate::{
     Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
     TransportError,
     memory::{Arena, Span},
-    ring::{Content, INLINE_BYTES, Publish, ReplyTimer, RingLayout, RingReceiver, RingSender},
+    ring::{
+        Content, INLINE_BYTES, Publish, ReplyTimer, RingLayout, RingReceiver, RingSender, TimedRead, Way,
+    },
 };
 
 /// Maximum bytes moved in one poll, so that a long message does not delay others.
@@ -217,6 +219,7 @@ impl RingLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
         (position, len): (u64, usize),
+        timed: Option<Way>,
     ) -> Result<RecvProgress, TransportError> {
         if len > state.len - state.received {
             return Err(TransportError::Corrupt("length of a staged piece"));
@@ -225,7 +228,11 @@ impl RingLink {
             self.receiver.prefetch_following();
         }
         let piece = self.receiver.piece(position, len)?;
+        let read = timed.map(TimedRead::begin);
         Self::deliver(&mut self.counters, sink, state.received, piece);
+        if let Some(read) = read {
+            self.receiver.took(read, len);
+        }
         let end = position + len.next_multiple_of(64) as u64;
         self.receiver.consume(Some(end), Publish::Lazily);
         Ok(self.advance(state, len))
@@ -381,9 +388,9 @@ impl RingLink {
                 // The rest of it is on its way.
                 if is_long { Ok(RecvProgress::Idle) } else { Err(TransportError::Corrupt("a long message")) }
             }
-            Content::Staged { total, position, len } => {
+            Content::Staged { total, position, len, timed } => {
                 self.check_len(state, total)?;
-                self.recv_staged(state, sink, (position, len))
+                self.recv_staged(state, sink, (position, len), timed)
             }
             Content::Direct { total, offset } => {
                 self.check_len(state, total)?;

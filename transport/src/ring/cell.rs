@@ -2,7 +2,7 @@
 //!
 //! | word | inline, long | further | staged piece | direct | pull |
 //! |---|---|---|---|---|---|
-//! | 0 | stamp, kind, length | stamp, kind | stamp, kind | stamp, kind | stamp, kind |
+//! | 0 | stamp, kind, length | stamp, kind | stamp, kind, mark | stamp, kind | stamp, kind |
 //! | 1 | digest | payload | digest | digest | digest |
 //! | 2 | payload | payload | message length | message length | message length |
 //! | 3 | payload | payload | staging position | offset in the slab | address |
@@ -11,6 +11,7 @@
 //!
 //! A long message has a long cell and further ones behind it.
 
+use super::costs::Way;
 use crate::{TransportError, sync::AtomicU64};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -59,8 +60,8 @@ pub(crate) enum Content {
     /// The first cell of a message of more bytes, which the cells behind it continue.
     Long { len: usize },
     /// The next piece of a message of `total` bytes; `position` counts staging bytes since the ring was
-    /// created.
-    Staged { total: usize, position: u64, len: usize },
+    /// created. The receiver takes the time of the read where `timed` says how the piece was stored.
+    Staged { total: usize, position: u64, len: usize, timed: Option<Way> },
     /// A whole message in the sender's slab.
     Direct { total: usize, offset: u64 },
     /// A whole message in the sender's address space.
@@ -78,7 +79,7 @@ impl Cell {
     /// Fills the cell and publishes it. `index` counts cells since the ring was created.
     #[inline]
     pub(super) fn publish(&self, index: u64, digest: u64, content: &Content) {
-        let (kind, inline_len) = match content {
+        let (kind, more) = match content {
             Content::Inline { payload, len } => {
                 // All words: a loop up to the length takes longer than the stores that it would save.
                 for (word, value) in self.0[2..].iter().zip(payload) {
@@ -87,11 +88,11 @@ impl Cell {
                 (KIND_INLINE, *len as u64)
             }
             Content::Long { .. } => unreachable!("long messages are published by their words"),
-            Content::Staged { total, position, len } => {
+            Content::Staged { total, position, len, timed } => {
                 self.0[2].store(*total as u64, Relaxed);
                 self.0[3].store(*position, Relaxed);
                 self.0[4].store(*len as u64, Relaxed);
-                (KIND_STAGED, 0)
+                (KIND_STAGED, Way::mark(*timed))
             }
             Content::Direct { total, offset } => {
                 self.0[2].store(*total as u64, Relaxed);
@@ -105,7 +106,7 @@ impl Cell {
             }
         };
         self.0[1].store(digest, Relaxed);
-        self.0[0].store(u64::from(Self::stamp(index)) | kind << 32 | inline_len << 40, Release);
+        self.0[0].store(u64::from(Self::stamp(index)) | kind << 32 | more << 40, Release);
     }
 
     /// Fills the cell with the first words of a long message of `len` bytes, and publishes it.
@@ -173,7 +174,8 @@ impl Cell {
             }
             KIND_LONG => Ok(Content::Long { len: (head >> 40 & 0xffff) as usize }),
             KIND_STAGED => {
-                Ok(Content::Staged { total: word(2) as usize, position: word(3), len: word(4) as usize })
+                let (total, len) = (word(2) as usize, word(4) as usize);
+                Ok(Content::Staged { total, position: word(3), len, timed: Way::of_mark(head >> 40 & 0xff) })
             }
             KIND_DIRECT => Ok(Content::Direct { total: word(2) as usize, offset: word(3) }),
             KIND_PULL => Ok(Content::Pull { total: word(2) as usize, address: word(3) }),
@@ -182,11 +184,13 @@ impl Cell {
     }
 }
 
-/// The receiver's cache line: its consumption counters.
+/// The receiver's cache line: its consumption counters and its costs.
 #[repr(C, align(64))]
 pub(super) struct ConsumerLine {
     /// Cells consumed since the ring was created.
     pub(super) cells: AtomicU64,
     /// Staging bytes consumed since the ring was created.
     pub(super) staging: AtomicU64,
+    /// Costs of timed reads ([`super::costs::Costs`]).
+    pub(super) reads: AtomicU64,
 }

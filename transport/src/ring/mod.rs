@@ -22,6 +22,7 @@
 //! before any of it is read.
 
 mod cell;
+mod costs;
 mod layout;
 mod polls;
 mod receiver;
@@ -29,6 +30,7 @@ mod sender;
 mod stores;
 
 pub(crate) use cell::{Content, INLINE_BYTES};
+pub(crate) use costs::{TimedRead, Way};
 pub use layout::{RingLayout, Stores};
 pub(crate) use polls::ReplyTimer;
 pub use polls::end_speculation;

@@ -7,7 +7,7 @@
 //! # Safety
 //! The only unsafe code is an instruction that changes neither memory nor registers.
 
-use super::stores::{HAS_TICKS, ticks};
+use super::costs::{HAS_TICKS, ticks};
 
 /// Keeps the processor from running ahead into the polls that follow.
 ///

@@ -8,9 +8,10 @@
 use super::{
     RingLayout,
     cell::{Cell, ConsumerLine, Content, LONG_WORDS, cells_of},
+    costs::{Costs, TimedRead},
 };
 use crate::{TransportError, memory::Span, sync};
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The receiving end of a ring.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub(crate) struct RingReceiver {
     /// Values of `cells` and `staging` last published to the sender.
     published_cells: u64,
     published_staging: u64,
+    /// Costs of timed reads.
+    reads: Costs,
 }
 
 // SAFETY: as for `RingSender`: the memory is shared, and one thread at a time uses the end.
@@ -46,7 +49,16 @@ impl RingReceiver {
     /// This must be the ring's only receiver.
     pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingReceiver {
         layout.check();
-        RingReceiver { base, layout, cells: 0, staging: 0, published_cells: 0, published_staging: 0 }
+        let (cells, staging) = (0, 0);
+        RingReceiver {
+            base,
+            layout,
+            cells,
+            staging,
+            published_cells: cells,
+            published_staging: staging,
+            reads: Costs::default(),
+        }
     }
 
     /// Creates the receiving end of a ring on which `cells` cells have been sent and consumed.
@@ -147,6 +159,12 @@ impl RingReceiver {
         Ok(piece)
     }
 
+    /// Notes that a piece of `len` bytes has been read.
+    #[inline]
+    pub(crate) fn took(&mut self, read: TimedRead, len: usize) {
+        read.end(len, &mut self.reads);
+    }
+
     /// Consumes the next cell, and the staging area up to `staging` if it is given.
     #[inline]
     pub(crate) fn consume(&mut self, staging: Option<u64>, publish: Publish) {
@@ -168,6 +186,7 @@ impl RingReceiver {
         let due = self.cells - self.published_cells >= self.layout.cells as u64 / 4
             || self.staging - self.published_staging >= self.layout.untold_bytes();
         if publish == Publish::Now || due {
+            self.line().reads.store(self.reads.to_word(), Relaxed);
             self.line().staging.store(self.staging, Release);
             self.line().cells.store(self.cells, Release);
             self.published_cells = self.cells;

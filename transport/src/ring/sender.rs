@@ -8,12 +8,16 @@
 use super::{
     RingLayout,
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_WORDS, cells_of},
+    costs::Costs,
     stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
 #[cfg(not(miri))]
 use std::arch::asm;
-use std::{ptr, sync::atomic::Ordering::Acquire};
+use std::{
+    ptr,
+    sync::atomic::Ordering::{Acquire, Relaxed},
+};
 
 /// Longest message whose lines are fetched before it is sent.
 ///
@@ -206,6 +210,11 @@ impl RingSender {
     ) -> Result<bool, TransportError> {
         let len = piece.len();
         assert!(len <= self.layout.piece_bytes, "a piece of {len} bytes");
+        if self.sensor.is_due() {
+            self.refresh()?;
+            let reads = Costs::from_word(self.line().reads.load(Relaxed));
+            self.sensor.decide(self.staging, self.consumed_staging, reads);
+        }
         let area = self.layout.staging_bytes as u64;
         let (position, after) = self.next_position(len);
         if after - self.consumed_staging > area {
@@ -214,6 +223,7 @@ impl RingSender {
         if after - self.consumed_staging > area || !self.has_cell()? {
             return Ok(false);
         }
+        let timed = self.sensor.timed_way(len);
         // SAFETY: `[position, position + room)` modulo the area is inside of the staging area, since a piece
         // ends within a lap. It is free, since the receiver has consumed everything up to `after - area`.
         // `piece` holds `len` readable bytes. Positions in the area are multiples of a line.
@@ -223,7 +233,7 @@ impl RingSender {
             self.sensor.store(start, piece.as_ptr(), len);
         }
         self.staging = after;
-        self.publish(digest, &Content::Staged { total, position, len });
+        self.publish(digest, &Content::Staged { total, position, len, timed });
         Ok(true)
     }
 

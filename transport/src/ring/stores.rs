@@ -11,18 +11,25 @@
 //! | a common cache | 27 | 38 | 31 | 81 |
 //! | none | 250 | 110 | 26 | 84 |
 //!
-//! [`Sensor`] finds out which of the two is the case from the time that pieces take to be stored, compared
-//! with that of a copy within a core's cache, which takes 17 ns per KiB there. It needs no answer of the
-//! receiver. The cores of a rank may change, as those of a virtual machine do, so it looks again from time to
-//! time.
+//! [`Sensor`] finds out which of the two is the case. Where storing through the caches takes far longer than
+//! a copy within a core's cache (17 ns per KiB there), it streams some pieces, and compares what they take
+//! the sender to store and the receiver to read. The receiver takes times only while the sender asks for them
+//! ([`super::costs`]). What the sender saves is not enough to tell: without a common cache it saves as long
+//! as 3 such copies on a processor whose stores to memory are slow (Zen 1), and with one up to 7 on the other
+//! one, for short pieces, where it costs the receiver more. The cores of a rank may change, as those of a
+//! virtual machine do, so it looks again from time to time.
 //!
 //! Only processors with non-temporal stores and a clock that costs nothing have the choice: `x86_64`.
 //!
 //! # Safety
-//! [`Sensor::store`] and [`stream`] write to memory of their caller.
+//! [`Sensor::store`] writes to memory of its caller.
 
-use super::{RingLayout, Stores};
-use std::{mem, ptr, sync::OnceLock};
+use super::{
+    RingLayout, Stores,
+    costs::{Costs, Way, ticks, ticks_per_kib},
+};
+use crate::streaming::Stream;
+use std::{mem, ptr};
 
 /// Smallest piece that is streamed; the end of a stream takes as long as a shorter piece.
 const STREAMED_BYTES: usize = 1024;
@@ -34,12 +41,9 @@ const STREAMED_LAP_BYTES: usize = 256 << 10;
 /// Streaming is tried where storing through the caches takes this many times as long as within a core's
 /// cache.
 const SLOW: f32 = 5.0;
-/// Streaming is kept where it saves the sender this many times a copy within a core's cache: the receiver
-/// reads streamed bytes from memory, which costs it about three such copies more where a cache is shared.
-///
-/// Without a common cache it saves 20 and more for pieces of 32 KiB, and 9 to 17 for those of 4 KiB, at whose
-/// end the stores are waited for; with one 0, and up to 7 for a moment.
-const FAR: f32 = 8.0;
+/// Streaming is kept where storing and reading a piece takes at most this share of what it takes through the
+/// caches.
+const STREAMED_SHARE: f32 = 0.9;
 /// Timed pieces before a decision.
 const TIMED_PIECES: u32 = 24;
 /// A sender that streams looks from time to time whether the cores share a cache by now. It streams this many
@@ -48,7 +52,7 @@ const TIMED_PIECES: u32 = 24;
 const LOOK_EVERY: u64 = 32;
 const LOOK_EVERY_MOST: u64 = 128;
 
-/// Decides how pieces are stored, from the time that they took.
+/// Decides how pieces are stored, from the time that they took to be stored and to be read.
 #[derive(Debug)]
 pub(super) struct Sensor {
     /// Ticks that a KiB takes within a core's cache; `None` where there is no choice.
@@ -63,9 +67,9 @@ pub(super) struct Sensor {
     stored: u64,
     /// Pieces timed since the way was changed.
     timed: u32,
-    /// Estimated medians of the ticks that a KiB takes: through the caches, and past them.
-    cached_cost: f32,
-    streamed_cost: f32,
+    stores: Costs,
+    /// End of the timed pieces, which the receiver has to read before the ways are compared.
+    timed_to: Option<u64>,
     /// Bytes to store in the present way before the other one is tried.
     patience: u64,
     /// `patience` after the next change that was in vain.
@@ -85,7 +89,6 @@ impl Sensor {
     fn of(own: Option<f32>, layout: &RingLayout) -> Sensor {
         let lap_bytes = layout.lap_bytes as u64;
         let look_bytes = lap_bytes + u64::from(TIMED_PIECES) * layout.piece_bytes as u64;
-        let cost = own.unwrap_or_default() * SLOW / 2.0;
         Sensor {
             own,
             lap_bytes,
@@ -94,8 +97,8 @@ impl Sensor {
             is_judged: true,
             stored: 0,
             timed: 0,
-            cached_cost: cost,
-            streamed_cost: cost,
+            stores: Costs::starting_at(own.unwrap_or_default() * SLOW / 2.0),
+            timed_to: None,
             patience: 0,
             next_patience: LOOK_EVERY * look_bytes,
         }
@@ -113,6 +116,31 @@ impl Sensor {
         self.streams && len >= STREAMED_BYTES
     }
 
+    /// Returns how the next piece, of `len` bytes, is stored, if the receiver shall time its read.
+    #[inline]
+    pub(super) fn timed_way(&self, len: usize) -> Option<Way> {
+        if self.own.is_none() || len < TIMED_BYTES || !self.counts() || self.is_fast() {
+            return None;
+        }
+        Some(self.way())
+    }
+
+    fn way(&self) -> Way {
+        if self.streams { Way::Streamed } else { Way::Cached }
+    }
+
+    /// Whether times count. Pieces of the first lap through the caches count for nothing: their pages may be
+    /// new, and their lines in memory.
+    fn counts(&self) -> bool {
+        self.streams || self.stored > self.lap_bytes
+    }
+
+    /// Whether pieces take a short time through the caches, so that there is nothing to decide.
+    fn is_fast(&self) -> bool {
+        let is_short = |own| self.stores.of(Way::Cached).is_none_or(|cached| cached <= SLOW * own);
+        !self.streams && self.is_judged && self.own.is_none_or(is_short)
+    }
+
     /// Copies a piece to `target`, so that a store with release order hands it over.
     ///
     /// # Safety
@@ -124,7 +152,7 @@ impl Sensor {
         // SAFETY: the caller keeps the contract.
         unsafe {
             if streams {
-                stream(target, source, len);
+                Stream::begin().copy(target, source, len);
             } else {
                 ptr::copy_nonoverlapping(source, target, len);
             }
@@ -136,115 +164,61 @@ impl Sensor {
     }
 
     /// Notes the ticks that a stored piece took.
-    ///
-    /// Pieces of the first lap through the caches count for nothing: their pages may be new, and their lines
-    /// in memory.
     fn took(&mut self, len: usize, ticks: u64) {
-        let Some(own) = self.own else { return };
-        if !self.streams && self.stored <= self.lap_bytes {
+        if !self.counts() {
             return;
         }
-        let sample = ticks as f32 * 1024.0 / len as f32;
-        let cost = if self.streams { &mut self.streamed_cost } else { &mut self.cached_cost };
-        // Steps of a fixed ratio lead to the median, which a rank that is preempted in a copy does not move.
-        *cost *= if sample > *cost { 1.0625 } else { 1.0 / 1.0625 };
-        *cost = cost.clamp(own / 4.0, 64.0 * own);
-        // There is nothing to decide while pieces take a short time through the caches.
-        let is_fast = !self.streams && self.is_judged && self.cached_cost <= SLOW * own;
-        self.timed = if is_fast { 0 } else { self.timed + 1 };
-        if self.timed >= TIMED_PIECES {
-            self.decide();
-        }
+        self.stores.add(self.way(), len, ticks);
+        self.timed = if self.is_fast() { 0 } else { self.timed.saturating_add(1) };
     }
 
-    fn decide(&mut self) {
-        let saved = self.cached_cost - self.streamed_cost;
-        let is_far = self.own.is_some_and(|own| saved > FAR * own);
-        let is_right = self.streams == is_far;
-        let was_judged = mem::replace(&mut self.is_judged, true);
-        if !was_judged && !is_right {
+    /// Whether the way is to be decided upon before the next piece.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.timed >= TIMED_PIECES && (!self.is_judged || self.stored >= self.patience)
+    }
+
+    /// Decides how the next pieces are stored. Pieces up to the position `stored` have been stored, and those
+    /// up to `consumed` read, at the `reads` costs.
+    pub(super) fn decide(&mut self, stored: u64, consumed: u64, reads: Costs) {
+        if mem::replace(&mut self.is_judged, true) {
+            self.change(!self.streams, 0);
+            self.is_judged = false;
+            return;
+        }
+        if consumed < *self.timed_to.get_or_insert(stored) {
+            self.is_judged = false;
+        } else if self.streams == self.gains(reads) {
+            self.timed_to = None;
+            self.next_patience = LOOK_EVERY * self.look_bytes;
+            self.patience = if self.streams { self.next_patience } else { 0 };
+        } else {
             // The change was in vain.
             self.change(!self.streams, self.next_patience);
             self.next_patience = (2 * self.next_patience).min(LOOK_EVERY_MOST * self.look_bytes);
-        } else if !was_judged {
-            self.next_patience = LOOK_EVERY * self.look_bytes;
-            self.patience = if self.streams { self.next_patience } else { 0 };
-        } else if self.stored >= self.patience {
-            self.change(!self.streams, 0);
-            self.is_judged = false;
         }
+    }
+
+    /// Whether streaming is the faster way.
+    fn gains(&self, reads: Costs) -> bool {
+        let both = |way| Some(self.stores.of(way)? + reads.of(way)?);
+        let (cached, streamed) = (both(Way::Cached), both(Way::Streamed));
+        cached.zip(streamed).is_some_and(|(cached, streamed)| streamed < STREAMED_SHARE * cached)
     }
 
     fn change(&mut self, streams: bool, patience: u64) {
         self.streams = streams;
         self.stored = 0;
         self.timed = 0;
+        self.timed_to = None;
         self.patience = patience;
     }
-}
-
-/// Whether [`ticks`] counts.
-pub(super) const HAS_TICKS: bool = cfg!(all(target_arch = "x86_64", not(miri)));
-
-/// Returns the processor's clock, which costs less than a cache miss.
-#[inline]
-pub(super) fn ticks() -> u64 {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: every x86_64 processor has the instruction, which reads a register.
-    return unsafe { std::arch::x86_64::_rdtsc() };
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    0
-}
-
-/// Returns the ticks that copying a KiB takes within a core's own cache; `None` where pieces can't be
-/// streamed.
-fn ticks_per_kib() -> Option<f32> {
-    const KIB: usize = 8;
-    static OWN: OnceLock<f32> = OnceLock::new();
-    if !cfg!(all(target_arch = "x86_64", not(miri), not(loom))) {
-        return None;
-    }
-    Some(*OWN.get_or_init(|| {
-        let (source, mut target) = ([1u64; KIB * 128], [0u64; KIB * 128]);
-        let least = (0..16).map(|_| {
-            let start = ticks();
-            std::hint::black_box(&mut target).copy_from_slice(std::hint::black_box(&source));
-            ticks().wrapping_sub(start)
-        });
-        least.min().unwrap_or_default().max(1) as f32 / KIB as f32
-    }))
-}
-
-/// Copies past the caches. A store with release order that follows comes after all of it.
-///
-/// # Safety
-/// As for [`Sensor::store`].
-#[cfg(target_arch = "x86_64")]
-unsafe fn stream(target: *mut u8, source: *const u8, len: usize) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    let whole = len - len % RingLayout::LINE;
-    // SAFETY: all accesses are inside the `len` bytes that the caller vouches for; `target` is aligned to a
-    // line, and so are its parts of 16 bytes. The instructions are part of every x86_64 processor. The fence
-    // orders the stores, which are not ordered otherwise, before all later ones.
-    unsafe {
-        for at in (0..whole).step_by(16) {
-            let part = _mm_loadu_si128(source.add(at).cast::<__m128i>());
-            _mm_stream_si128(target.add(at).cast::<__m128i>(), part);
-        }
-        ptr::copy_nonoverlapping(source.add(whole), target.add(whole), len - whole);
-        _mm_sfence();
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn stream(target: *mut u8, source: *const u8, len: usize) {
-    // SAFETY: the caller keeps the contract, which is the same.
-    unsafe { ptr::copy_nonoverlapping(source, target, len) };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     const KIB: usize = 1 << 10;
     const LAP: usize = 4 << 20;
@@ -257,26 +231,74 @@ mod tests {
     };
     /// Ticks per KiB within a core's cache.
     const OWN: f32 = 40.0;
-    /// Ticks per KiB to a line that the other core has read.
-    const NEAR: u64 = 70;
-    const APART: u64 = 600;
 
-    /// Ticks per KiB past the caches.
-    const PAST: u64 = 65;
+    /// Ticks that a KiB takes two cores: to be stored and to be read.
+    #[derive(Clone, Copy)]
+    struct Cores {
+        cached: [u64; 2],
+        streamed: [u64; 2],
+    }
 
-    /// Sends pieces of 32 KiB until `bytes` have been sent; returns the bytes that were streamed. `cold` is
-    /// what reading the source costs per KiB. Every `outliers`th piece is interrupted.
-    fn send(sensor: &mut Sensor, bytes: usize, ticks_per_kib: u64, cold: u64, outliers: usize) -> usize {
-        let piece = 32 * KIB;
-        let mut streamed = 0;
-        for i in 0..bytes / piece {
-            let interruption = if i % outliers == 0 { 10_000_000 } else { 0 };
-            streamed += if sensor.streams { piece } else { 0 };
-            let cost = cold + if sensor.streams { PAST } else { ticks_per_kib };
-            sensor.stored += piece as u64;
-            sensor.took(piece, cost * 32 + interruption);
+    /// Two cores with a common cache.
+    const NEAR: Cores = Cores { cached: [70, 100], streamed: [80, 210] };
+    /// Two cores without one.
+    const APART: Cores = Cores { cached: [600, 280], streamed: [65, 215] };
+    /// The same of an older processor, whose stores to memory are slow (Zen 1; [`OWN`] is 55 there).
+    const SLOW_MEMORY: Cores = Cores { cached: [400, 300], streamed: [225, 235] };
+
+    impl Cores {
+        /// Returns the cores with a source that takes `cold` ticks per KiB to be read.
+        fn with_source(self, cold: u64) -> Cores {
+            let store = |[store, read]: [u64; 2]| [store + cold, read];
+            Cores { cached: store(self.cached), streamed: store(self.streamed) }
         }
-        streamed
+    }
+
+    /// A sender and a receiver, as far as they decide how pieces are stored.
+    struct Pair {
+        sensor: Sensor,
+        reads: Costs,
+        /// Pieces that the receiver has yet to read, with their marks.
+        unread: VecDeque<Option<Way>>,
+        position: u64,
+    }
+
+    impl Pair {
+        fn new(own: f32, layout: &RingLayout) -> Pair {
+            let sensor = Sensor::of(Some(own), layout);
+            Pair { sensor, reads: Costs::default(), unread: VecDeque::new(), position: 0 }
+        }
+
+        /// Sends a piece, and reads the piece before the last `BEHIND` ones. `late` are ticks of an
+        /// interruption of the sender. Returns whether the piece was streamed.
+        fn send_piece(&mut self, piece: usize, cores: Cores, late: u64) -> bool {
+            const BEHIND: usize = 3;
+            if self.sensor.is_due() {
+                let consumed = self.position - (self.unread.len() * piece) as u64;
+                self.sensor.decide(self.position, consumed, self.reads);
+            }
+            let (kib, streams) = ((piece / KIB) as u64, self.sensor.streams);
+            let ticks = |[store, read]: [u64; 2]| (store * kib, read * kib);
+            let (store, read) = ticks(if streams { cores.streamed } else { cores.cached });
+            self.unread.push_back(self.sensor.timed_way(piece));
+            self.sensor.stored += piece as u64;
+            self.sensor.took(piece, store + late);
+            self.position += piece as u64;
+            if self.unread.len() > BEHIND
+                && let Some(Some(way)) = self.unread.pop_front()
+            {
+                self.reads.add(way, piece, read);
+            }
+            streams
+        }
+
+        /// Sends pieces of 32 KiB until `bytes` have been sent; returns the bytes that were streamed. Every
+        /// `outliers`th piece is interrupted.
+        fn send(&mut self, bytes: usize, cores: Cores, outliers: usize) -> usize {
+            let piece = 32 * KIB;
+            let late = |i: usize| if i.is_multiple_of(outliers) { 10_000_000 } else { 0 };
+            (0..bytes / piece).filter(|i| self.send_piece(piece, cores, late(*i))).count() * piece
+        }
     }
 
     const GIB: usize = 1 << 30;
@@ -284,89 +306,77 @@ mod tests {
 
     #[test]
     fn cores_with_a_common_cache_use_it() {
-        let mut sensor = Sensor::of(Some(OWN), &LAYOUT);
-        assert_eq!(send(&mut sensor, GIB, NEAR, 0, 4), 0, "interruptions are no reason to stream");
+        let mut pair = Pair::new(OWN, &LAYOUT);
+        assert_eq!(pair.send(GIB, NEAR, 4), 0, "interruptions are no reason to stream");
     }
 
     #[test]
     fn a_source_in_memory_is_no_reason_to_stream() {
-        let mut sensor = Sensor::of(Some(OWN), &LAYOUT);
-        let streamed = send(&mut sensor, 8 * GIB, NEAR, 200, SELDOM);
-        assert!(streamed < 8 * GIB / 500, "{streamed} bytes");
+        let mut pair = Pair::new(OWN, &LAYOUT);
+        let streamed = pair.send(8 * GIB, NEAR.with_source(200), SELDOM);
+        assert!((1..8 * GIB / 500).contains(&streamed), "it was tried: {streamed} bytes");
     }
 
     #[test]
     fn new_pages_do_not_count() {
-        let mut sensor = Sensor::of(Some(OWN), &LAYOUT);
-        assert_eq!(send(&mut sensor, LAP, 100 * APART, 0, SELDOM), 0);
-        assert_eq!(send(&mut sensor, GIB, NEAR, 0, SELDOM), 0);
+        let mut pair = Pair::new(OWN, &LAYOUT);
+        assert_eq!(pair.send(LAP, APART.with_source(60_000), SELDOM), 0);
+        assert_eq!(pair.send(GIB, NEAR, SELDOM), 0);
     }
 
     #[test]
     fn cores_without_a_common_cache_stream_nearly_everything() {
-        for lap_bytes in [256 * KIB, LAP] {
-            let mut sensor = Sensor::of(Some(OWN), &RingLayout { lap_bytes, ..LAYOUT });
-            send(&mut sensor, GIB, APART, 0, SELDOM);
-            let streamed = send(&mut sensor, 8 * GIB, APART, 0, SELDOM);
-            assert!(streamed > 8 * GIB / 1000 * 985, "{streamed} bytes with laps of {lap_bytes}");
+        for (own, cores) in [(OWN, APART), (55.0, SLOW_MEMORY)] {
+            for lap_bytes in [256 * KIB, LAP] {
+                let mut pair = Pair::new(own, &RingLayout { lap_bytes, ..LAYOUT });
+                pair.send(GIB, cores, SELDOM);
+                let streamed = pair.send(8 * GIB, cores, SELDOM);
+                assert!(streamed > 8 * GIB / 1000 * 985, "{streamed} bytes with laps of {lap_bytes}");
+            }
         }
     }
 
     #[test]
     fn short_pieces_are_streamed_although_their_end_takes_time() {
-        let mut sensor = Sensor::of(Some(OWN), &LAYOUT);
-        // Ticks of pieces of 4 KiB as seen between cores without a common cache.
-        for _ in 0..GIB / 4096 {
-            let ticks = if sensor.streams { 4 * 290 } else { 4 * 650 };
-            sensor.stored += 4096;
-            sensor.took(4096, ticks);
-        }
-        assert!(sensor.streams);
+        let mut pair = Pair::new(OWN, &LAYOUT);
+        let short = Cores { cached: [650, 280], streamed: [290, 280] };
+        (0..GIB / 4096).for_each(|_| _ = pair.send_piece(4096, short, 0));
+        assert!(pair.sensor.streams);
     }
 
     #[test]
-    fn short_pieces_are_stored_through_a_common_cache() {
-        let mut sensor = Sensor::of(Some(OWN), &LAYOUT);
+    fn short_pieces_are_stored_through_a_common_cache_although_streaming_takes_the_sender_less() {
+        let mut pair = Pair::new(OWN, &LAYOUT);
         // They take more than five times as long as within a core's cache, now and then.
-        let mut streamed = 0;
-        for i in 0..GIB / 4096 {
-            streamed += usize::from(sensor.streams);
-            let ticks = if sensor.streams { 4 * 80 } else { 4 * (190 + i as u64 % 7 * 30) };
-            sensor.stored += 4096;
-            sensor.took(4096, ticks);
-        }
-        assert!(streamed < GIB / 4096 / 50, "{streamed} pieces");
+        let short = |i: usize| Cores { cached: [190 + i as u64 % 7 * 30, 120], streamed: [80, 500] };
+        let streamed = (0..GIB / 4096).filter(|i| pair.send_piece(4096, short(*i), 0)).count();
+        assert!((1..GIB / 4096 / 50).contains(&streamed), "it was tried: {streamed} pieces");
     }
 
     #[test]
     fn a_change_is_noticed() {
-        let mut sensor = Sensor::of(Some(OWN), &LAYOUT);
+        let mut pair = Pair::new(OWN, &LAYOUT);
         for _ in 0..3 {
-            send(&mut sensor, 2 * LAP, APART, 0, SELDOM);
-            assert!(sensor.streams, "cores were parted");
-            let most = (LOOK_EVERY_MOST * sensor.look_bytes) as usize;
-            send(&mut sensor, 2 * most, NEAR, 0, SELDOM);
-            assert!(!sensor.streams, "cores were joined");
+            pair.send(2 * LAP, APART, SELDOM);
+            assert!(pair.sensor.streams, "cores were parted");
+            let most = (LOOK_EVERY_MOST * pair.sensor.look_bytes) as usize;
+            pair.send(2 * most, NEAR, SELDOM);
+            assert!(!pair.sensor.streams, "cores were joined");
         }
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "non-temporal stores are assembly")]
-    fn streamed_bytes_are_those_of_the_source() {
-        let source: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
-        for len in [1, 63, 64, 65, 1024, 4095, 4096, 32_768, 39_990] {
-            for offset in [0, 1, 8] {
-                let mut lines = vec![[0u64; 8]; 640];
-                let target = lines.as_mut_ptr().cast::<u8>();
-                let target = target.wrapping_add(target.align_offset(RingLayout::LINE));
-                // SAFETY: both are longer than `len`, and `target` is aligned to a line within its vector.
-                let copy = unsafe {
-                    stream(target, source.as_ptr().add(offset), len);
-                    std::slice::from_raw_parts(target, len + 1)
-                };
-                assert_eq!(copy[..len], source[offset..offset + len]);
-                assert_eq!(copy[len], 0, "nothing is written behind {len} bytes");
+    fn a_receiver_that_takes_no_times_gets_its_pieces_through_the_caches() {
+        let mut sensor = Sensor::of(Some(OWN), &LAYOUT);
+        let mut streamed = 0;
+        for _ in 0..GIB / 4096 {
+            if sensor.is_due() {
+                sensor.decide(sensor.stored, sensor.stored, Costs::default());
             }
+            streamed += usize::from(sensor.streams);
+            sensor.stored += 4096;
+            sensor.took(4096, if sensor.streams { 260 } else { 2400 });
         }
+        assert!(streamed < GIB / 4096 / 20, "{streamed} pieces");
     }
 }
