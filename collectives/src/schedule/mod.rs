@@ -231,4 +231,20 @@ impl Schedule {
     pub fn overlap(&self, rank: Rank, a: ChunkRange, b: ChunkRange) -> bool {
         Memory::new(self, self.ranks(), rank).overlap(a, b)
     }
+
+    /// Returns, for each step of a rank, whether all that it writes are parts of the output that no step
+    /// reads.
+    #[must_use]
+    pub fn writes_results(&self, rank: Rank) -> Vec<bool> {
+        let memory = Memory::new(self, self.ranks(), rank);
+        let steps = &self.programs[rank.index()].steps;
+        let mut is_read = vec![false; memory.cells()];
+        for range in steps.iter().flat_map(|step| step.action.reads()).flatten() {
+            is_read[memory.span(range)].fill(true);
+        }
+        let is_result = |range: ChunkRange| {
+            range.buffer == Buffer::Output && !is_read[memory.span(range)].contains(&true)
+        };
+        steps.iter().map(|step| step.action.writes().is_some_and(is_result)).collect()
+    }
 }

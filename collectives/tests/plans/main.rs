@@ -10,6 +10,7 @@ mod patterns;
 mod projections;
 mod quantized;
 mod random_mutations;
+mod results;
 mod small_plans;
 mod sweep;
 mod text;

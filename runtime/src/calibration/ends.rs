@@ -5,7 +5,7 @@
 //! and reading them costs nothing; so messages that a program has just written are measured as well.
 
 use crate::{
-    executor::{Combine, CopySink, ReduceSink},
+    executor::{Combine, CopySink, ReduceSink, Writes},
     kernels::{Reducer, Threads},
 };
 use collectives::{DType, ReduceOp};
@@ -128,7 +128,7 @@ impl End {
         if fresh {
             addition(&self.reducer).apply(source, source.as_span(), source.as_span());
         }
-        let mut sink = CopySink(bytes_of(&mut self.target).sub(0, bytes));
+        let mut sink = CopySink::new(bytes_of(&mut self.target).sub(0, bytes), Writes::Cached);
         self.number += 1;
         exchange((&mut *self.link, self.number, self.deadline), way, source.as_span(), &mut sink)
     }
@@ -142,7 +142,12 @@ impl End {
         let own = self.registered.span_mut().sub(0, bytes);
         let theirs = bytes_of(&mut self.target).sub(0, bytes);
         self.number += 1;
-        exchange((&mut *self.link, self.number, self.deadline), way, own.as_span(), &mut CopySink(theirs))?;
+        exchange(
+            (&mut *self.link, self.number, self.deadline),
+            way,
+            own.as_span(),
+            &mut CopySink::new(theirs, Writes::Cached),
+        )?;
         addition(&self.reducer).apply(own, own.as_span(), theirs.as_span());
         Ok(())
     }
@@ -156,11 +161,21 @@ impl End {
         let both = self.registered.span_mut();
         let [first, second] = [both.sub(0, bytes), both.sub(bytes, bytes)];
         let (own, theirs) = if self.is_first { (first, second) } else { (second, first) };
-        let mut sink = ReduceSink { combine: addition(&self.reducer), local: own.as_span(), dst: own };
+        let mut sink = ReduceSink {
+            combine: addition(&self.reducer),
+            writes: Writes::Cached,
+            local: own.as_span(),
+            dst: own,
+        };
         self.number += 1;
         exchange((&mut *self.link, self.number, self.deadline), way, theirs.as_span(), &mut sink)?;
         self.number += 1;
-        exchange((&mut *self.link, self.number, self.deadline), way, own.as_span(), &mut CopySink(theirs))
+        exchange(
+            (&mut *self.link, self.number, self.deadline),
+            way,
+            own.as_span(),
+            &mut CopySink::new(theirs, Writes::Cached),
+        )
     }
 }
 

@@ -35,4 +35,4 @@ pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
 pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
 pub(crate) use run::{Executor, Message, MessageMemory, Stop, Waiting, Watch};
-pub(crate) use sink::{Combine, CopySink, ReduceSink};
+pub(crate) use sink::{Combine, CopySink, ReduceSink, Writes};

@@ -50,6 +50,8 @@ pub(super) struct Op {
     pub(super) dst: Run,
     /// The result is complete: an average divides.
     pub(super) last: bool,
+    /// No step reads what it writes, which is a part of the result.
+    pub(super) writes_result: bool,
     /// For receives: the step is announced when fewer messages of its stream than this precede it. Messages
     /// that use the same memory do not count: the schedule relies on the stream's order, and takes them one
     /// by one.
@@ -155,10 +157,11 @@ impl Program {
         }
         let mut flat = Vec::new();
         let mut ops = Vec::with_capacity(steps.len());
-        for (step, after) in steps.iter().zip(&dependents) {
+        let writes_results = schedule.writes_results(rank);
+        for ((step, after), writes_result) in steps.iter().zip(&dependents).zip(writes_results) {
             let first = flat.len() as u32;
             flat.extend(after);
-            ops.push(op(step.action, chunks, (first, flat.len() as u32)));
+            ops.push(Op { writes_result, ..op(step.action, chunks, (first, flat.len() as u32)) });
         }
         let (streams, order) = streams(steps.iter().map(|s| (s.action, s.lane)), lanes);
         for stream in streams.iter().filter(|s| !s.sends) {
@@ -204,7 +207,7 @@ impl Program {
         let (streams, order) = streams([(action, 0)].into_iter(), lanes);
         let receives = (!sends).then_some(StraightStep { step: 0, stream: Some(0) });
         Program {
-            ops: [op(action, 1, (0, 0))].into(),
+            ops: [Op { writes_result: !sends, ..op(action, 1, (0, 0)) }].into(),
             dependents: [].into(),
             waits_for: [0].into(),
             streams: streams.into(),
@@ -285,7 +288,7 @@ fn op(action: Action, chunks: u32, dependents: (u32, u32)) -> Op {
             (OpKind::DecodeReduce, run(local), run(src), run(dst), last)
         }
     };
-    Op { kind, a, b, dst, last, ahead: WINDOW, dependents, call: 0 }
+    Op { kind, a, b, dst, last, writes_result: false, ahead: WINDOW, dependents, call: 0 }
 }
 
 /// How early a receive may be announced, given those before it in its stream, the latest first.

@@ -4,24 +4,73 @@
 //! Kernels take addresses; here they come from spans, whose bytes are accessible, at offsets that are
 //! multiples of the element size, because links cut messages at multiples of a cache line.
 
-use crate::kernels::{Reducer, Threads};
+use crate::{
+    kernels::{Reducer, Threads},
+    processors::Caches,
+};
 use transport::{
     Sink,
     memory::{Span, SpanMut},
 };
 
+/// How a result is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writes {
+    /// Through the caches.
+    Cached,
+    /// Past them, to memory.
+    Streamed,
+}
+
+impl Writes {
+    /// Bytes of the shortest result that may be streamed.
+    const LEAST: usize = 1 << 20;
+
+    /// Returns how a result of `len` bytes is written that no step of its call reads.
+    ///
+    /// A result that is longer than half of the last level of caches is not there any more when the caller
+    /// reads it: the call has read as much, and other ranks use that level too. Storing it through the caches
+    /// would first read its old bytes from memory. Two ranks on cores of an AMD EPYC (Zen 1, 8 MiB) take
+    /// 3.9 ms instead of 5.3 for an `all_to_all` of 16 MiB, and 0.51 instead of 1.16 for an `all_gather` of
+    /// 4 MiB.
+    #[inline]
+    pub(crate) fn of_result(len: usize) -> Writes {
+        if len < Writes::LEAST { Writes::Cached } else { Writes::of_long_result(len, Caches::here()) }
+    }
+
+    #[cold]
+    fn of_long_result(len: usize, caches: Option<&Caches>) -> Writes {
+        let is_long = caches.is_some_and(|caches| len >= caches.last / 2);
+        if is_long && SpanMut::CAN_STREAM { Writes::Streamed } else { Writes::Cached }
+    }
+}
+
 /// Copies a message to its destination.
-pub(crate) struct CopySink<'a>(pub(crate) SpanMut<'a>);
+pub(crate) struct CopySink<'a> {
+    dst: SpanMut<'a>,
+    writes: Writes,
+}
+
+impl<'a> CopySink<'a> {
+    #[inline]
+    pub(crate) fn new(dst: SpanMut<'a>, writes: Writes) -> CopySink<'a> {
+        CopySink { dst, writes }
+    }
+}
 
 impl Sink for CopySink<'_> {
     #[inline]
     fn write(&mut self, offset: usize, data: Span<'_>) {
-        self.0.sub(offset, data.len()).copy_from(data);
+        let dst = self.dst.sub(offset, data.len());
+        match self.writes {
+            Writes::Cached => dst.copy_from(data),
+            Writes::Streamed => dst.stream_from(data),
+        }
     }
 
     #[inline]
     fn destination(&mut self) -> Option<SpanMut<'_>> {
-        Some(self.0)
+        Some(self.dst)
     }
 }
 
@@ -36,6 +85,27 @@ pub(crate) struct Combine<'r> {
 }
 
 impl Combine<'_> {
+    /// Computes `dst = a ⊕ b` as [`Combine::apply`], and writes it in this way.
+    #[inline]
+    pub(crate) fn apply_by(&self, writes: Writes, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
+        match writes {
+            Writes::Streamed if self.threads == Threads::ONE => self.apply_streamed(dst, a, b),
+            _ => self.apply(dst, a, b),
+        }
+    }
+
+    /// Computes the result block by block in memory that stays in a core's cache.
+    #[cold]
+    fn apply_streamed(&self, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
+        let mut block = Block([0; Block::BYTES]);
+        for at in (0..dst.len()).step_by(Block::BYTES) {
+            let len = Block::BYTES.min(dst.len() - at);
+            let place = SpanMut::from(&mut block.0[..len]);
+            self.apply(place, a.sub(at, len), b.sub(at, len));
+            dst.sub(at, len).stream_from(place.as_span());
+        }
+    }
+
     /// Computes `dst = a ⊕ b`. All have the same length; `dst` equals `a` or `b`, or is disjoint from both.
     #[inline]
     pub(crate) fn apply(&self, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
@@ -57,9 +127,18 @@ impl Combine<'_> {
     }
 }
 
+/// A part of a result, which is computed at a time: whole elements of every type.
+#[repr(align(64))]
+struct Block([u8; Block::BYTES]);
+
+impl Block {
+    const BYTES: usize = 8192;
+}
+
 /// Combines a message with a local operand.
 pub(crate) struct ReduceSink<'a, 'r> {
     pub(crate) combine: Combine<'r>,
+    pub(crate) writes: Writes,
     pub(crate) local: Span<'a>,
     pub(crate) dst: SpanMut<'a>,
 }
@@ -68,7 +147,8 @@ impl Sink for ReduceSink<'_, '_> {
     #[inline]
     fn write(&mut self, offset: usize, data: Span<'_>) {
         let len = data.len();
-        self.combine.apply(self.dst.sub(offset, len), self.local.sub(offset, len), data);
+        let (dst, local) = (self.dst.sub(offset, len), self.local.sub(offset, len));
+        self.combine.apply_by(self.writes, dst, local, data);
     }
 
     fn destination(&mut self) -> Option<SpanMut<'_>> {
@@ -86,5 +166,54 @@ impl Sink for EmptySink {
 
     fn destination(&mut self) -> Option<SpanMut<'_>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use collectives::{DType, ReduceOp};
+
+    #[test]
+    fn results_that_do_not_stay_in_the_caches_are_streamed() {
+        let caches = Caches { own: 1 << 19, last: 8 << 20 };
+        let long = if SpanMut::CAN_STREAM { Writes::Streamed } else { Writes::Cached };
+        assert_eq!(Writes::of_long_result(4 << 20, Some(&caches)), long);
+        assert_eq!(Writes::of_long_result((4 << 20) - 1, Some(&caches)), Writes::Cached);
+        assert_eq!(Writes::of_long_result(1 << 40, None), Writes::Cached, "the caches are not known");
+        assert_eq!(Writes::of_result(Writes::LEAST - 1), Writes::Cached);
+    }
+
+    #[test]
+    fn a_streamed_message_is_the_one_that_was_sent() {
+        let message: Vec<u8> = (0..100_000u32).map(|i| (i % 253) as u8).collect();
+        let mut result = vec![0; message.len() + 3];
+        let mut sink = CopySink::new(SpanMut::from(&mut result[3..]), Writes::Streamed);
+        for (at, piece) in message.chunks(32 << 10).enumerate() {
+            sink.write(at * (32 << 10), Span::from(piece));
+        }
+        assert_eq!(result[3..], message);
+    }
+
+    #[test]
+    fn a_streamed_reduction_is_the_same_as_a_cached_one_also_in_place_and_at_the_last_step() {
+        let reducer = Reducer::new(DType::F32, ReduceOp::Avg).unwrap();
+        let bytes = |factor: f32| -> Vec<u8> {
+            (0..50_001u32).flat_map(|i| (i as f32 * factor).to_ne_bytes()).collect()
+        };
+        for (last, in_place) in [(None, false), (Some(3), false), (Some(3), true)] {
+            let reduced = |writes| {
+                let (mut local, message) = (bytes(0.25), bytes(-1.5));
+                let mut output = vec![0; local.len()];
+                let own = SpanMut::from(&mut local[..]);
+                let dst = if in_place { own } else { SpanMut::from(&mut output[..]) };
+                let combine = Combine { reducer: &reducer, elem_bytes: 4, threads: Threads::ONE, last };
+                ReduceSink { combine, writes, local: own.as_span(), dst }.write(0, Span::from(&message[..]));
+                if in_place { local } else { output }
+            };
+            let cached = reduced(Writes::Cached);
+            assert!(cached.iter().any(|byte| *byte != 0));
+            assert_eq!(reduced(Writes::Streamed), cached);
+        }
     }
 }

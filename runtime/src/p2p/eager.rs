@@ -1,7 +1,7 @@
 //! An eager message that is longer than a frame, while it arrives.
 
 use super::state::RecvRequest;
-use crate::executor::CopySink;
+use crate::executor::{CopySink, Writes};
 use topology::Rank;
 use transport::{
     Link, RecvProgress, RecvState, Sink, TransportError,
@@ -57,12 +57,10 @@ impl EagerReceive {
     /// Takes the bytes that have arrived.
     pub(super) fn poll(&mut self, link: &mut dyn Link) -> Result<RecvProgress, TransportError> {
         match &mut self.destination {
-            Destination::Posted(request) => {
-                link.poll_recv(&mut self.state, &mut CopySink(request.dst.sub(0, self.len)))
-            }
-            Destination::Heap(bytes) => {
-                link.poll_recv(&mut self.state, &mut CopySink(SpanMut::from(&mut **bytes)))
-            }
+            Destination::Posted(request) => link
+                .poll_recv(&mut self.state, &mut CopySink::new(request.dst.sub(0, self.len), Writes::Cached)),
+            Destination::Heap(bytes) => link
+                .poll_recv(&mut self.state, &mut CopySink::new(SpanMut::from(&mut **bytes), Writes::Cached)),
             Destination::TooShort(_) => link.poll_recv(&mut self.state, &mut Discard),
         }
     }

@@ -4,7 +4,7 @@
 //! runs and messages in groups have programs.
 
 use super::{At, Executor, Stop, Waiting, Watch};
-use crate::executor::sink::CopySink;
+use crate::executor::sink::{CopySink, Writes};
 use std::sync::atomic::Ordering::Relaxed;
 use topology::Rank;
 use transport::{
@@ -89,11 +89,12 @@ impl Executor {
             }
             MessageMemory::Recv(dst) => {
                 let mut state = self.message_to_receive(message.digest, dst.len());
+                let mut sink = CopySink::new(dst, Writes::of_result(dst.len()));
                 if self.wait.spin_polls > 0 {
                     self.links.at(message.link).await_reply(dst.len());
                 }
                 self.poll_message(message, watch, |link| {
-                    Ok(match link.poll_recv(&mut state, &mut CopySink(dst))? {
+                    Ok(match link.poll_recv(&mut state, &mut sink)? {
                         RecvProgress::Complete => Progress::Complete,
                         RecvProgress::Advanced => Progress::Advanced,
                         RecvProgress::Idle => Progress::Idle,

@@ -12,7 +12,7 @@ use crate::executor::{
     binding::Binding,
     program::{Op, OpKind, Program, Straight, StraightStep},
     run::Stop,
-    sink::{Combine, CopySink, EmptySink, ReduceSink},
+    sink::{Combine, CopySink, EmptySink, ReduceSink, Writes},
 };
 use topology::Rank;
 use transport::{
@@ -179,9 +179,10 @@ fn with_sink<R>(
 ) -> R {
     let combine: Option<Combine<'_>> =
         if op.kind == OpKind::RecvReduce { combine(binding, op) } else { None };
+    let writes = writes(binding, op);
     match (op.kind, combine) {
-        (OpKind::Recv, _) => poll(&mut CopySink(dst)),
-        (_, Some(combine)) => poll(&mut ReduceSink { combine, local: binding.source(&op.a), dst }),
+        (OpKind::Recv, _) => poll(&mut CopySink::new(dst, writes)),
+        (_, Some(combine)) => poll(&mut ReduceSink { combine, writes, local: binding.source(&op.a), dst }),
         (_, None) => poll(&mut EmptySink),
     }
 }
@@ -190,11 +191,18 @@ fn with_sink<R>(
 #[inline(always)]
 pub(super) fn compute(binding: &Binding<'_>, op: &Op) {
     let dst = binding.target(&op.dst);
+    let writes = writes(binding, op);
     if op.kind == OpKind::Copy {
-        dst.copy_from(binding.source(&op.a));
+        CopySink::new(dst, writes).write(0, binding.source(&op.a));
     } else if let Some(combine) = combine(binding, op) {
-        combine.apply(dst, binding.source(&op.a), binding.source(&op.b));
+        combine.apply_by(writes, dst, binding.source(&op.a), binding.source(&op.b));
     }
+}
+
+/// Returns how a step writes.
+#[inline(always)]
+fn writes(binding: &Binding<'_>, op: &Op) -> Writes {
+    if op.writes_result { Writes::of_result(binding.output.len()) } else { Writes::Cached }
 }
 
 #[cold]

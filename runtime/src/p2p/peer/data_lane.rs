@@ -11,7 +11,10 @@ use super::{
     },
     PeerError,
 };
-use crate::{communicator::LinkAccess, executor::CopySink};
+use crate::{
+    communicator::LinkAccess,
+    executor::{CopySink, Writes},
+};
 use std::collections::VecDeque;
 use topology::Rank;
 use transport::{Link, RecvProgress, RecvState, SendProgress, SendState, TransportError, memory::SpanMut};
@@ -159,7 +162,7 @@ impl DataLane {
             let link = links.link(peer, DATA);
             announce_ahead(link, &mut self.recvs, &mut self.announced_ahead)?;
             let Some(first) = self.recvs.front_mut() else { return Ok(moved) };
-            let mut sink = CopySink(first.target);
+            let mut sink = CopySink::new(first.target, Writes::of_result(first.target.len()));
             match link.poll_recv(&mut first.state, &mut sink)? {
                 RecvProgress::Idle => return Ok(moved),
                 RecvProgress::Advanced => {

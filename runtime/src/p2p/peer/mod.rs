@@ -19,7 +19,10 @@ use super::{
     queues::Queues,
     state::{RecvRequest, RequestInfo, RequestState, SendRequest},
 };
-use crate::{communicator::LinkAccess, executor::CopySink};
+use crate::{
+    communicator::LinkAccess,
+    executor::{CopySink, Writes},
+};
 use data_lane::DataLane;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) use data_lane::{DATA, data_digest};
@@ -365,7 +368,7 @@ impl Peer {
                 None if self.packed.is_arriving() => self.packed.poll(link)?,
                 None => {
                     let destination = SpanMut::from(&mut self.frame[..]);
-                    match link.poll_recv(&mut self.state, &mut CopySink(destination)) {
+                    match link.poll_recv(&mut self.state, &mut CopySink::new(destination, Writes::Cached)) {
                         Err(error) if self.packed.begin(link, &self.state, &error) => continue,
                         progress => progress?,
                     }

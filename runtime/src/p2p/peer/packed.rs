@@ -6,7 +6,7 @@
 //! ([`packed_bytes`](transport::Capabilities::packed_bytes)).
 
 use super::super::frame::{FRAME_BYTES, FrameBytes};
-use crate::executor::CopySink;
+use crate::executor::{CopySink, Writes};
 use transport::{
     Link, RecvProgress, RecvState, TransportError,
     memory::{Span, SpanMut},
@@ -65,7 +65,9 @@ impl PackedReceive {
     /// Takes the bytes that have arrived.
     pub(super) fn poll(&mut self, link: &mut dyn Link) -> Result<RecvProgress, TransportError> {
         match &mut self.state {
-            Some(state) => link.poll_recv(state, &mut CopySink(SpanMut::from(&mut self.memory[..]))),
+            Some(state) => {
+                link.poll_recv(state, &mut CopySink::new(SpanMut::from(&mut self.memory[..]), Writes::Cached))
+            }
             None => Ok(RecvProgress::Idle),
         }
     }
