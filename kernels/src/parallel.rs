@@ -38,6 +38,13 @@ impl Threads {
     pub fn get(self) -> usize {
         self.0.get()
     }
+
+    /// Whether a reduction with a destination of `bytes` bytes is split over them.
+    #[must_use]
+    #[inline]
+    pub fn split(self, bytes: usize) -> bool {
+        self != Threads::ONE && bytes >= THRESHOLD_BYTES
+    }
 }
 
 impl Reducer {
@@ -57,7 +64,7 @@ impl Reducer {
         count: usize,
         last: Option<u32>,
     ) {
-        let worth_it = threads != Threads::ONE && count * self.dtype().size() >= THRESHOLD_BYTES;
+        let worth_it = threads.split(count * self.dtype().size());
         // SAFETY: the caller's contract is that of each.
         unsafe {
             match last {

@@ -234,6 +234,9 @@ impl Schedule {
 
     /// Returns, for each step of a rank, whether all that it writes are parts of the output that no step
     /// reads.
+    ///
+    /// # Panics
+    /// If a range lies outside of its buffer, which the verifier refuses.
     #[must_use]
     pub fn writes_results(&self, rank: Rank) -> Vec<bool> {
         let memory = Memory::new(self, self.ranks(), rank);
