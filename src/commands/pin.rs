@@ -1,20 +1,44 @@
 //! Binding of each measuring rank to its own cores, as `mpirun --bind-to core` does.
+//!
+//! Each rank gets one or more cores if there is one for every rank; otherwise neighboring ranks share a core.
+//! Where ranks share cores, the pairing decides which plan is fastest, and the scheduler would pair them
+//! differently in every run.
+//!
+//! A rank is bound before it joins its job where it can be, since a communicator looks once at which ranks
+//! share cores.
 
-use tbccl::Communicator;
+use super::CommandError;
+use std::env;
+use tbccl::{Communicator, Config};
 
-/// Binds the calling thread, which is this rank, to its share of the cores.
-///
-/// Each rank gets one or more cores if there is one for every rank; otherwise neighboring ranks share a core.
-/// Where ranks share cores, the pairing decides which plan is fastest, and the scheduler would pair them
-/// differently in every run.
-#[cfg(target_os = "linux")]
+/// Joins the job of this process. `pins` binds it to its share of the cores of its host, before it joins if
+/// its launcher has told it its number there.
+pub(crate) fn join(config: &Config, pins: bool) -> Result<Communicator, CommandError> {
+    let number = |name| env::var(name).ok().and_then(|value| value.parse::<usize>().ok());
+    let place = number("TBCCL_LOCAL_RANK").zip(number("TBCCL_LOCAL_SIZE")).filter(|_| pins);
+    if let Some((rank, ranks)) = place {
+        bind(rank, ranks);
+    }
+    let comm = Communicator::from_env_with(config).map_err(CommandError::new)?;
+    if pins && place.is_none() {
+        pin(&comm);
+    }
+    Ok(comm)
+}
+
+/// Binds the calling thread, which is this rank, to its share of the cores. All ranks are taken to be on this
+/// host.
 pub(crate) fn pin(comm: &Communicator) {
+    bind(comm.rank().index(), comm.size() as usize);
+}
+
+#[cfg(target_os = "linux")]
+fn bind(rank: usize, ranks: usize) {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let Ok(allowed) = sched_getaffinity(None) else { return };
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
-    let (rank, ranks) = (comm.rank().index(), comm.size() as usize);
-    let share = cores.len() / ranks;
-    let first = if share == 0 { rank * cores.len() / ranks } else { rank * share };
+    let share = cores.len() / ranks.max(1);
+    let first = if share == 0 { rank * cores.len() / ranks.max(1) } else { rank * share };
     let mut own = CpuSet::new();
     for core in cores.iter().skip(first).take(share.max(1)) {
         own.set(*core);
@@ -25,4 +49,4 @@ pub(crate) fn pin(comm: &Communicator) {
 
 /// No-op; this system cannot bind threads.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn pin(_comm: &Communicator) {}
+fn bind(_rank: usize, _ranks: usize) {}

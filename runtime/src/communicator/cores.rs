@@ -22,15 +22,23 @@ pub(super) struct CoreShare {
 impl CoreShare {
     /// Returns the share of a rank in the cores of its host.
     pub(super) fn of(rank: Rank, names: &[PeerName]) -> CoreShare {
+        CoreShare::and_others(rank, names).0
+    }
+
+    /// Returns the share of a rank in the cores of its host, and the ranks of the host that use other cores.
+    pub(super) fn and_others(rank: Rank, names: &[PeerName]) -> (CoreShare, Vec<Rank>) {
         let host = names.get(rank.index()).map_or("", |name| &name.host);
         let others = names.iter().filter(|name| name.host == host && name.rank != rank);
-        let share = match system::cores_of_this_thread() {
+        let (share, elsewhere) = match system::cores_of_this_thread() {
             // A process of another container may have a number that is of no process here, or of another
             // one. Without its cores the rank is taken to use the same ones as this rank.
-            Some(own) => share(own, others.map(|other| system::cores_of(other.pid).unwrap_or(own))),
-            None => CoreShare { cores: u32::MAX, ranks: 1 + others.count() as u32 },
+            Some(own) => {
+                let cores = |name: &PeerName| system::cores_of(name.pid).unwrap_or(own);
+                share(own, others.map(|other| (other.rank, cores(other))))
+            }
+            None => (CoreShare { cores: u32::MAX, ranks: 1 + others.count() as u32 }, Vec::new()),
         };
-        CoreShare { cores: share.cores.min(limit(share.cores)), ..share }
+        (CoreShare { cores: share.cores.min(limit(share.cores)), ..share }, elsewhere)
     }
 }
 
@@ -60,13 +68,13 @@ impl CoreSet {
 }
 
 /// Returns the cores that can be reached from `own` over ranks that may use two of them, and the number of
-/// these ranks, this one among them.
-fn share(own: CoreSet, others: impl Iterator<Item = CoreSet>) -> CoreShare {
-    let mut left: Vec<CoreSet> = others.collect();
+/// these ranks, this one among them; and the other ranks.
+fn share(own: CoreSet, others: impl Iterator<Item = (Rank, CoreSet)>) -> (CoreShare, Vec<Rank>) {
+    let mut left: Vec<(Rank, CoreSet)> = others.collect();
     let (mut cores, mut ranks) = (own, 1);
     loop {
         let before = left.len();
-        left.retain(|other| {
+        left.retain(|(_, other)| {
             let meets = other.meets(&cores);
             if meets {
                 cores.join(other);
@@ -75,7 +83,8 @@ fn share(own: CoreSet, others: impl Iterator<Item = CoreSet>) -> CoreShare {
         });
         ranks += (before - left.len()) as u32;
         if left.len() == before {
-            return CoreShare { cores: cores.len(), ranks };
+            let elsewhere = left.into_iter().map(|(rank, _)| rank).collect();
+            return (CoreShare { cores: cores.len(), ranks }, elsewhere);
         }
     }
 }
@@ -141,31 +150,33 @@ mod tests {
         cores.iter().fold(CoreSet::default(), |set, core| set.with(*core))
     }
 
-    fn found(own: &[usize], others: &[&[usize]]) -> (u32, u32) {
-        let CoreShare { cores, ranks } = share(set(own), others.iter().map(|cores| set(cores)));
-        (cores, ranks)
+    /// Returns the cores and ranks of a share, and the positions of the others.
+    fn found(own: &[usize], others: &[&[usize]]) -> (u32, u32, Vec<u32>) {
+        let others = (0..).zip(others).map(|(rank, cores)| (Rank(rank), set(cores)));
+        let (CoreShare { cores, ranks }, elsewhere) = share(set(own), others);
+        (cores, ranks, elsewhere.into_iter().map(|rank| rank.0).collect())
     }
 
     #[test]
     fn a_rank_with_cores_of_its_own_shares_them_with_no_other_rank() {
-        assert_eq!(found(&[1], &[&[0], &[2]]), (1, 1));
-        assert_eq!(found(&[2, 3], &[&[0, 1], &[4, 5, 70]]), (2, 1));
+        assert_eq!(found(&[1], &[&[0], &[2]]), (1, 1, vec![0, 1]));
+        assert_eq!(found(&[2, 3], &[&[0, 1], &[4, 5, 70]]), (2, 1, vec![0, 1]));
     }
 
     #[test]
     fn ranks_that_are_not_bound_share_all_cores() {
-        assert_eq!(found(&[0, 1, 2, 3], &[&[0, 1, 2, 3]]), (4, 2));
+        assert_eq!(found(&[0, 1, 2, 3], &[&[0, 1, 2, 3]]), (4, 2, vec![]));
     }
 
     #[test]
     fn ranks_on_one_core_share_it_whatever_the_others_have() {
-        assert_eq!(found(&[5], &[&[5], &[0], &[1], &[2, 3]]), (1, 2));
+        assert_eq!(found(&[5], &[&[5], &[0], &[1], &[2, 3]]), (1, 2, vec![1, 2, 3]));
     }
 
     #[test]
     fn ranks_share_cores_by_way_of_others() {
-        assert_eq!(found(&[0, 1], &[&[2, 3], &[1, 2], &[1000]]), (4, 3));
-        assert_eq!(found(&[0], &[&[2, 3], &[0, 1], &[1, 2]]), (4, 4));
+        assert_eq!(found(&[0, 1], &[&[2, 3], &[1, 2], &[1000]]), (4, 3, vec![2]));
+        assert_eq!(found(&[0], &[&[2, 3], &[0, 1], &[1, 2]]), (4, 4, vec![]));
     }
 
     #[test]

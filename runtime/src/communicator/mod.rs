@@ -234,6 +234,7 @@ impl Communicator {
         let control = control_of(&parts, config, &names, &lending, trace.as_ref());
         let protocols = around.protocols(config, parts.thresholds);
         closing::opened();
+        let others = around.on_other_cores(config);
         let policy = config.policy(&around.here, around.tuning, around.is_oversubscribed);
         let waits = (&wait, threads);
         announce::settings((rank, parts.is_first), waits, (parts.thresholds, &protocols), &policy);
@@ -242,6 +243,7 @@ impl Communicator {
             plans: Plans::new(rank, size, Self::LANES, reaches, policy, config),
             executor: Executor::new(parts.links, parts.slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
+                .with_others(others)
                 .with_trace(trace)
                 .with_requests(control.wanted()),
             peers: Peers {

@@ -26,6 +26,7 @@ impl Program {
             followed,
             first_local: whole.first_local.into(),
             straight: None,
+            exchanges: parts.iter().any(|part| part.exchanges),
             chunks: 1,
             scratch_blocks: 0,
             packing: None,

@@ -34,5 +34,5 @@ mod workspace;
 pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
 pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
-pub(crate) use run::{Executor, Message, MessageMemory, Stop, Waiting, Watch};
+pub(crate) use run::{Executor, Message, MessageMemory, OnOtherCores, Stop, Waiting, Watch};
 pub(crate) use sink::{Combine, CopySink, ReduceSink, Writes};

@@ -127,6 +127,8 @@ pub(crate) struct Program {
     pub(super) first_local: Box<[u32]>,
     /// How a straight program runs.
     pub(super) straight: Option<Straight>,
+    /// Whether the rank sends before it waits, and receives.
+    pub(super) exchanges: bool,
     /// Chunks per block.
     pub(crate) chunks: u32,
     pub(crate) scratch_blocks: u32,
@@ -180,6 +182,7 @@ impl Program {
         Program {
             first_local: first_local.collect(),
             straight,
+            exchanges: exchanges(&streams, &order, &waits_for),
             ops: ops.into(),
             dependents: flat.into(),
             waits_for,
@@ -215,6 +218,7 @@ impl Program {
             followed: [].into(),
             first_local: [].into(),
             straight: Some(Straight::new(sends.into(), receives.into_iter().collect())),
+            exchanges: false,
             chunks: 1,
             scratch_blocks: 0,
             packing: None,
@@ -386,6 +390,12 @@ fn straight(ops: &[Op], dependents: &[u32], streams: &[Stream], order: &[u32]) -
         }
     }
     Some(Straight::new(streams.iter().filter(|stream| stream.sends).count(), steps))
+}
+
+/// Whether a rank sends before it waits, and receives. Then its peers may do so at the same time.
+fn exchanges(streams: &[Stream], order: &[u32], waits_for: &[u32]) -> bool {
+    let begins = |stream: &Stream| stream.sends && waits_for[order[stream.first as usize] as usize] == 0;
+    streams.iter().any(begins) && streams.iter().any(|stream| !stream.sends)
 }
 
 fn unheard(streams: &[Stream]) -> Box<[Rank]> {

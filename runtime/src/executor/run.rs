@@ -1,6 +1,8 @@
 //! Running a program: polls its streams until every step is complete.
 
 mod announcing;
+mod brief_wait;
+mod entry;
 mod following;
 mod message;
 mod observer;
@@ -8,6 +10,7 @@ mod recorded;
 mod straight;
 mod waiting;
 
+pub(crate) use brief_wait::OnOtherCores;
 pub(crate) use message::{Message, MessageMemory};
 pub(crate) use waiting::{Stop, Waiting, Watch};
 
@@ -20,6 +23,7 @@ use super::{
     workspace::Workspace,
 };
 use crate::call::{CallKind, CallRecord};
+use brief_wait::BriefWait;
 use collectives::ReduceOp;
 use following::begun;
 use observer::{Observer, Unobserved};
@@ -32,7 +36,6 @@ use std::{
     time::Duration,
 };
 use straight::{compute, receive};
-use topology::Rank;
 use transport::{
     Link, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError, WaitPolicy, Waiter,
     memory::{Slab, Span},
@@ -52,6 +55,7 @@ pub(crate) struct Executor {
     /// The slab of registered memory.
     slab: Slab,
     wait: WaitPolicy,
+    others: OnOtherCores,
     sleeper: Option<Arc<dyn Sleeper>>,
     protocols: Protocols,
     workspace: Workspace,
@@ -78,8 +82,8 @@ impl Executor {
         let announced_bytes = from.min();
         let links = Links::new(links);
         let (workspace, wanted) = (Workspace::default(), Arc::default());
-        let (trace, sleeper) = (None, None);
-        Executor { links, announced_bytes, trace, slab, wait, sleeper, protocols, workspace, wanted }
+        let (trace, sleeper, others) = (None, None, OnOtherCores::default());
+        Executor { links, announced_bytes, trace, slab, wait, others, sleeper, protocols, workspace, wanted }
     }
 
     /// Returns the executor with a word that is not 0 while the watch has requests.
@@ -90,6 +94,11 @@ impl Executor {
     /// Returns the executor with a driver that can sleep until its device wakes it.
     pub(crate) fn with_sleeper(self, sleeper: Option<Arc<dyn Sleeper>>) -> Executor {
         Executor { sleeper, ..self }
+    }
+
+    /// Returns the executor of a rank that polls a little for ranks on other cores, before it yields its own.
+    pub(crate) fn with_others(self, others: OnOtherCores) -> Executor {
+        Executor { others, ..self }
     }
 
     /// Sets the function that makes missing links on demand. Such links take no announcements.
@@ -242,6 +251,7 @@ impl Executor {
         }
         run.announce_all()?;
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
+        let mut brief = BriefWait::new(&self.others, program.exchanges && self.wait.spin_polls == 0);
         loop {
             let advanced = run.poll()?;
             if run.workspace.remaining == 0 {
@@ -249,10 +259,11 @@ impl Executor {
             }
             if advanced {
                 waiter.reset();
+                brief.reset();
                 if self.wanted.load(Relaxed) != 0 {
                     run.look_in_passing(watch)?;
                 }
-            } else if waiter.idle() {
+            } else if !brief.goes_on(run.missing()) && waiter.idle() {
                 run.observer.waits_long(program, bindings);
                 if let Err(error) = watch.look(&run.waiting(waiter.waited())) {
                     // Messages that a peer sent before it left may have arrived since the last poll.
@@ -265,42 +276,6 @@ impl Executor {
                 }
             }
         }
-    }
-
-    /// Waits until `done` returns true, as it does once a peer has entered the call, and asks the watch when
-    /// the wait gets long.
-    pub(crate) fn wait_until(
-        &self,
-        peer: Rank,
-        watch: &mut dyn Watch,
-        done: impl FnMut() -> bool,
-    ) -> Result<(), Stop> {
-        let began = self.trace.as_ref().map(|recorded| recorded.trace.tape().begin_wait());
-        let waited = self.wait_for_entry((peer, began), watch, done);
-        if let (Some(Recorded { trace, .. }), Some(began)) = (&self.trace, began) {
-            trace.tape().waited_for_entry(peer, began);
-        }
-        waited
-    }
-
-    fn wait_for_entry(
-        &self,
-        (peer, began): (Rank, Option<u64>),
-        watch: &mut dyn Watch,
-        mut done: impl FnMut() -> bool,
-    ) -> Result<(), Stop> {
-        let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
-        while !done() {
-            if waiter.idle() {
-                if let (Some(Recorded { trace, .. }), Some(began)) = (&self.trace, began) {
-                    trace.tape().waits_for_entry(peer, began);
-                }
-                let at = At::Entry(peer);
-                let waiting = Waiting { at, links: &self.links, waited: waiter.waited() };
-                watch.look(&waiting).map_err(Stop::Watch)?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -24,6 +24,7 @@ mod announcing;
 mod following;
 mod preparing;
 mod stub_link;
+mod waiting;
 
 use stub_link::StubLink;
 

@@ -146,23 +146,33 @@ fn create_json(job: &Job) -> Result<(), CommandError> {
 
 /// Runs one rank of a job that another launcher has started.
 fn run_job_rank(args: &Args, jobs: &[Job]) -> Result<ExitCode, CommandError> {
-    let mut comm = Communicator::from_env_with(&jobs[0].config).map_err(CommandError::new)?;
+    let cores = cores();
+    let mut comm = pin::join(&jobs[0].config, pins(jobs))?;
     let is_first = comm.rank() == Rank(0);
-    let mut run = || run_rank(&mut comm, jobs).map(exit_code);
+    let mut run = || run_rank(&mut comm, jobs, cores).map(exit_code);
     if is_first { reported(args, &jobs[0], run) } else { run() }
 }
 
 /// Runs one rank, as a process that this command has started.
 fn run_worker(jobs: &[Job]) -> Result<ExitCode, CommandError> {
-    let mut comm = Communicator::from_env_with(&jobs[0].config).map_err(CommandError::new)?;
-    run_rank(&mut comm, jobs).map(exit_code)
+    let cores = cores();
+    let mut comm = pin::join(&jobs[0].config, pins(jobs))?;
+    run_rank(&mut comm, jobs, cores).map(exit_code)
 }
 
 /// Runs every rank as a thread.
 fn run_threads(jobs: &[Job]) -> Result<ExitCode, CommandError> {
+    let cores = cores();
     let comms = Communicator::local(jobs[0].ranks, &jobs[0].config).map_err(CommandError::new)?;
     let outcomes: Vec<Result<Outcome, CommandError>> = thread::scope(|scope| {
-        let rank = |mut comm: Communicator| scope.spawn(move || run_rank(&mut comm, jobs));
+        let rank = |mut comm: Communicator| {
+            scope.spawn(move || {
+                if pins(jobs) {
+                    pin::pin(&comm);
+                }
+                run_rank(&mut comm, jobs, cores)
+            })
+        };
         let threads: Vec<_> = comms.into_iter().map(rank).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|_| Err(CommandError::new("a rank panicked")))
@@ -177,12 +187,19 @@ fn run_threads(jobs: &[Job]) -> Result<ExitCode, CommandError> {
     rank_0.map(exit_code)
 }
 
-/// Runs all jobs as one rank, until one can't report.
-fn run_rank(comm: &mut Communicator, jobs: &[Job]) -> Result<Outcome, CommandError> {
-    let cores = thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    if jobs.iter().any(|job| job.pin) {
-        pin::pin(comm);
-    }
+/// Whether ranks are bound to cores.
+fn pins(jobs: &[Job]) -> bool {
+    jobs.iter().any(|job| job.pin)
+}
+
+/// Returns the number of cores that this process may use, before it is bound to its share.
+fn cores() -> u32 {
+    thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
+}
+
+/// Runs all jobs as one rank, until one can't report. This process might use `cores` cores before it was
+/// bound.
+fn run_rank(comm: &mut Communicator, jobs: &[Job], cores: u32) -> Result<Outcome, CommandError> {
     let mut all = Outcome::Correct;
     for (index, job) in jobs.iter().enumerate() {
         match run_job(comm, job, cores, index > 0)? {

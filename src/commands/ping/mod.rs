@@ -24,7 +24,7 @@ use super::{
     role::{self, Role},
 };
 use std::{path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
-use tbccl::{Communicator, Config, Transport};
+use tbccl::{Config, Transport};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -110,10 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         args.report.as_deref().map_or(Ok(()), |folder| Folder::prepare(folder).map(drop))?;
         return role::start_ranks("tbccl ping", ranks, &config);
     }
-    let mut comm = Communicator::from_env_with(&config).map_err(CommandError::new)?;
-    if !args.no_pin {
-        pin::pin(&comm);
-    }
+    let mut comm = pin::join(&config, !args.no_pin)?;
     // Ranks outside the measured pair wait for its result.
     comm.set_timeout(config.timeout + args.time * 8);
     let all_up = measure::run_rank(&mut comm, args)?;

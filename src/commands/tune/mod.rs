@@ -149,10 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
         prepare(args)?;
         return role::start_ranks("tbccl tune", ranks, &config);
     }
-    let mut comm = Communicator::from_env_with(&config).map_err(CommandError::new)?;
-    if !args.no_pin {
-        pin::pin(&comm);
-    }
+    let mut comm = pin::join(&config, !args.no_pin)?;
     // Other ranks wait for the pair whose link is measured.
     comm.set_timeout(config.timeout + args.time * 8);
     if !all_prepared(&mut comm, args)? {

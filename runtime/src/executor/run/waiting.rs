@@ -116,6 +116,13 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
         Stop::Link { step: self.program.describe(step, stream.peer), peer: stream.peer, error }
     }
 
+    /// Returns the peers of the streams that are not complete.
+    #[inline]
+    pub(super) fn missing(&self) -> impl Iterator<Item = Rank> {
+        let streams = self.program.streams.iter().zip(&self.workspace.cursors);
+        streams.filter(|(stream, cursor)| cursor.done < stream.end).map(|(stream, _)| stream.peer)
+    }
+
     /// Returns the step of the next expected message: a receive if there is one, since sends depend on
     /// receives.
     pub(super) fn waiting(&self, waited: Duration) -> Waiting<'_> {
