@@ -12,7 +12,7 @@ const CLOCKS: [&str; 4] = ["SystemTime", "CLOCK_REALTIME", "ClockId::Realtime", 
 /// completions the time of day.
 const FOR_PEOPLE: [&str; 8] = [
     "events/src/record.rs",
-    "runtime/src/recorder.rs",
+    "runtime/src/recorder/dump.rs",
     "src/commands/page/machine.rs",
     "src/commands/selftest/report/mod.rs",
     "src/commands/survey/gather.rs",

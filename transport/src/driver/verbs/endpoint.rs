@@ -24,7 +24,6 @@ use super::{
     VerbsConfig,
     descriptions::{Devices, Offer, Offers, Rails, decode_all, encode},
     devices::DeviceWait,
-    engine::SharedEngine,
     host_map::HostMap,
     joined::Joined,
     link::{Members, VerbsLink},
@@ -32,6 +31,7 @@ use super::{
     network::{Network, OfferedNetwork, stream_number},
     preference,
     registration_guard::VerbsRegistrationGuard,
+    shared_engine::SharedEngine,
     sleeper::DeviceSleeper,
 };
 use crate::{

@@ -5,7 +5,7 @@
 //! (Apple's die after half an hour). A network has one such thread. The thread sleeps nearly all the time,
 //! and does nothing while calls are made.
 
-use super::engine::SharedEngine;
+use super::shared_engine::SharedEngine;
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     thread::{self, JoinHandle},

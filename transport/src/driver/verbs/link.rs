@@ -4,9 +4,10 @@
 //! all.
 
 use super::{
-    engine::{Engine, SharedEngine},
+    engine::Engine,
     env::Env,
     peer::Peer,
+    shared_engine::SharedEngine,
     stream::{BULK_BYTES, LARGE_BYTES},
     wire::SHORT_PAYLOAD,
 };

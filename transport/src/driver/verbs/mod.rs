@@ -11,7 +11,7 @@
 //! | `wiring`, `host_map`, `locality` | rails; ranks of a host; devices near the cores of a rank |
 //! | `link` | one stream to a peer as a [`crate::Link`] |
 //! | `sleeper`, `keep_alive`, `signals` | waiting without polling; idle connections; ending by a signal |
-//! | `engine` | completion queues, and the peers that they drive |
+//! | `engine`, `shared_engine` | completion queues, and the peers that they drive; their lock |
 //! | `peer` | one peer: joins the parts below |
 //! | `env`, `rules` | resources and rules that the methods of a peer work with |
 //! | `sequence`, `slots`, `notice` | numbered messages, slots, control messages |
@@ -75,6 +75,7 @@ mod rules;
 mod selection;
 mod sequence;
 mod setup;
+mod shared_engine;
 mod signals;
 mod sleeper;
 mod slots;

@@ -1,6 +1,6 @@
 //! Registration guard of user memory. Dropping the guard ends the memory's registration with all devices.
 
-use super::{engine::SharedEngine, registration_cache::RangeId};
+use super::{registration_cache::RangeId, shared_engine::SharedEngine};
 use crate::driver::RegistrationGuard;
 use std::sync::Weak;
 

@@ -11,7 +11,7 @@
 //! The disposition of a signal is only queried, into a buffer of the right size. The fork handler, which runs
 //! in the child, only stores to an atomic.
 
-use super::engine::SharedEngine;
+use super::shared_engine::SharedEngine;
 use std::{
     io::Read,
     mem::MaybeUninit,

@@ -6,7 +6,7 @@
 //!
 //! Threads of several communicators may sleep at a time. An event wakes all of them.
 
-use super::engine::SharedEngine;
+use super::shared_engine::SharedEngine;
 use crate::Sleeper;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
