@@ -217,6 +217,7 @@ impl Communicator {
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
+            results: self.executor.protocols().writes_of(output.len()),
             sizing: Sizing::ByCall(self.executor.protocols().size_class(sizes.bytes)),
             gathers: false,
             confirmed: false,

@@ -8,7 +8,7 @@ use super::{Communicator, closed, closing, diagnosis::explain, watch::CallWatch}
 use crate::{
     call::CallRecord,
     error::{Error, PeerName, Result},
-    executor::{Stop, Watch},
+    executor::{Stop, Watch, Writes},
 };
 use std::{
     sync::{
@@ -95,6 +95,11 @@ impl LinkAccess {
         let executor = &self.0.executor;
         executor.protocols().size_class(src.len() as u64) == SizeClass::Bulk
             && self.0.slab.locate(src.as_ptr(), src.len()).is_some()
+    }
+
+    /// Returns how a message of `len` bytes is written to its place.
+    pub(crate) fn writes_of(&self, len: usize) -> Writes {
+        self.0.executor.protocols().writes_of(len)
     }
 
     /// Returns the state of a receive of `len` bytes.

@@ -160,6 +160,7 @@ impl Communicator {
             reducer: None,
             ranks: self.size(),
             threads: self.threads,
+            results: self.executor.protocols().writes_of(output.len()),
             sizing: Sizing::ByCall(self.executor.protocols().size_class(bytes as u64)),
             gathers: false,
             confirmed: false,

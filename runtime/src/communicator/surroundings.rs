@@ -11,8 +11,8 @@ use crate::{
     Config,
     calibration::Thresholds,
     error::PeerName,
-    executor::{OnOtherCores, Protocols},
-    processors::Processors,
+    executor::{OnOtherCores, Protocols, Writes},
+    processors::{Caches, Processors},
 };
 use collectives::{
     Hosts,
@@ -106,6 +106,7 @@ fn protocols_of(config: &Config, machine: Thresholds) -> Protocols {
     Protocols {
         gather_pull_min_bytes: pull.unwrap_or(machine.gather_pull_min_bytes),
         combined_direct_min_bytes: direct.map_or(machine.combined_direct_min_bytes, |_| 0),
+        stream_min_bytes: config.stream_min_bytes.unwrap_or_else(|| Writes::streamed_from(Caches::here())),
         ..options
     }
 }
@@ -125,5 +126,26 @@ pub(super) fn warn_of_unused(config: &Config, here: &Fingerprint, size: u32, is_
     }
     if let Some(Err(why)) = config.selection.model.as_ref().map(|model| model.covers(size)) {
         warning!(target::SELECTION, None, "the model is not used: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_are_those_of_options_and_of_the_machine_for_the_others() {
+        let machine = Thresholds { gather_pull_min_bytes: 7, combined_direct_min_bytes: 8 };
+        let of = |config: &Config| protocols_of(config, machine);
+        let found = of(&Config::default());
+        assert_eq!((found.pull_min_bytes, found.gather_pull_min_bytes), (usize::MAX, 7));
+        assert_eq!(found.combined_direct_min_bytes, 8);
+        assert_eq!(found.stream_min_bytes, Writes::streamed_from(Caches::here()));
+        let mut config = Config { direct_min_bytes: Some(1), stream_min_bytes: Some(3), ..Config::default() };
+        config.shm.pull_min_bytes = Some(2);
+        let found = of(&config);
+        assert_eq!((found.pull_min_bytes, found.gather_pull_min_bytes), (2, 2));
+        assert_eq!((found.direct_min_bytes, found.combined_direct_min_bytes), (1, 0));
+        assert_eq!(found.stream_min_bytes, 3);
     }
 }

@@ -168,6 +168,9 @@ options! {
         /// smallest operation whose registered memory is moved without a copy (4096; within a host, memory
         /// into which the operation combines is copied up to larger messages, by calibration)
         direct_min_bytes: Option<u64> = None, "TBCCL_DIRECT_MIN_BYTES", job, Auto<Bytes>;
+        /// smallest result that a rank writes past the caches, the parts of it that no step of the call reads
+        /// (half of the last level of caches, 1M at least; no result where the processor has no such stores)
+        stream_min_bytes: Option<usize> = None, "TBCCL_STREAM_MIN_BYTES", rank, Auto<Bytes>;
         /// 1 to measure the machine in its first job that shares memory, and use the results in later ones;
         /// 0 for the defaults, see docs/tuning.md (1)
         calibrate: bool = true, "TBCCL_CALIBRATE", job, Flag;

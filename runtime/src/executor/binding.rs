@@ -1,6 +1,6 @@
 //! The memory of one call, by the chunks of its plan.
 
-use super::program::Run;
+use super::{program::Run, sink::Writes};
 use crate::kernels::{Reducer, Threads, quantize::Packer};
 use collectives::{BlockLayout, PackedLayout, schedule::Buffer, uneven::UnevenLayout};
 use std::sync::Arc;
@@ -20,13 +20,28 @@ pub(crate) struct Protocols {
     pub(crate) direct_min_bytes: u64,
     /// Smallest message of such an operation from memory into which the operation combines.
     pub(crate) combined_direct_min_bytes: usize,
+    /// Smallest result that is written past the caches.
+    pub(crate) stream_min_bytes: usize,
 }
 
 impl Protocols {
-    /// Returns thresholds that are the same for all memory and all calls.
+    /// Returns thresholds that are the same for all memory and all calls. Results stay in the caches.
     pub(crate) const fn with_minima(pull_min_bytes: usize, direct_min_bytes: u64) -> Protocols {
         let (gather_pull_min_bytes, combined_direct_min_bytes) = (pull_min_bytes, 0);
-        Protocols { pull_min_bytes, gather_pull_min_bytes, direct_min_bytes, combined_direct_min_bytes }
+        let stream_min_bytes = usize::MAX;
+        Protocols {
+            pull_min_bytes,
+            gather_pull_min_bytes,
+            direct_min_bytes,
+            combined_direct_min_bytes,
+            stream_min_bytes,
+        }
+    }
+
+    /// Returns how a result of `len` bytes is written that no step of its call reads.
+    #[inline]
+    pub(crate) fn writes_of(&self, len: usize) -> Writes {
+        Writes::of_result(len, self.stream_min_bytes)
     }
 
     /// Returns the size class of an operation: `Bulk` if it is worth the set-up of transfers without copies.
@@ -100,6 +115,8 @@ pub(crate) struct Binding<'a> {
     /// The divisor of an average.
     pub(crate) ranks: u32,
     pub(crate) threads: Threads,
+    /// How the parts of the output are written that no step reads.
+    pub(crate) results: Writes,
     /// Derived from the bytes of the call, which are equal on all ranks, not from buffers, which differ.
     pub(crate) sizing: Sizing,
     /// Whether this is a collective that combines nothing: a broadcast, or a gathering of blocks.

@@ -1,7 +1,7 @@
 //! Every plan over strict links, which take announcements and spoil memory as soon as they may write it,
 //! against links that do not. Also the sizes, confirmations and ends that links are given.
 
-use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch};
+use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch, Writes};
 use crate::{Error, kernels::Reducer, kernels::Threads};
 use collectives::{
     BlockLayout, Collective, DType, ReduceOp, Schedule, Spec, plan,
@@ -124,6 +124,7 @@ impl Job {
             reducer: Some(Reducer::new(DType::U32, ReduceOp::Sum).expect("legal")),
             ranks,
             threads: Threads::ONE,
+            results: Writes::Cached,
             sizing: Sizing::ByCall(executor.protocols().size_class(self.count * 4)),
             digest: self.count * 2 + 2,
             uneven: None,
@@ -265,6 +266,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
+        results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Bulk),
         digest: 8,
         uneven: None,
@@ -383,6 +385,7 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
+        results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Small),
         digest: 8,
         uneven: None,

@@ -4,7 +4,7 @@
 //! runs and messages in groups have programs.
 
 use super::{At, Executor, Stop, Waiting, Watch};
-use crate::executor::sink::{CopySink, Writes};
+use crate::executor::sink::CopySink;
 use std::sync::atomic::Ordering::Relaxed;
 use topology::Rank;
 use transport::{
@@ -89,7 +89,7 @@ impl Executor {
             }
             MessageMemory::Recv(dst) => {
                 let mut state = self.message_to_receive(message.digest, dst.len());
-                let mut sink = CopySink::new(dst, Writes::of_result(dst.len()));
+                let mut sink = CopySink::new(dst, self.protocols.writes_of(dst.len()));
                 if self.wait.spin_polls > 0 {
                     self.links.at(message.link).await_reply(dst.len());
                 }

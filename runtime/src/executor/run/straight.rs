@@ -202,7 +202,7 @@ pub(super) fn compute(binding: &Binding<'_>, op: &Op) {
 /// Returns how a step writes.
 #[inline(always)]
 fn writes(binding: &Binding<'_>, op: &Op) -> Writes {
-    if op.writes_result { Writes::of_result(binding.output.len()) } else { Writes::Cached }
+    if op.writes_result { binding.results } else { Writes::Cached }
 }
 
 #[cold]

@@ -5,7 +5,7 @@ use super::{
     stub_link::{self, StubLink},
 };
 use crate::{
-    executor::{Binding, Program, Sizing},
+    executor::{Binding, Program, Sizing, Writes},
     kernels::{Reducer, Threads},
 };
 use collectives::{
@@ -67,6 +67,7 @@ fn announced(steps: Vec<Step>) -> [u32; 4] {
         reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
         ranks: 4,
         threads: Threads::ONE,
+        results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Bulk),
         digest: 8,
         uneven: None,

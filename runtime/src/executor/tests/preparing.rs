@@ -29,6 +29,7 @@ fn sends_prepared_by(steps: Vec<Step>, cores: u32) -> u32 {
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
+        results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Small),
         digest: 8,
         uneven: None,

@@ -52,6 +52,7 @@ fn pauses_of_an_exchange(on_other_cores: &[Rank]) -> u32 {
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
+        results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Small),
         digest: 8,
         uneven: None,

@@ -11,10 +11,7 @@ use super::{
     },
     PeerError,
 };
-use crate::{
-    communicator::LinkAccess,
-    executor::{CopySink, Writes},
-};
+use crate::{communicator::LinkAccess, executor::CopySink};
 use std::collections::VecDeque;
 use topology::Rank;
 use transport::{Link, RecvProgress, RecvState, SendProgress, SendState, TransportError, memory::SpanMut};
@@ -159,10 +156,12 @@ impl DataLane {
     ) -> Result<bool, PeerError> {
         let mut moved = false;
         loop {
+            let next = self.recvs.front().map_or(0, |first| first.target.len());
+            let writes = links.writes_of(next);
             let link = links.link(peer, DATA);
             announce_ahead(link, &mut self.recvs, &mut self.announced_ahead)?;
             let Some(first) = self.recvs.front_mut() else { return Ok(moved) };
-            let mut sink = CopySink::new(first.target, Writes::of_result(first.target.len()));
+            let mut sink = CopySink::new(first.target, writes);
             match link.poll_recv(&mut first.state, &mut sink)? {
                 RecvProgress::Idle => return Ok(moved),
                 RecvProgress::Advanced => {

@@ -42,6 +42,9 @@ pub(super) fn choose(round: &mut Round, random: &mut Random) {
             put("TBCCL_SECURITY", "encrypt");
         }
     }
+    if random.happens(1, 4) {
+        put("TBCCL_STREAM_MIN_BYTES", "1");
+    }
     if setting.has_devices() {
         choose_for_devices(round, random);
     }
