@@ -345,6 +345,27 @@ fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
     }
 }
 
+/// Returns the binding of a call of two ranks that moves no bytes.
+fn empty_exchange<'a>() -> Binding<'a> {
+    Binding {
+        input: Span::empty(),
+        output: SpanMut::empty(),
+        scratch: SpanMut::empty(),
+        layout: BlockLayout::new(0, 1, 1, 2).expect("small"),
+        elem_bytes: 1,
+        reducer: None,
+        ranks: 2,
+        threads: Threads::ONE,
+        results: Writes::Cached,
+        sizing: Sizing::ByCall(SizeClass::Small),
+        digest: 8,
+        uneven: None,
+        packed: None,
+        gathers: true,
+        confirmed: false,
+    }
+}
+
 /// Returns the program of rank 0 of two, which takes these steps on blocks of `chunks` chunks.
 fn by_hand(chunks: u32, steps: Vec<Step>) -> Program {
     let schedule = Schedule {

@@ -20,24 +20,7 @@ fn sends_prepared_by(steps: Vec<Step>, cores: u32) -> u32 {
     let links: Vec<Option<Box<dyn Link>>> = vec![None, None, Some(Box::new(link)), None];
     let protocols = Protocols::with_minima(usize::MAX, u64::MAX);
     let mut executor = Executor::new(links, slab, WaitPolicy::for_host(2, cores), protocols);
-    let binding = Binding {
-        input: Span::empty(),
-        output: SpanMut::empty(),
-        scratch: SpanMut::empty(),
-        layout: BlockLayout::new(0, 1, 1, 2).expect("small"),
-        elem_bytes: 1,
-        reducer: None,
-        ranks: 2,
-        threads: Threads::ONE,
-        results: Writes::Cached,
-        sizing: Sizing::ByCall(SizeClass::Small),
-        digest: 8,
-        uneven: None,
-        packed: None,
-        gathers: true,
-        confirmed: false,
-    };
-    executor.run(&program, &[binding], &mut TimeoutWatch).expect("all is there");
+    executor.run(&program, &[empty_exchange()], &mut TimeoutWatch).expect("all is there");
     prepared.load(Relaxed)
 }
 

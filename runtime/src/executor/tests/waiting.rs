@@ -43,24 +43,7 @@ fn pauses_of_an_exchange(on_other_cores: &[Rank]) -> u32 {
     let mut executor = Executor::new(links, slab, wait, Protocols::with_minima(usize::MAX, u64::MAX))
         .with_sleeper(Some(Arc::<Pauses>::clone(&pauses)))
         .with_others(OnOtherCores::new(on_other_cores));
-    let binding = Binding {
-        input: Span::empty(),
-        output: SpanMut::empty(),
-        scratch: SpanMut::empty(),
-        layout: BlockLayout::new(0, 1, 1, 2).expect("small"),
-        elem_bytes: 1,
-        reducer: None,
-        ranks: 2,
-        threads: Threads::ONE,
-        results: Writes::Cached,
-        sizing: Sizing::ByCall(SizeClass::Small),
-        digest: 8,
-        uneven: None,
-        packed: None,
-        gathers: true,
-        confirmed: false,
-    };
-    executor.run(&program, &[binding], &mut TimeoutWatch).expect("all comes");
+    executor.run(&program, &[empty_exchange()], &mut TimeoutWatch).expect("all comes");
     pauses.0.load(Relaxed)
 }
 
