@@ -81,7 +81,7 @@ impl Surroundings {
 
     /// Returns the ranks that a wait may poll for a little before it yields the core: none where the user has
     /// set how long waits spin, and none where more than two ranks share a core. There a rank on another core
-    /// is rarely the one that has it: 8 ranks on two cores lost up to 7 % of small calls.
+    /// is rarely the one that has it: 8 ranks on two cores lost up to 7 % at 256 bytes.
     pub(super) fn on_other_cores(&self, config: &Config) -> OnOtherCores {
         let is_likely = self.share.ranks <= 2 * self.share.cores && config.polling.spin_polls.is_none();
         OnOtherCores::new(if is_likely { &self.elsewhere } else { &[] })

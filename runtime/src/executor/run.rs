@@ -55,6 +55,7 @@ pub(crate) struct Executor {
     /// The slab of registered memory.
     slab: Slab,
     wait: WaitPolicy,
+    /// Ranks for which it polls a little before it yields a shared core.
     others: OnOtherCores,
     sleeper: Option<Arc<dyn Sleeper>>,
     protocols: Protocols,

@@ -400,19 +400,9 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
     let binding = Binding {
         input: Span::from(&input[..]),
         output: SpanMut::from(&mut output[..]),
-        scratch: SpanMut::empty(),
         layout: BlockLayout::new(1024, 1, 2, 1).expect("small"),
-        elem_bytes: 1,
-        reducer: None,
-        ranks: 2,
-        threads: Threads::ONE,
-        results: Writes::Cached,
-        sizing: Sizing::ByCall(SizeClass::Small),
-        digest: 8,
-        uneven: None,
-        packed: None,
         gathers: false,
-        confirmed: false,
+        ..empty_exchange()
     };
     executor.run(&program, &[binding], &mut TimeoutWatch).expect("both are sent");
     assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");

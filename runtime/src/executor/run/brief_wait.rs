@@ -12,7 +12,7 @@
 
 use topology::Rank;
 
-/// Polls before the rank yields the core: a little less than a change of the process takes.
+/// Polls before the rank yields the core. Between 10 and 40 of them calls took about the same time.
 const POLLS: u32 = 10;
 
 /// The ranks on cores that this rank does not use, as one bit each; empty where that is of no use.
