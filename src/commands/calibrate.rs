@@ -113,7 +113,7 @@ pub(super) fn effect(record: &Record) -> String {
         Some(bytes) => format!("{what} from {bytes} bytes on\n"),
         None => format!("{what} at no size\n"),
     };
-    from(record.pulled_from(), "messages of calls that combine nothing are read by system call")
+    from(record.pulled_from(), "messages that ranks exchange and do not combine are read by system call")
         + &from(record.in_place_from(), "registered memory into which a call combines is read in place")
 }
 

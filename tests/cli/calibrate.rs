@@ -159,7 +159,7 @@ fn calibrated(file: &Path, staged_us: f64, in_place_us: f64, pulled_us: Option<f
         "cores": [0, 1], "line_ns": 50.0, "yield_ns": 200.0, "wake_ns": 5000.0, "took_ms": 150.0,
         "exchanges": exchanges,
     });
-    let record = json!({ "version": 1, "fingerprint": shown["fingerprint"], "seen": [seen] });
+    let record = json!({ "version": 2, "fingerprint": shown["fingerprint"], "seen": [seen] });
     fs::write(file, record.to_string()).expect("our folder");
 }
 
@@ -180,6 +180,7 @@ fn jobs_go_by_the_calibration() {
     assert_eq!(copied("all_gather", "64K", &[], &[]), !may_pull, "16 KiB and more are read by system call");
     assert!(copied("all_gather", "8K", &[], &[]), "messages of 4 KiB are staged");
     assert!(copied("all_reduce", "64K", &[], &[]), "messages that are combined are staged");
+    assert!(copied("broadcast", "64K", &[], &[]), "messages that go one way are staged");
     assert!(copied("all_gather", "64K", &[], &[("TBCCL_PULL", "0")]), "an option forbids it");
     let registered = ["--registered", "--in-place", "--algo", "mesh"];
     assert!(!copied("all_reduce", "16K", &registered, &[]), "16 KiB are read in place");

@@ -22,6 +22,7 @@ const LAYOUT: ArenaLayout = ArenaLayout {
         piece_bytes: 4096,
         lap_bytes: 4096,
         stores: Stores::Auto,
+        fetches: false,
     },
     slab_bytes: 1 << 20,
 };

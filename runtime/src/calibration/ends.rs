@@ -2,11 +2,14 @@
 //!
 //! They are the links that ranks of a host have, in arenas of their own, so that what is measured is what a
 //! call does, by the same kernels. Lines that nobody writes between two exchanges stay in both cores' caches,
-//! and reading them costs nothing; so messages that a program has just written are measured as well.
+//! and reading them costs nothing; so messages that a program has just written are measured as well. These
+//! are in other memory each time: writing the memory of the last message again takes its lines out of the
+//! other core's caches, which few programs do between two calls.
 
 use crate::{
     executor::{Combine, CopySink, ReduceSink, Writes},
     kernels::{Reducer, Threads},
+    processors::Caches,
 };
 use collectives::{DType, ReduceOp};
 use std::{hint, thread, time::Instant};
@@ -70,6 +73,9 @@ impl Patience {
     }
 }
 
+/// Bytes of the messages that are written in turn, at least and at most.
+const WRITTEN_BYTES: [usize; 2] = [1 << 20, 8 << 20];
+
 /// The reason of a measurement whose threads did not run at the same time.
 pub(super) const TOO_BUSY: &str = "the machine is too busy";
 
@@ -78,8 +84,10 @@ pub(super) const TOO_BUSY: &str = "the machine is too busy";
 pub(super) struct End {
     link: Box<dyn Link>,
     reducer: Reducer,
-    /// Memory of the program, in words, which aligns it for the kernels.
+    /// Memory of the program, in words, which aligns it for the kernels: messages that are written in turn.
     plain: Vec<u64>,
+    /// Offset in `plain` of the next message to be written, in bytes.
+    next: usize,
     target: Vec<u64>,
     registered: Registered,
     /// Which of two messages it adds up.
@@ -109,23 +117,27 @@ pub(super) fn pair(layout: ArenaLayout, most: usize, deadline: Instant) -> Resul
     let reducer =
         Reducer::new(DType::I32, ReduceOp::Sum).map_err(|error| Stalled::new(&error.to_string()))?;
     let end = |(rank, ours, object), theirs| -> Result<End, Stalled> {
-        let (plain, target) = (vec![0; most / 8], vec![0; most / 8]);
+        let (plain, target) = (vec![0; written_bytes(most) / 8], vec![0; most / 8]);
         let registered = Slab::new(ours, Some(object)).allocate(2 * most)?;
         let link = shm::link((rank, ours), (1 - rank, theirs), 0, pull);
-        Ok(End { link, reducer, plain, target, registered, is_first: rank == 0, number: 0, pulls, deadline })
+        let is_first = rank == 0;
+        Ok(End { link, reducer, plain, next: 0, target, registered, is_first, number: 0, pulls, deadline })
     };
     Ok([end((0, &first, of_first), &second)?, end((1, &second, of_second), &first)?])
 }
 
 impl End {
-    /// Exchanges messages in plain memory, as `all_gather` does. A `fresh` one is written first; any other is
-    /// as it was at the last exchange.
+    /// Exchanges messages in plain memory, as `all_gather` does. A `fresh` one is written first, in other
+    /// memory than the last one; any other is as it was at the last exchange.
     ///
     /// # Errors
     /// [`Stalled`] when the other end does not come, or the link fails.
     pub(super) fn gather(&mut self, way: Protocol, bytes: usize, fresh: bool) -> Result<(), Stalled> {
-        let source = bytes_of(&mut self.plain).sub(0, bytes);
+        let plain = bytes_of(&mut self.plain);
+        let at = if fresh && self.next + bytes <= plain.len() { self.next } else { 0 };
+        let source = plain.sub(at, bytes);
         if fresh {
+            self.next = at + bytes;
             addition(&self.reducer).apply(source, source.as_span(), source.as_span());
         }
         let mut sink = CopySink::new(bytes_of(&mut self.target).sub(0, bytes), Writes::Cached);
@@ -177,6 +189,14 @@ impl End {
             &mut CopySink::new(theirs, Writes::Cached),
         )
     }
+}
+
+/// Returns the bytes of messages of up to `most` bytes that are written in turn. They are twice a core's own
+/// caches, so that the other core has lost each message before its memory is written again, and have a bound,
+/// since new pages take time.
+fn written_bytes(most: usize) -> usize {
+    let own = Caches::here().map_or(WRITTEN_BYTES[0], |caches| 2 * caches.own);
+    most.max(own.clamp(WRITTEN_BYTES[0], WRITTEN_BYTES[1]).next_multiple_of(most))
 }
 
 fn bytes_of(words: &mut [u64]) -> SpanMut<'_> {

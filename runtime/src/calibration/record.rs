@@ -3,8 +3,11 @@
 use super::fingerprint::Fingerprint;
 use serde::{Deserialize, Serialize};
 
-/// A way must take at most this share of the time of staging to be preferred to it.
-const CLEARLY_FASTER: f64 = 0.8;
+/// Reading by system call is preferred where it takes at most this share of the time of staging for fresh
+/// messages, and where this share and that for unchanged messages have at most this product: the messages of
+/// programs are between the two, and what they gain then is more than what they lose.
+const FRESH_SHARE: f64 = 1.25;
+const BOTH_SHARES: f64 = 0.75;
 /// Lines that take more than this many times as long are of another regime. Regimes differ by 2 to 4.
 const OTHER_REGIME: f64 = 1.7;
 /// Most regimes that a record keeps.
@@ -47,7 +50,8 @@ pub struct Seen {
 pub struct ExchangeCost {
     /// Bytes of each message.
     pub bytes: usize,
-    /// Messages that are combined with nothing, and that the ranks have just written.
+    /// Messages that are combined with nothing, and that the ranks have just written, each in other memory
+    /// than the last one.
     pub fresh: Gather,
     /// The same, and the ranks have not written them since the last exchange.
     pub unchanged: Gather,
@@ -84,18 +88,19 @@ impl ExchangeCost {
         gathers.into_iter().map(|gather| gather.staged_us).chain(pulled_us).chain([staged_us, in_place_us])
     }
 
-    /// Whether reading by system call is clearly faster for unchanged messages, and no slower for fresh ones.
+    /// Whether reading by system call gains more for unchanged messages than it loses for fresh ones.
     fn is_pulled(&self) -> bool {
-        let within =
-            |gather: Gather, share| gather.pulled_us.is_some_and(|us| us <= share * gather.staged_us);
-        within(self.unchanged, CLEARLY_FASTER) && within(self.fresh, 1.0)
+        let share = |gather: Gather| Some(gather.pulled_us? / gather.staged_us);
+        let shares = share(self.fresh).zip(share(self.unchanged));
+        shares.is_some_and(|(fresh, unchanged)| fresh <= FRESH_SHARE && fresh * unchanged <= BOTH_SHARES)
     }
 }
 
 /// Smallest messages for which a way other than staging is taken; `usize::MAX` for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thresholds {
-    /// Messages of collectives that combine nothing, from unregistered memory, that are read by system call.
+    /// Messages that ranks exchange and do not combine, from unregistered memory, that are read by system
+    /// call.
     pub(crate) gather_pull_min_bytes: usize,
     /// Messages from registered memory into which the call combines, that are read in place.
     pub(crate) combined_direct_min_bytes: usize,
@@ -108,7 +113,7 @@ impl Thresholds {
 }
 
 impl Record {
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 
     /// Returns the record of one measurement.
     #[must_use]
@@ -150,7 +155,7 @@ impl Record {
         }
     }
 
-    /// Returns the smallest message of collectives that combine nothing that is read by system call.
+    /// Returns the smallest message that ranks exchange and do not combine that is read by system call.
     #[must_use]
     pub fn pulled_from(&self) -> Option<usize> {
         Some(self.thresholds().gather_pull_min_bytes).filter(|bytes| *bytes < usize::MAX)
@@ -224,19 +229,18 @@ pub(super) mod tests {
         let in_between = of([[1.0, 0.5, 0.5], [9.0, 12.0, 9.0], [100.0, 90.0, 60.0]]);
         assert_eq!(thresholds(&in_between), (1 << 20, 1 << 20), "a gain below a loss does not count");
         let never = of([[1.0, 2.0, 2.0], [9.0, 12.0, 9.0], [100.0, 101.0, 90.0]]);
-        assert_eq!(thresholds(&never), (usize::MAX, usize::MAX), "10 % are not clearly faster");
+        assert_eq!(thresholds(&never), (usize::MAX, usize::MAX), "10 % are no clear gain");
         let always = of([[1.0, 1.0, 0.5], [9.0, 8.0, 5.0], [100.0, 90.0, 60.0]]);
         assert_eq!(thresholds(&always), (4 << 10, 0), "smaller messages were not measured");
         let mut forbidden = of([[1.0, 1.0, 0.5], [9.0, 8.0, 5.0], [100.0, 90.0, 60.0]]);
         forbidden.seen[0].exchanges.iter_mut().for_each(|cost| cost.fresh.pulled_us = None);
         assert_eq!(thresholds(&forbidden), (usize::MAX, 0));
         let mut slow_when_fresh = always.clone();
-        slow_when_fresh.seen[0].exchanges[1].fresh.pulled_us = Some(9.5);
-        assert_eq!(
-            thresholds(&slow_when_fresh),
-            (1 << 20, 0),
-            "it is as fast at 64 KiB if nobody has written"
-        );
+        for (fresh, unchanged, from) in [(11.0, 5.0, 4 << 10), (12.0, 3.0, 1 << 20), (11.0, 7.0, 1 << 20)] {
+            let cost = &mut slow_when_fresh.seen[0].exchanges[1];
+            (cost.fresh.pulled_us, cost.unchanged.pulled_us) = (Some(fresh), Some(unchanged));
+            assert_eq!(thresholds(&slow_when_fresh), (from, 0), "9 us staged; pulled {fresh}, {unchanged}");
+        }
     }
 
     #[test]

@@ -28,5 +28,6 @@ fn ring(ranks: u32, config: &Config) -> RingLayout {
             (area, staging::lap_bytes(area, ranks).next_multiple_of(piece_bytes).max(8 * piece_bytes))
         }
     };
-    RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes, stores: config.shm.stores }
+    let (stores, fetches) = (config.shm.stores, staging::fetches(lap_bytes));
+    RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes, stores, fetches }
 }

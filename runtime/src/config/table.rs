@@ -225,13 +225,14 @@ options! {
         piece_bytes: usize = RingLayout::default().piece_bytes, "TBCCL_PIECE_BYTES", job, Bytes,
             |bytes| *bytes > 0 && bytes.is_multiple_of(RingLayout::LINE)
                 => "must be a positive multiple of 64";
-        /// how pieces are stored into staging areas: cached, streamed past the caches, or auto, the faster
-        /// way by the time that pieces take; cached where the processor has no such stores (auto)
+        /// how pieces are stored into staging areas: cached, fetched (cached, with lines fetched ahead),
+        /// streamed past the caches, or auto, the fastest way by the processor and the time that pieces take;
+        /// cached where the processor has no such stores (auto)
         stores: Stores = Stores::Auto, "TBCCL_STAGING_STORES", rank, Plain;
         /// 1 to read peers' memory by system call where allowed, 0 never to (1)
         pull: bool = true, "TBCCL_PULL", job, Flag;
         /// smallest message from unregistered memory that is read by system call instead of staged (by
-        /// calibration for collectives that combine nothing, never for other calls)
+        /// calibration for collectives in which ranks exchange and combine nothing, never for other calls)
         pull_min_bytes: Option<usize> = None, "TBCCL_PULL_MIN_BYTES", rank, Auto<Bytes>;
     }
 

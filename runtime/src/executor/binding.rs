@@ -14,7 +14,9 @@ use transport::{
 pub(crate) struct Protocols {
     /// Messages of at least this many bytes from unregistered memory are pulled where possible.
     pub(crate) pull_min_bytes: usize,
-    /// The same for collectives that combine nothing; `pull_min_bytes` at most.
+    /// The same for calls that combine nothing, and in which ranks send before they wait; `pull_min_bytes`
+    /// at most. Calibration measures those. Where data moves one way, a receiver reads one piece while the
+    /// sender stages the next one, which makes up for the further copy.
     pub(crate) gather_pull_min_bytes: usize,
     /// Operations of at least this many bytes move registered memory without copying it.
     pub(crate) direct_min_bytes: u64,
@@ -50,9 +52,9 @@ impl Protocols {
         if operation_bytes >= self.direct_min_bytes { SizeClass::Bulk } else { SizeClass::Small }
     }
 
-    /// Returns the protocol of a message, by the link's capabilities, the operation's size, and the message's
-    /// memory: whether its call combines nothing (`gathered`), whether its call combines messages into this
-    /// memory (`combined`), and whether it is registered.
+    /// Returns the protocol of a message, by the link's capabilities, the operation's size, and the
+    /// message's memory: whether its ranks exchange and combine nothing (`gathered`), whether its call
+    /// combines messages into this memory (`combined`), and whether it is registered.
     #[inline]
     pub(super) fn choose<'c>(
         &self,

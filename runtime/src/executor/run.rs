@@ -356,9 +356,10 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm
             let src = binding.source(&op.a);
             self.observer.polled(step);
             let link = link(self.links, stream);
-            let (slab, protocols) = (self.slab, &self.protocols);
-            let state = self.workspace.sends[step as usize]
-                .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), (src, op.a.buffer)));
+            let (slab, protocols, program) = (self.slab, &self.protocols, self.program);
+            let state = self.workspace.sends[step as usize].get_or_insert_with(|| {
+                begun((program, binding), slab, protocols, link.as_ref(), (src, op.a.buffer))
+            });
             match link.poll_send(state, src)? {
                 SendProgress::Idle => break,
                 SendProgress::Advanced => {

@@ -23,6 +23,7 @@ const LAYOUT: ArenaLayout = ArenaLayout {
         piece_bytes: 256,
         lap_bytes: 4 * 256,
         stores: Stores::Auto,
+        fetches: false,
     },
     slab_bytes: 1 << 16,
 };

@@ -11,6 +11,8 @@ pub enum Stores {
     Auto,
     /// Through the caches.
     Cached,
+    /// Through the caches, with the lines fetched for writing ahead of the stores.
+    Fetched,
     /// Past the caches, to memory, where the processor can.
     Streamed,
 }
@@ -22,8 +24,9 @@ impl FromStr for Stores {
         match text {
             "auto" => Ok(Stores::Auto),
             "cached" => Ok(Stores::Cached),
+            "fetched" => Ok(Stores::Fetched),
             "streamed" => Ok(Stores::Streamed),
-            _ => Err("must be auto, cached or streamed"),
+            _ => Err("must be auto, cached, fetched or streamed"),
         }
     }
 }
@@ -33,12 +36,13 @@ impl fmt::Display for Stores {
         f.write_str(match self {
             Stores::Auto => "auto",
             Stores::Cached => "cached",
+            Stores::Fetched => "fetched",
             Stores::Streamed => "streamed",
         })
     }
 }
 
-/// Layout of a ring. All but `lap_bytes` and `stores` is equal on all ranks of a job.
+/// Layout of a ring. All but `lap_bytes`, `stores` and `fetches` is equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
     /// Number of cells; a power of two.
@@ -55,6 +59,8 @@ pub struct RingLayout {
     pub lap_bytes: usize,
     /// How a sender of this process stores pieces into the staging area.
     pub stores: Stores,
+    /// Whether [`Stores::Auto`] fetches lines ahead of the stores through the caches.
+    pub fetches: bool,
 }
 
 impl RingLayout {
@@ -66,6 +72,7 @@ impl RingLayout {
         piece_bytes: 64,
         lap_bytes: 2 * 64,
         stores: Stores::Auto,
+        fetches: false,
     };
 
     /// Bytes of a cache line, which is also the size of a cell and the unit of the staging area.
@@ -127,6 +134,7 @@ impl Default for RingLayout {
     fn default() -> RingLayout {
         let staging_bytes = 256 * 1024;
         let (piece_bytes, stores) = (32 * 1024, Stores::Auto);
-        RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes: staging_bytes, stores }
+        let lap_bytes = staging_bytes;
+        RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes, stores, fetches: false }
     }
 }

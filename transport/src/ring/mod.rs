@@ -23,6 +23,7 @@
 
 mod cell;
 mod costs;
+mod fetches;
 mod layout;
 mod polls;
 mod receiver;

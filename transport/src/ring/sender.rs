@@ -9,11 +9,10 @@ use super::{
     RingLayout,
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_WORDS, cells_of},
     costs::Costs,
+    fetches,
     stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
-#[cfg(not(miri))]
-use std::arch::asm;
 use std::{
     ptr,
     sync::atomic::Ordering::{Acquire, Relaxed},
@@ -125,13 +124,13 @@ impl RingSender {
         if is_staged && !self.sensor.streams(len) {
             let start = self.staging_at(self.next_position(len).0);
             for line in (0..len).step_by(RingLayout::LINE) {
-                fetch_for_writing(start.wrapping_add(line));
+                fetches::fetch(start.wrapping_add(line));
             }
         }
         // The receiver polls the cell of a longer one before its bytes are stored.
         if len <= FETCHED_CELL_BYTES {
             for nth in 0..if is_staged { 1 } else { cells_of(len) } {
-                fetch_for_writing(ptr::from_ref(self.cell(self.cells + nth as u64)).cast());
+                fetches::fetch(ptr::from_ref(self.cell(self.cells + nth as u64)).cast());
             }
         }
     }
@@ -232,6 +231,9 @@ impl RingSender {
             sync::mark_write(start, len);
             self.sensor.store(start, piece.as_ptr(), len);
         }
+        if position != self.staging {
+            self.sensor.lap_ended();
+        }
         self.staging = after;
         self.publish(digest, &Content::Staged { total, position, len, timed });
         Ok(true)
@@ -267,22 +269,4 @@ impl RingSender {
         }
         Ok(self.consumed_cells > cell)
     }
-}
-
-/// Fetches a cache line for writing.
-#[inline]
-fn fetch_for_writing(line: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the instruction changes no memory and cannot fault. Every x86_64 processor executes it, though
-    // an old one may do nothing.
-    unsafe {
-        asm!("prefetchw [{0}]", in(reg) line, options(nostack, preserves_flags));
-    }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: the instruction changes no memory and cannot fault.
-    unsafe {
-        asm!("prfm pstl1keep, [{0}]", in(reg) line, options(nostack, preserves_flags));
-    }
-    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    let _ = line;
 }

@@ -18,6 +18,7 @@ const LAYOUT: RingLayout = RingLayout {
     piece_bytes: 128,
     lap_bytes: 4 * 128,
     stores: Stores::Auto,
+    fetches: false,
 };
 
 /// Zeroed cache lines of a whole ring, which both ends write.
@@ -112,6 +113,7 @@ const SHORT_LAPS: RingLayout = RingLayout {
     piece_bytes: 128,
     lap_bytes: 8 * 128,
     stores: Stores::Auto,
+    fetches: false,
 };
 
 #[test]
@@ -167,6 +169,34 @@ fn a_sender_uses_no_more_of_the_area_than_a_lap() {
         assert!(take(&mut receiver).is_some());
     }
     assert_eq!(laps, 100usize.div_ceil(8));
+}
+
+/// Short pieces took twice as long while most of them had new pages: for the first 16,000 of 256 bytes.
+#[test]
+fn laps_become_longer_so_that_at_most_half_of_the_pieces_of_each_have_new_pages() {
+    let (staging_bytes, lap_bytes, piece_bytes) = (4 << 20, 2 << 20, 4096);
+    let stores = Stores::Cached;
+    let memory =
+        Memory::of(RingLayout { cells: 8, staging_bytes, piece_bytes, lap_bytes, stores, fetches: false });
+    let (mut sender, mut receiver) = memory.ends(0);
+    let bytes = [1; 4096];
+    let (mut used, mut laps) = (0, vec![]);
+    for _ in 0..2 * lap_bytes / piece_bytes + 64 {
+        assert!(sender.send_piece(0, piece_bytes, Span::from(bytes.as_slice())).expect("intact"));
+        let head = receiver.head().expect("sent");
+        let Ok(Content::Staged { position, .. }) = receiver.content(head) else { panic!("a piece") };
+        let end = position as usize % staging_bytes + piece_bytes;
+        if end == piece_bytes {
+            laps.push((0, 0));
+        }
+        let lap = laps.last_mut().expect("it begins at the start");
+        *lap = (lap.0 + 1, lap.1 + usize::from(end > used));
+        used = used.max(end);
+        assert!(take(&mut receiver).is_some());
+    }
+    // Pieces of each lap, and those of them with new pages.
+    assert_eq!(laps[..4], [(64, 64), (128, 64), (256, 128), (512, 256)]);
+    assert_eq!(used, lap_bytes);
 }
 
 #[test]
@@ -270,16 +300,24 @@ fn pieces_are_taken_only_from_where_the_next_one_must_be() {
 }
 
 #[test]
-fn streamed_pieces_arrive_as_they_were_over_many_laps() {
+fn pieces_arrive_as_they_were_over_many_laps_however_they_are_stored() {
     let piece_bytes = 4096;
     let staging_bytes = 1 << 20;
-    for stores in [Stores::Streamed, Stores::Cached, Stores::Auto] {
-        let layout = RingLayout { cells: 8, staging_bytes, piece_bytes, lap_bytes: staging_bytes, stores };
+    for (stores, fetches) in [
+        (Stores::Streamed, false),
+        (Stores::Cached, false),
+        (Stores::Fetched, false),
+        (Stores::Auto, false),
+        (Stores::Auto, true),
+    ] {
+        let lap_bytes = staging_bytes;
+        let layout = RingLayout { cells: 8, staging_bytes, piece_bytes, lap_bytes, stores, fetches };
         let memory = Memory::of(layout);
         let (mut sender, mut receiver) = memory.ends(0);
         let mut furthest = 0;
         for i in 0..3000u32 {
-            let len = 1 + (i as usize * 997) % piece_bytes;
+            // Each fourth one is whole.
+            let len = if i % 4 == 0 { piece_bytes } else { 1 + (i as usize * 997) % piece_bytes };
             let message: Vec<u8> = (0..len as u32).map(|at| (at * 7 + i) as u8).collect();
             let span = Span::from(message.as_slice());
             assert!(sender.send_piece(u64::from(i), len, span).expect("intact"), "there is room");

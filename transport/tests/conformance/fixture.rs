@@ -27,6 +27,7 @@ pub(crate) const LAYOUT: ArenaLayout = ArenaLayout {
         piece_bytes: PIECE,
         lap_bytes: 4 * PIECE,
         stores: Stores::Auto,
+        fetches: false,
     },
     slab_bytes: 32 << 20,
 };

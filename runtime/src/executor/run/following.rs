@@ -11,7 +11,7 @@
 use super::{Run, link, observer::Observer};
 use crate::executor::{
     binding::{Binding, Protocols},
-    program::{Followed, Stream},
+    program::{Followed, Program, Stream},
 };
 use collectives::schedule::Buffer;
 use transport::{
@@ -52,9 +52,10 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
             return Ok(false);
         }
         self.observer.polled(step);
-        let (slab, protocols) = (self.slab, &self.protocols);
-        let state = self.workspace.sends[step as usize]
-            .get_or_insert_with(|| begun(binding, slab, protocols, link.as_ref(), (src, op.a.buffer)));
+        let (slab, protocols, program) = (self.slab, &self.protocols, self.program);
+        let state = self.workspace.sends[step as usize].get_or_insert_with(|| {
+            begun((program, binding), slab, protocols, link.as_ref(), (src, op.a.buffer))
+        });
         debug_assert!(ready < src.len(), "a receive that has all of its bytes is complete");
         Ok(link.poll_send_prefix(state, src, ready)? == SendProgress::Advanced)
     }
@@ -73,7 +74,7 @@ fn whole_parts(received: usize, len: usize) -> usize {
 /// Returns the state of a message to send.
 #[inline(always)]
 pub(super) fn begun(
-    binding: &Binding<'_>,
+    (program, binding): (&Program, &Binding<'_>),
     slab: &Slab,
     protocols: &Protocols,
     link: &dyn Link,
@@ -83,7 +84,8 @@ pub(super) fn begun(
     let size = binding.size_of(protocols, src.len());
     let combined = || binding.combines_into(buffer);
     let message = (size, src.len());
-    let protocol = protocols.choose(|| link.capabilities(), message, binding.gathers, combined, registered);
+    let exchanges = binding.gathers && program.exchanges;
+    let protocol = protocols.choose(|| link.capabilities(), message, exchanges, combined, registered);
     let state = SendState::new(binding.digest, protocol).with_size(size);
     if binding.confirmed { state.with_match_ack() } else { state }
 }

@@ -48,7 +48,8 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
             sent_bytes = src.len();
             self.observer.polled(step);
             let link = link(self.links, stream);
-            let mut state = begun(binding, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
+            let of = (self.program, binding);
+            let mut state = begun(of, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
             if !straight.receives {
                 state = state.awaited();
             }

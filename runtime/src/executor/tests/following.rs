@@ -33,6 +33,7 @@ fn narrow(ranks: u32) -> ArenaLayout {
         piece_bytes: PIECE,
         lap_bytes: 4 * PIECE,
         stores: Stores::Auto,
+        fetches: false,
     };
     ArenaLayout { ring, ..layout(ranks) }
 }

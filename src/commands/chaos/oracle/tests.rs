@@ -14,8 +14,8 @@ use tbccl::Transport;
 const LIMIT: Duration = Duration::from_secs(3);
 const SECOND: u64 = 1_000_000;
 
-/// Returns a round of three ranks without a fault. It begins with a call on the world, since an error may come
-/// later or name others where the step makes a group, and it has a split.
+/// Returns a round of three ranks without a fault. It begins with a call on the world, since an error may
+/// come later or name others where the step makes a group, and it has a split.
 fn quiet_round() -> Round {
     let setting = Setting { transport: Transport::Shm, fabric: None };
     let wishes = Wishes { settings: vec![setting], faults: Vec::new(), timeout: LIMIT };

@@ -33,7 +33,7 @@ use crate::{
     Link, Sleeper, TransportError,
     driver::{Endpoint, RailInfo},
     memory::{Arena, ArenaLayout, Slab},
-    ring::{RingLayout, Stores},
+    ring::RingLayout,
     secure::Secret,
 };
 use events::{target, tracing::info};
@@ -131,7 +131,7 @@ impl TcpEndpoint {
         });
         // The arena is needed for its slab only.
         let ring =
-            RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64, lap_bytes: 0, stores: Stores::Auto };
+            RingLayout { cells: 1, staging_bytes: 0, piece_bytes: 64, lap_bytes: 0, ..RingLayout::default() };
         let layout = ArenaLayout { ranks: 0, lanes: 0, ring, slab_bytes: config.slab_bytes };
         let slab = Slab::new(&Arena::private(layout)?, None);
         let failed = |what: String| TransportError::Wiring { rank, what };
