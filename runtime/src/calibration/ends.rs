@@ -4,7 +4,7 @@
 //! call does, by the same kernels. Lines that nobody writes between two exchanges stay in both cores' caches,
 //! and reading them costs nothing; so messages that a program has just written are measured as well. These
 //! are in other memory each time: writing the memory of the last message again takes its lines out of the
-//! other core's caches, which few programs do between two calls.
+//! other core's caches, where those of a program are rarely left until its next call.
 
 use crate::{
     executor::{Combine, CopySink, ReduceSink, Writes},

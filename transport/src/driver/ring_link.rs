@@ -90,7 +90,7 @@ impl RingLink {
             counters: Counters::default(),
             sender,
             receiver,
-            replies: ReplyTimer::default(),
+            replies: ReplyTimer::here(),
             sent_bytes: 0,
             ours: ours.clone(),
             theirs: theirs.clone(),

@@ -8,6 +8,7 @@
 //! The only unsafe code is an instruction that changes neither memory nor registers.
 
 use super::costs::{HAS_TICKS, ticks};
+use std::sync::OnceLock;
 
 /// Keeps the processor from running ahead into the polls that follow.
 ///
@@ -22,6 +23,19 @@ pub fn end_speculation() {
     unsafe {
         std::arch::x86_64::_mm_lfence();
     }
+}
+
+/// Whether a poll that comes too early hinders the sender. On processors of Intel it does not: messages take
+/// as long with any number of polls, and first polls that are put off take longer ([`ReplyTimer`]).
+fn polls_hinder() -> bool {
+    static HINDER: OnceLock<bool> = OnceLock::new();
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return *HINDER.get_or_init(|| {
+        let vendor = std::arch::x86_64::__cpuid(0);
+        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() != b"GenuineIntel"
+    });
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    *HINDER.get_or_init(|| true)
 }
 
 /// Longest delay of a first poll, in ticks of the processor's clock: 0.8 us at 2.6 GHz.
@@ -42,7 +56,8 @@ const EARLY_PART: u32 = 256;
 /// A reply is a message that is waited for after this end has sent one, and has received none since. It takes
 /// at least as long as two messages. Between two ranks that send in turns, with the line of the next message
 /// fetched while its sender waits, half a round trip of 4 bytes takes 0.31 us with polls from the start and
-/// 0.22 us with delays, on two cores of a Zen 5 without a common cache.
+/// 0.22 us with delays, on two cores of a Zen 5 without a common cache. On two cores of an Intel Xeon it
+/// takes 0.25 us without delays and 0.26 with them, and a `broadcast` 0.35 and 0.40.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyTimer {
     /// Ticks from the start of a wait to the first poll; 0 if it is not put off.
@@ -52,6 +67,8 @@ pub(crate) struct ReplyTimer {
     replies: u32,
     /// Whether this end has sent a message since it last received one.
     is_due: bool,
+    /// Whether first polls are never put off.
+    is_off: bool,
     phase: Phase,
 }
 
@@ -70,6 +87,11 @@ enum Phase {
 }
 
 impl ReplyTimer {
+    /// Returns the timer of a peer, by this processor.
+    pub(crate) fn here() -> ReplyTimer {
+        ReplyTimer { is_off: !polls_hinder(), ..ReplyTimer::default() }
+    }
+
     /// Notes that this end has sent a message.
     #[inline]
     pub(crate) fn sent(&mut self) {
@@ -80,7 +102,7 @@ impl ReplyTimer {
     /// before such a wait.
     #[inline]
     pub(crate) fn wait(&mut self, meanwhile: impl FnOnce()) {
-        if !HAS_TICKS || !self.is_due {
+        if !HAS_TICKS || self.is_off || !self.is_due {
             return;
         }
         self.replies = self.replies.wrapping_add(1);
@@ -196,6 +218,18 @@ mod tests {
         let mut timer = ReplyTimer { delay: 900, ..ReplyTimer::default() };
         timer.was_late(1_000_000);
         assert_eq!(timer.delay, 900);
+    }
+
+    /// Messages between two cores of an Intel Xeon took 0.15 us with any number of polls.
+    #[test]
+    fn first_polls_are_put_off_only_where_polls_hinder_the_sender() {
+        let is_intel =
+            std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|info| info.contains("GenuineIntel"));
+        let mut timer = ReplyTimer { delay: 1, ..ReplyTimer::here() };
+        timer.sent();
+        let mut waits = 0;
+        timer.wait(|| waits += 1);
+        assert_eq!(waits, u32::from(HAS_TICKS && !is_intel));
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub(super) fn choose(round: &mut Round, random: &mut Random) {
             3 => put("TBCCL_PULL", "0"),
             _ => {}
         }
+        if random.happens(1, 3) {
+            put("TBCCL_STAGING_STORES", random.pick(&["cached", "fetched", "streamed"]));
+        }
     }
     if setting.has_tcp() {
         match random.below(4) {
