@@ -82,7 +82,9 @@ fn the_calls_of_a_killed_rank_are_in_the_merged_trace_and_the_last_one_is_killed
         let call = format!(" of call {}", killed.len());
         assert!(said.contains("rank 1 has left no complete trace: the process was killed"), "{said}");
         assert!(said.contains(wait) && said.contains(&call), "{said}");
-        assert_eq!(unfinished_receives(&file, 1), [0], "{transport}");
+        // Rank 2 may lack a block of rank 0, too, and not have sent its own one then.
+        let waits_for = unfinished_receives(&file, 1);
+        assert!(waits_for.contains(&0) && !waits_for.contains(&1), "{transport}: {waits_for:?}");
         assert!(killed.len() >= 2, "{transport}: {killed:?}");
         let (last, others) = killed.split_last().expect("calls");
         assert_eq!((*last, others.iter().all(|outcome| *outcome == "done")), ("killed", true), "{killed:?}");
