@@ -27,11 +27,6 @@ impl Processors {
             model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, model)| model.trim().to_owned());
         Processors { cores, model }
     }
-
-    /// Whether Intel has made them.
-    pub(crate) fn are_intel(&self) -> bool {
-        self.model.starts_with("Intel")
-    }
 }
 
 impl fmt::Display for Processors {

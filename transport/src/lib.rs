@@ -35,6 +35,7 @@ pub mod secure;
 mod span;
 mod streaming;
 pub mod sync;
+mod vendor;
 pub mod verbs;
 mod wait;
 
@@ -43,4 +44,5 @@ pub use counters::{Counters, PollCounters};
 pub use error::TransportError;
 pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, SizeClass};
 pub use memory::Board;
+pub use vendor::is_intel;
 pub use wait::{Sleeper, WaitPolicy, Waiter};

@@ -243,6 +243,23 @@ mod tests {
     use std::time::Duration;
     use transport::ring::RingLayout;
 
+    #[test]
+    fn fresh_messages_are_in_other_memory_than_the_last_one() {
+        let layout = ArenaLayout { ranks: 2, lanes: 1, ring: RingLayout::default(), slab_bytes: 0 };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let [mut first, mut second] = pair(layout, 64 << 10, deadline).expect("memory for a test");
+        let messages = written_bytes(64 << 10) / (64 << 10);
+        assert!(messages >= 16);
+        let exchange = |end: &mut End| end.gather(Protocol::Copy, 64 << 10, true).expect("both are there");
+        thread::scope(|scope| {
+            scope.spawn(|| (0..=messages).for_each(|_| exchange(&mut second)));
+            for number in 0..=messages {
+                exchange(&mut first);
+                assert_eq!(first.next, (number % messages + 1) * (64 << 10), "after message {number}");
+            }
+        });
+    }
+
     /// The error said that a rank had failed, where there are no ranks.
     #[test]
     fn an_end_whose_other_end_ran_out_of_time_says_so() {

@@ -20,12 +20,12 @@
 //!
 //! On 4 ranks that share these cores, laps of 512 KiB gain 5 to 10 % from 1 MiB on. On an Intel Xeon (2 MiB
 //! of second-level cache, 260 MiB shared) laps of 4 MiB take 0.88 to 0.98 of the time of those of 8 MiB.
-//! Where the two cores share no cache, pieces are stored past the caches in laps of their own
+//! Pieces are stored past the caches, in laps of their own, where the two cores share no cache
 //! (`transport::ring`).
 //!
 //! All ranks of a job agree on the size of the areas, but not on the laps: machines differ.
 
-use crate::processors::{Caches, Processors};
+use crate::processors::Caches;
 
 /// Bytes of the staging areas of a rank together, at most, where they are longer than [`LEAST`].
 const TOGETHER: usize = 64 << 20;
@@ -51,7 +51,7 @@ pub(super) fn lap_bytes(area_bytes: usize, ranks: u32) -> usize {
 /// Whether senders fetch the lines of their next stores ahead, in laps of this length: on processors of
 /// Intel, where a lap does not fit into a core's own caches ([`transport::ring`]).
 pub(super) fn fetches(lap_bytes: usize) -> bool {
-    Processors::here().are_intel() && Caches::here().is_some_and(|caches| lap_bytes > caches.own)
+    transport::is_intel() && Caches::here().is_some_and(|caches| lap_bytes > caches.own)
 }
 
 /// Returns the bytes of a lap that these caches take best.

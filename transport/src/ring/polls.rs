@@ -8,7 +8,7 @@
 //! The only unsafe code is an instruction that changes neither memory nor registers.
 
 use super::costs::{HAS_TICKS, ticks};
-use std::sync::OnceLock;
+use crate::is_intel;
 
 /// Keeps the processor from running ahead into the polls that follow.
 ///
@@ -23,19 +23,6 @@ pub fn end_speculation() {
     unsafe {
         std::arch::x86_64::_mm_lfence();
     }
-}
-
-/// Whether a poll that comes too early hinders the sender. On processors of Intel it does not: messages take
-/// as long with any number of polls, and first polls that are put off take longer ([`ReplyTimer`]).
-fn polls_hinder() -> bool {
-    static HINDER: OnceLock<bool> = OnceLock::new();
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    return *HINDER.get_or_init(|| {
-        let vendor = std::arch::x86_64::__cpuid(0);
-        [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() != b"GenuineIntel"
-    });
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    *HINDER.get_or_init(|| true)
 }
 
 /// Longest delay of a first poll, in ticks of the processor's clock: 0.8 us at 2.6 GHz.
@@ -87,9 +74,10 @@ enum Phase {
 }
 
 impl ReplyTimer {
-    /// Returns the timer of a peer, by this processor.
+    /// Returns the timer of a peer. First polls are never put off on processors of Intel: messages take as
+    /// long there with any number of polls.
     pub(crate) fn here() -> ReplyTimer {
-        ReplyTimer { is_off: !polls_hinder(), ..ReplyTimer::default() }
+        ReplyTimer { is_off: is_intel(), ..ReplyTimer::default() }
     }
 
     /// Notes that this end has sent a message.

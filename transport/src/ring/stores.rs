@@ -187,7 +187,7 @@ impl Sensor {
             }
         }
         // Shorter laps count for nothing.
-        self.stored += if self.is_grown() || streams { len as u64 } else { 0 };
+        self.stored += if self.is_grown() || self.streams { len as u64 } else { 0 };
         if let Some(start) = start {
             self.took(len, ticks().wrapping_sub(start));
         }
