@@ -22,6 +22,17 @@ pub(super) unsafe fn hash<const COPY: bool>(rows: &Rows) -> [u64; LANES] {
     unsafe { lanes::hash::<[uint32x4_t; REGISTERS], COPY>(rows) }
 }
 
+/// Returns an array of the value at each register of a row. It is no closure, which may be called once each.
+macro_rules! each {
+    ($at:ident => $value:expr) => {
+        [each!($at = 0, $value), each!($at = 1, $value), each!($at = 2, $value), each!($at = 3, $value)]
+    };
+    ($at:ident = $place:literal, $value:expr) => {{
+        let $at = $place;
+        $value
+    }};
+}
+
 /// The instructions multiply words that lie side by side. So the products of a register's first lane are in
 /// the first sum, those of its second lane in the second one, and low and high halves are added at the end.
 impl Lanes for [uint32x4_t; REGISTERS] {
@@ -30,21 +41,19 @@ impl Lanes for [uint32x4_t; REGISTERS] {
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
         // SAFETY: the caller promises that the bytes of all registers are readable.
-        std::array::from_fn(|at| unsafe { vreinterpretq_u32_u8(vld1q_u8(from.add(16 * at))) })
+        unsafe { each!(at => vreinterpretq_u32_u8(vld1q_u8(from.add(16 * at)))) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        for (at, register) in self.into_iter().enumerate() {
-            // SAFETY: the caller promises that the bytes of all registers are writable.
-            unsafe { vst1q_u8(to.add(16 * at), vreinterpretq_u8_u32(register)) }
-        }
+        // SAFETY: the caller promises that the bytes of all registers are writable.
+        unsafe { each!(at => vst1q_u8(to.add(16 * at), vreinterpretq_u8_u32(self[at]))) };
     }
 
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
         // SAFETY: every machine has the instructions.
-        std::array::from_fn(|at| unsafe { veorq_u32(self[at], other[at]) })
+        unsafe { each!(at => veorq_u32(self[at], other[at])) }
     }
 
     #[inline(always)]
@@ -55,16 +64,18 @@ impl Lanes for [uint32x4_t; REGISTERS] {
 
     #[inline(always)]
     unsafe fn add_products(sums: Self::Sums, a: Self, b: Self) -> Self::Sums {
-        std::array::from_fn(|at| {
-            let ([first, second], a, b) = (sums[at], a[at], b[at]);
-            // SAFETY: every machine has the instructions.
-            unsafe { [vmlal_u32(first, vget_low_u32(a), vget_low_u32(b)), vmlal_high_u32(second, a, b)] }
-        })
+        // SAFETY: every machine has the instructions.
+        unsafe {
+            each!(at => [
+                vmlal_u32(sums[at][0], vget_low_u32(a[at]), vget_low_u32(b[at])),
+                vmlal_high_u32(sums[at][1], a[at], b[at]),
+            ])
+        }
     }
 
     #[inline(always)]
     unsafe fn total(sums: Self::Sums) -> Self {
         // SAFETY: every machine has the instructions.
-        std::array::from_fn(|at| unsafe { vreinterpretq_u32_u64(vpaddq_u64(sums[at][0], sums[at][1])) })
+        unsafe { each!(at => vreinterpretq_u32_u64(vpaddq_u64(sums[at][0], sums[at][1]))) }
     }
 }

@@ -1,5 +1,8 @@
 //! The hash with the vector instructions of x86-64.
 //!
+//! The registers of a row are written out by a macro. A closure for each of them would be a function of its
+//! own without the instructions, into which the compiler may not inline them: a call for each instruction.
+//!
 //! # Safety
 //! [`hash`] calls functions only where the machine has their instructions. Rows are accessed as in [`lanes`].
 
@@ -52,7 +55,7 @@ pub(super) unsafe fn with_sse2<const COPY: bool>(rows: &Rows) -> [u64; LANES] {
 
 /// Implements rows of several registers of one width.
 macro_rules! registers {
-    ($register:ty; $number:literal, $load:ident, $store:ident, $zero:ident,
+    ($register:ty; $number:literal: $($at:literal)*; $load:ident, $store:ident, $zero:ident,
      $xor:ident, $add:ident, $multiply:ident, $shift:ident) => {
         impl Lanes for [$register; $number] {
             type Sums = Self;
@@ -60,38 +63,36 @@ macro_rules! registers {
             #[inline(always)]
             unsafe fn load(from: *const u8) -> Self {
                 // SAFETY: the caller promises that the bytes of all registers are readable.
-                std::array::from_fn(|at| unsafe { $load(from.cast::<$register>().add(at).cast()) })
+                unsafe { [$($load(from.cast::<$register>().add($at).cast())),*] }
             }
 
             #[inline(always)]
             unsafe fn store(self, to: *mut u8) {
-                for (at, register) in self.into_iter().enumerate() {
-                    // SAFETY: the caller promises that the bytes of all registers are writable.
-                    unsafe { $store(to.cast::<$register>().add(at).cast(), register) }
-                }
+                // SAFETY: the caller promises that the bytes of all registers are writable.
+                unsafe { $($store(to.cast::<$register>().add($at).cast(), self[$at]);)* }
             }
 
             #[inline(always)]
             unsafe fn xor(self, other: Self) -> Self {
                 // SAFETY: the caller promises the instructions.
-                std::array::from_fn(|at| unsafe { $xor(self[at], other[at]) })
+                unsafe { [$($xor(self[$at], other[$at])),*] }
             }
 
             #[inline(always)]
             unsafe fn no_sums() -> Self {
                 // SAFETY: the caller promises the instructions.
-                std::array::from_fn(|_| unsafe { $zero() })
+                unsafe { [$zero(); $number] }
             }
 
             #[inline(always)]
             unsafe fn add_products(sums: Self, a: Self, b: Self) -> Self {
                 // The multiplication takes the low halves.
                 // SAFETY: the caller promises the instructions.
-                std::array::from_fn(|at| unsafe {
-                    let low = $multiply(a[at], b[at]);
-                    let high = $multiply($shift::<32>(a[at]), $shift::<32>(b[at]));
-                    $add(sums[at], $add(low, high))
-                })
+                unsafe {
+                    let low = [$($multiply(a[$at], b[$at])),*];
+                    let high = [$($multiply($shift::<32>(a[$at]), $shift::<32>(b[$at]))),*];
+                    [$($add(sums[$at], $add(low[$at], high[$at]))),*]
+                }
             }
 
             #[inline(always)]
@@ -103,14 +104,14 @@ macro_rules! registers {
 }
 
 registers! {
-    __m512i; 1, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_setzero_si512,
+    __m512i; 1: 0; _mm512_loadu_si512, _mm512_storeu_si512, _mm512_setzero_si512,
     _mm512_xor_si512, _mm512_add_epi64, _mm512_mul_epu32, _mm512_srli_epi64
 }
 registers! {
-    __m256i; 2, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_setzero_si256,
+    __m256i; 2: 0 1; _mm256_loadu_si256, _mm256_storeu_si256, _mm256_setzero_si256,
     _mm256_xor_si256, _mm256_add_epi64, _mm256_mul_epu32, _mm256_srli_epi64
 }
 registers! {
-    __m128i; 4, _mm_loadu_si128, _mm_storeu_si128, _mm_setzero_si128,
+    __m128i; 4: 0 1 2 3; _mm_loadu_si128, _mm_storeu_si128, _mm_setzero_si128,
     _mm_xor_si128, _mm_add_epi64, _mm_mul_epu32, _mm_srli_epi64
 }
