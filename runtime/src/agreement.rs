@@ -25,7 +25,7 @@
 //! This module does not wait; the watch of a call decides which boards are read, and when.
 
 use crate::{
-    call::CallRecord,
+    call::{CallRecord, Words},
     error::{Error, PeerName, Place},
 };
 use bootstrap::Word;
@@ -189,12 +189,12 @@ impl Agreement {
         self.boards[self.rank.index()].words()
     }
 
-    /// Publishes that this rank enters a collective.
+    /// Publishes that this rank enters a collective, whose record has these words.
     #[inline]
-    pub(crate) fn enter(&self, record: &CallRecord) {
-        let own = self.own();
-        write_line(line(own, call_at(record.seq)), record.seq, record);
-        own[ENTERED].store(record.seq, Release);
+    pub(crate) fn enter(&self, record: &Words) {
+        let (own, [seq, ..]) = (self.own(), *record);
+        write_line(line(own, call_at(seq)), seq, record);
+        own[ENTERED].store(seq, Release);
     }
 
     /// Publishes that this rank has finished a collective.
@@ -210,7 +210,7 @@ impl Agreement {
         if self.own()[IN_MESSAGE].load(Relaxed) != 0 && read_line(line) == Some(*record) {
             return;
         }
-        write_line(line, line[0].load(Relaxed) + 1, record);
+        write_line(line, line[0].load(Relaxed) + 1, &record.encode());
         self.own()[IN_MESSAGE].store(1, Relaxed);
     }
 
@@ -363,11 +363,11 @@ fn line(words: &[AtomicU64], at: usize) -> &[AtomicU64; 8] {
 }
 
 #[inline]
-fn write_line(line: &[AtomicU64; 8], stamp: u64, record: &CallRecord) {
+fn write_line(line: &[AtomicU64; 8], stamp: u64, record: &Words) {
     line[0].store(0, Relaxed);
     fence(Release);
-    for (word, value) in line[1..].iter().zip(record.encode()) {
-        word.store(value, Relaxed);
+    for (at, word) in record.iter().enumerate() {
+        line[1 + at].store(*word, Relaxed);
     }
     line[0].store(stamp, Release);
 }

@@ -18,6 +18,9 @@ pub enum CallKind {
     Recv,
 }
 
+/// The words of a record.
+pub(crate) type Words = [u64; CallRecord::WORDS];
+
 /// A call, by value: the properties that must be equal on all ranks that take part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallRecord {
@@ -71,7 +74,7 @@ impl CallRecord {
         }
     }
 
-    /// Words that a record takes up on a board.
+    /// Number of the words of a record.
     pub(crate) const WORDS: usize = 5;
 
     /// Returns a digest of the properties that must be equal on all ranks.
@@ -114,7 +117,8 @@ impl CallRecord {
         collective.map_or(message, Collective::name)
     }
 
-    pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
+    /// Returns the record in words, as boards and recorders keep it. The first one is the number of the call.
+    pub(crate) fn encode(&self) -> Words {
         let kind = match self.kind {
             CallKind::Collective(c) => c as u8,
             CallKind::Send => KIND_MESSAGE,
@@ -128,7 +132,7 @@ impl CallRecord {
     }
 
     /// Decodes a record; `None` if the words hold none.
-    pub(crate) fn decode(words: [u64; Self::WORDS]) -> Option<CallRecord> {
+    pub(crate) fn decode(words: Words) -> Option<CallRecord> {
         let byte = |shift: u32| (words[1] >> shift) as u8;
         let kind = match byte(0) {
             KIND_MESSAGE => CallKind::Send,

@@ -15,7 +15,10 @@ mod models;
 
 pub(crate) use dump::Flight;
 
-use crate::{call::CallRecord, metrics::Tally};
+use crate::{
+    call::{CallRecord, Words},
+    metrics::Tally,
+};
 use dump::Clock;
 use rustix::time::{ClockId, clock_gettime};
 use std::{
@@ -140,15 +143,15 @@ impl Recorder {
         &self.ring[(number % KEPT) as usize]
     }
 
-    /// Records the beginning of a call on `bytes` bytes.
+    /// Records the beginning of a call on `bytes` bytes, whose record has these words.
     #[inline]
-    pub(crate) fn begin(&self, record: &CallRecord, bytes: usize) {
+    pub(crate) fn begin(&self, record: &Words, bytes: usize) {
         let (number, bytes) = (self.begun.load(Relaxed) + 1, bytes as u64);
         let entry = self.entry(number);
         entry.stamp.store(0, Relaxed);
         fence(Release);
-        for (word, value) in entry.record.iter().zip(record.encode()) {
-            word.store(value, Relaxed);
+        for (at, word) in record.iter().enumerate() {
+            entry.record[at].store(*word, Relaxed);
         }
         entry.bytes.store(bytes, Relaxed);
         entry.began.store(now(bytes >= self.exact_bytes), Relaxed);
@@ -329,7 +332,7 @@ mod tests {
     fn a_rank_that_has_made_no_call_is_in_none() {
         let recorder = Recorder::new(None);
         assert!(!recorder.is_in_call());
-        recorder.begin(&record(1), 8);
+        recorder.begin(&record(1).encode(), 8);
         assert!(recorder.is_in_call());
         recorder.end(1, Outcome::Done, true, || {});
         assert!(!recorder.is_in_call());
@@ -339,7 +342,7 @@ mod tests {
     fn the_latest_calls_are_kept_in_order() {
         let recorder = Recorder::new(None);
         for seq in 1..=200 {
-            recorder.begin(&record(seq), 8);
+            recorder.begin(&record(seq).encode(), 8);
             recorder.end(1, Outcome::Done, true, || {});
         }
         let lines = dumped(&recorder, None);
@@ -356,9 +359,9 @@ mod tests {
     #[test]
     fn what_is_under_way_says_where_it_stands_and_what_failed_why() {
         let recorder = Recorder::new(None);
-        recorder.begin(&record(1), 1 << 20);
+        recorder.begin(&record(1).encode(), 1 << 20);
         recorder.end(1, Outcome::Done, true, || {});
-        recorder.begin(&record(2), 1 << 20);
+        recorder.begin(&record(2).encode(), 1 << 20);
         recorder.at(Duration::from_millis(1500), |step| step.push_str("step 3 of ring: recv from rank 0"));
         let lines = dumped(&recorder, None);
         assert_eq!((&lines[1]["step"], &lines[2]["outcome"]), (&Value::Null, &"under way".into()));
@@ -377,7 +380,7 @@ mod tests {
     fn the_calls_of_a_group_end_together_even_if_they_are_more_than_are_kept() {
         let recorder = Recorder::new(None);
         for seq in 1..=KEPT + 5 {
-            recorder.begin(&record(seq), 8);
+            recorder.begin(&record(seq).encode(), 8);
         }
         recorder.end(KEPT as usize + 5, Outcome::Done, true, || {});
         assert_eq!(recorder.finished(), KEPT + 5);
@@ -391,7 +394,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for seq in 1..=200_000 {
-                    recorder.begin(&record(seq), 0);
+                    recorder.begin(&record(seq).encode(), 0);
                     recorder.end(1, Outcome::Done, true, || {});
                 }
                 is_over.store(true, Release);

@@ -25,8 +25,8 @@ fn loom_a_call_is_read_whole_or_not_at_all() {
         let [writer, reader] = pair();
         let (early, late) = (1, 1 + CALLS_KEPT);
         let other = thread::spawn(move || {
-            writer.enter(&record(early));
-            writer.enter(&record(late));
+            writer.enter(&record(early).encode());
+            writer.enter(&record(late).encode());
         });
         let seen = read_line(line(reader.boards[0].words(), CALLS + 8));
         assert!(seen.is_none_or(|call| call == record(early) || call == record(late)), "a torn call");
@@ -44,8 +44,8 @@ fn loom_a_rank_that_has_entered_a_call_shows_that_call() {
         let theirs = Arc::clone(&done);
         let other = thread::spawn(move || {
             mark_write(std::ptr::from_ref(&*theirs).cast(), 8);
-            receiver.enter(&record(1));
-            receiver.enter(&record(2));
+            receiver.enter(&record(1).encode());
+            receiver.enter(&record(2).encode());
         });
         if root.entered(Rank(0)) >= 1 {
             assert_eq!(root.call(Rank(0), 1), Some(record(1)));
@@ -133,11 +133,12 @@ fn loom_a_rank_that_has_left_has_finished_its_calls() {
     explore_with("a rank that leaves", 3, || {
         let [leaver, other] = pair();
         let theirs = thread::spawn(move || {
-            leaver.enter(&CallRecord {
+            let record = CallRecord {
                 kind: CallKind::Collective(Collective::AllReduce),
                 dtype: DType::F32,
                 ..record(1)
-            });
+            };
+            leaver.enter(&record.encode());
             leaver.finish(1);
             leaver.leave();
         });

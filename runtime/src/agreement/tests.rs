@@ -29,7 +29,7 @@ fn record(seq: u64) -> CallRecord {
 fn the_latest_calls_of_a_peer_can_be_read() {
     let [a, b] = pair();
     for seq in 1..=100 {
-        a.enter(&record(seq));
+        a.enter(&record(seq).encode());
         a.finish(seq - 1);
     }
     assert_eq!(b.entered(Rank(0)), 100);

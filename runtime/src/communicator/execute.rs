@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     agreement::Failure,
-    call::CallRecord,
+    call::{CallRecord, Words},
     error::{Error, Place, Result},
     executor::{Binding, Executor, Packed, Program, Sizing, Stop},
     forks,
@@ -45,6 +45,12 @@ pub(super) trait Work: Copy {
     /// Returns the bytes of a call, by its place in the run.
     fn bytes(self, call: usize) -> usize;
 
+    /// Returns the words of the record of a call.
+    #[inline]
+    fn words(self, record: &CallRecord) -> Words {
+        record.encode()
+    }
+
     /// Runs, and makes sure that peers are in the same calls.
     fn run(
         self,
@@ -59,6 +65,8 @@ pub(super) trait Work: Copy {
 pub(super) struct PlannedWork<'w, 'm> {
     pub(super) program: &'w Program,
     pub(super) bindings: &'w [Binding<'m>],
+    /// The words of the only record, where they are known.
+    pub(super) words: Option<&'w Words>,
     /// Whether a rank that only sends waits here for the boards of its receivers.
     pub(super) confirms: bool,
 }
@@ -76,13 +84,18 @@ impl<'m> Work for PlannedWork<'_, 'm> {
     }
 
     #[inline]
+    fn words(self, record: &CallRecord) -> Words {
+        self.words.map_or_else(|| record.encode(), |words| *words)
+    }
+
+    #[inline]
     fn run(
         self,
         executor: &mut Executor,
         records: &[CallRecord],
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop> {
-        let PlannedWork { program, bindings, confirms } = self;
+        let PlannedWork { program, bindings, confirms, .. } = self;
         executor.run(program, bindings, watch)?;
         if confirms {
             records.iter().try_for_each(|record| confirm(executor, program, record, watch))?;
@@ -145,13 +158,20 @@ impl Communicator {
         if let Err(error) = self.grow_scratch(scratch_bytes) {
             return self.fail(error);
         }
-        self.enter(&mut record);
-        let digest = if is_variant { record.unnumbered_digest() } else { planned.digest };
+        self.seq += 1;
+        record.seq = self.seq;
+        let (mut words, mut digest) = (planned.words, planned.digest);
+        if is_variant {
+            (words, digest) = (record.encode(), record.unnumbered_digest());
+        }
+        words[0] = record.seq;
+        self.peers.agreement.enter(&words);
         binding.digest = digest.of_call(record.seq);
         let mut memory = self.scratch.take();
         binding.scratch = memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut());
         let bindings = slice::from_ref(&binding);
-        let work = PlannedWork { program, bindings, confirms: confirms && !binding.confirmed };
+        let confirms_after = confirms && !binding.confirmed;
+        let work = PlannedWork { program, bindings, words: Some(&words), confirms: confirms_after };
         let done = self.carry_out(work, slice::from_ref(&record));
         drop(binding);
         self.scratch = memory;
@@ -253,12 +273,11 @@ impl Communicator {
         Ok(())
     }
 
-    /// Gives a collective its number, and enters it on this rank's board.
-    #[inline]
+    /// Gives a collective of a group its number, and enters it on this rank's board.
     pub(super) fn enter(&mut self, record: &mut CallRecord) {
         self.seq += 1;
         record.seq = self.seq;
-        self.peers.agreement.enter(record);
+        self.peers.agreement.enter(&record.encode());
     }
 
     /// Finds the plan of a call of a group, and binds it. Nothing is entered yet.
@@ -354,7 +373,7 @@ impl Communicator {
     #[inline]
     fn run_and_explain(&mut self, work: impl Work, records: &[CallRecord]) -> Result<()> {
         for (call, record) in records.iter().enumerate() {
-            self.peers.control.recorder.begin(record, work.bytes(call));
+            self.peers.control.recorder.begin(&work.words(record), work.bytes(call));
         }
         if let Some(endpoint) = self.lender() {
             work.for_each_span(|span| endpoint.begin_use(span));

@@ -269,7 +269,7 @@ impl Communicator {
             records.push(record);
         }
         let confirms = !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed);
-        let work = PlannedWork { program: &program, bindings: &bindings, confirms };
+        let work = PlannedWork { program: &program, bindings: &bindings, words: None, confirms };
         let done = self.carry_out(work, &records);
         drop(bindings);
         self.scratch = memory;

@@ -79,7 +79,7 @@ impl Communicator {
                 self.prepare_message(kind, dtype, peer, input, output)?;
             self.enter_message(&mut record);
             let binding = Binding { digest: record.digest(), ..binding };
-            let work = PlannedWork { program: &program, bindings: &[binding], confirms: false };
+            let work = PlannedWork { program: &program, bindings: &[binding], words: None, confirms: false };
             self.carry_out(work, &[record])?;
         } else {
             let mut record = self.record_of_message(kind, dtype, peer, input.len().max(output.len()))?;

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Config,
-    call::{CallKind, CallRecord, UnnumberedDigest},
+    call::{CallKind, CallRecord, UnnumberedDigest, Words},
     error::{Error, Result},
     executor::Program,
     kernels::Reducer,
@@ -85,6 +85,8 @@ pub(super) struct PlannedCall {
     pub(super) reducer: Option<Reducer>,
     /// The record of the call. It has no number yet, and no lengths of blocks.
     pub(super) record: CallRecord,
+    /// The words of `record`.
+    pub(super) words: Words,
     /// Digest of `record`.
     pub(super) digest: UnnumberedDigest,
     /// Whether a call with this plan has waited until its receivers had entered it.
@@ -307,8 +309,8 @@ impl Plans {
             uneven: shape.uneven,
             codec: call.codec,
         };
-        let digest = record.unnumbered_digest();
-        Ok(Box::new(PlannedCall { program, sizes, reducer, record, digest, is_confirmed: false }))
+        let (words, digest) = (record.encode(), record.unnumbered_digest());
+        Ok(Box::new(PlannedCall { program, sizes, reducer, record, words, digest, is_confirmed: false }))
     }
 
     fn sizes_of(&self, shape: &PlanKey, program: &Program) -> Result<CallSizes, TooLarge> {

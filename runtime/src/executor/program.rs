@@ -87,29 +87,41 @@ pub(super) struct Followed {
 }
 
 /// A program in which each stream has one message, and all sends come first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// It has copies of the steps and of their streams, so that a run finds all that it needs in one place.
+#[derive(Clone, Debug)]
 pub(super) struct Straight {
-    /// Streams that send, which are the first ones.
-    pub(super) sends: usize,
+    /// The sends, one for each of the first streams.
+    pub(super) sends: Box<[StraightStep]>,
     /// The other steps, in order.
     pub(super) steps: Box<[StraightStep]>,
     /// Whether one of them is a receive.
     pub(super) receives: bool,
 }
 
-impl Straight {
-    fn new(sends: usize, steps: Vec<StraightStep>) -> Straight {
-        let receives = steps.iter().any(|step| step.stream.is_some());
-        Straight { sends, steps: steps.into(), receives }
-    }
-}
-
-/// A step of a straight program, but for a send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A step of a straight program.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct StraightStep {
     pub(super) step: u32,
-    /// The stream of a receive; `None` for a local step.
-    pub(super) stream: Option<u32>,
+    pub(super) op: Op,
+    /// The number of the stream of a message, and the stream; `None` for a local step.
+    pub(super) stream: Option<(u32, Stream)>,
+}
+
+impl Straight {
+    /// Returns the parts of a program whose streams have one message each.
+    fn new(ops: &[Op], streams: &[Stream], order: &[u32]) -> Straight {
+        let step_of = |stream: &Stream| order[stream.first as usize];
+        let at = |step: u32| StraightStep {
+            step,
+            op: ops[step as usize],
+            stream: (0..).zip(streams.iter().copied()).find(|(_, stream)| step_of(stream) == step),
+        };
+        let sends = streams.iter().filter(|stream| stream.sends).map(|stream| at(step_of(stream)));
+        let others = (0..).zip(ops).filter(|(_, op)| op.kind != OpKind::Send).map(|(step, _)| at(step));
+        let receives = streams.iter().any(|stream| !stream.sends);
+        Straight { sends: sends.collect(), steps: others.collect(), receives }
+    }
 }
 
 /// One rank's part of a schedule.
@@ -208,16 +220,16 @@ impl Program {
             Action::Recv { peer, dst: range(Buffer::Output) }
         };
         let (streams, order) = streams([(action, 0)].into_iter(), lanes);
-        let receives = (!sends).then_some(StraightStep { step: 0, stream: Some(0) });
+        let ops = [Op { writes_result: !sends, ..op(action, 1, (0, 0)) }];
         Program {
-            ops: [Op { writes_result: !sends, ..op(action, 1, (0, 0)) }].into(),
+            straight: Some(Straight::new(&ops, &streams, &order)),
+            ops: ops.into(),
             dependents: [].into(),
             waits_for: [0].into(),
             streams: streams.into(),
             order: order.into(),
             followed: [].into(),
             first_local: [].into(),
-            straight: Some(Straight::new(sends.into(), receives.into_iter().collect())),
             exchanges: false,
             chunks: 1,
             scratch_blocks: 0,
@@ -371,7 +383,6 @@ fn straight(ops: &[Op], dependents: &[u32], streams: &[Stream], order: &[u32]) -
     if !has_single_messages || ops.len() > MOST_STRAIGHT {
         return None;
     }
-    let mut steps = Vec::new();
     for (step, op) in (0..).zip(ops) {
         let (first, end) = op.dependents;
         for later in &dependents[first as usize..end as usize] {
@@ -379,17 +390,11 @@ fn straight(ops: &[Op], dependents: &[u32], streams: &[Stream], order: &[u32]) -
                 return None;
             }
         }
-        let stream = streams.iter().position(|stream| order[stream.first as usize] == step);
-        match op.kind {
-            OpKind::Send => {}
-            OpKind::Recv | OpKind::RecvReduce => {
-                steps.push(StraightStep { step, stream: Some(stream? as u32) });
-            }
-            OpKind::Copy | OpKind::Reduce => steps.push(StraightStep { step, stream: None }),
-            OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => return None,
+        if matches!(op.kind, OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce) {
+            return None;
         }
     }
-    Some(Straight::new(streams.iter().filter(|stream| stream.sends).count(), steps))
+    Some(Straight::new(ops, streams, order))
 }
 
 /// Whether a rank sends before it waits, and receives. Then its peers may do so at the same time.

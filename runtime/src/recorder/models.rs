@@ -13,7 +13,7 @@ fn loom_an_entry_is_read_whole_or_not_at_all() {
     explore_with("an entry of the recorder that is written while it is read", 2, || {
         let recorder = Arc::new(Recorder::new(None));
         let reader = Arc::clone(&recorder);
-        recorder.begin(&record(1), 0);
+        recorder.begin(&record(1).encode(), 0);
         let other = thread::spawn(move || {
             if let Some(kept) = reader.read(1) {
                 assert_eq!(kept.record, record(1), "a torn record");
@@ -22,7 +22,7 @@ fn loom_an_entry_is_read_whole_or_not_at_all() {
         });
         recorder.end(1, Outcome::Done, true, || {});
         for seq in 2..=3 {
-            recorder.begin(&record(seq), 0);
+            recorder.begin(&record(seq).encode(), 0);
             recorder.end(1, Outcome::Done, true, || {});
         }
         other.join().expect("a reader");

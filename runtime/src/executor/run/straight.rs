@@ -10,7 +10,7 @@
 use super::{Run, combine, following::begun, link, observer::Observer};
 use crate::executor::{
     binding::Binding,
-    program::{Op, OpKind, Program, Straight, StraightStep},
+    program::{Op, OpKind, Program, Straight, StraightStep, Stream},
     run::Stop,
     sink::{Combine, CopySink, EmptySink, ReduceSink, Writes},
 };
@@ -41,32 +41,32 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
         let binding = &self.bindings[0];
         let mut partial = Partial::default();
         let mut sent_bytes = 0;
-        for (at, stream) in self.program.streams[..straight.sends].iter().enumerate() {
-            let step = self.program.order[stream.first as usize];
-            let source = &self.program.ops[step as usize].a;
-            let src = binding.source(source);
+        for StraightStep { step, op, stream } in &straight.sends {
+            let Some((number, stream)) = stream else { continue };
+            let src = binding.source(&op.a);
             sent_bytes = src.len();
-            self.observer.polled(step);
+            self.observer.polled(*step);
             let link = link(self.links, stream);
             let of = (self.program, binding);
-            let mut state = begun(of, self.slab, &self.protocols, link.as_ref(), (src, source.buffer));
+            let mut state = begun(of, self.slab, &self.protocols, link.as_ref(), (src, op.a.buffer));
             if !straight.receives {
                 state = state.awaited();
             }
             let sent = link.poll_send(&mut state, src);
-            if sent.map_err(|error| failed(self.program, step, stream.peer, error))? != SendProgress::Complete
+            if sent.map_err(|error| failed(self.program, *step, stream.peer, error))?
+                != SendProgress::Complete
             {
-                partial.send = Some((step, state));
+                partial.send = Some((*step, state));
                 return Ok(Some(partial));
             }
-            self.observer.message(self.program, binding, at, stream.first);
+            self.observer.message(self.program, binding, *number as usize, stream.first);
             partial.done |= 1 << step;
         }
-        for StraightStep { step, stream } in &straight.steps {
-            let op = &self.program.ops[*step as usize];
+        for StraightStep { step, op, stream } in &straight.steps {
             self.observer.polled(*step);
-            if let Some(number) = stream {
-                partial.recv = self.run_receive(binding, *number, (spins, straight.sends == 0))?;
+            if let Some((number, stream)) = stream {
+                let at = (*step, op, *number, stream);
+                partial.recv = self.run_receive(binding, at, (spins, straight.sends.is_empty()))?;
                 if partial.recv.is_some() {
                     // A message without a byte so far begins anew.
                     partial.recv = partial.recv.filter(|(_, state)| state.received() > 0);
@@ -81,7 +81,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
         // The next messages are taken for ones as long as the last one. Ranks that share cores run in turns:
         // the peer may wait for the next call already.
         if straight.receives && spins {
-            for stream in &self.program.streams[..straight.sends] {
+            for (_, stream) in straight.sends.iter().filter_map(|send| send.stream.as_ref()) {
                 link(self.links, stream).prepare_send(sent_bytes);
             }
         }
@@ -93,12 +93,9 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
     fn run_receive(
         &mut self,
         binding: &Binding<'_>,
-        number: u32,
+        (step, op, number, stream): (u32, &Op, u32, &Stream),
         (spins, is_reply): (bool, bool),
     ) -> Result<Option<(u32, RecvState)>, Stop> {
-        let stream = &self.program.streams[number as usize];
-        let step = self.program.order[stream.first as usize];
-        let op = &self.program.ops[step as usize];
         let dst = binding.target(&op.dst);
         let mut state = self.fresh(binding, dst.len());
         let link = link(self.links, stream).as_mut();
