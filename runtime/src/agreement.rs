@@ -203,18 +203,21 @@ impl Agreement {
         self.own()[FINISHED].store(seq, Relaxed);
     }
 
-    /// Publishes that this rank sends or receives a message. Does nothing if that is published: each new
-    /// stamp is news for all ranks.
-    pub(crate) fn enter_message(&self, record: &CallRecord) {
+    /// Publishes that this rank sends or receives a message, whose record has these words. Does nothing if
+    /// that is published: each new stamp is news for all ranks.
+    #[inline]
+    pub(crate) fn enter_message(&self, record: &Words) {
         let line = line(self.own(), MESSAGE);
-        if self.own()[IN_MESSAGE].load(Relaxed) != 0 && read_line(line) == Some(*record) {
+        let is_published = || (1..).zip(record).all(|(at, word)| line[at].load(Relaxed) == *word);
+        if self.own()[IN_MESSAGE].load(Relaxed) != 0 && is_published() {
             return;
         }
-        write_line(line, line[0].load(Relaxed) + 1, &record.encode());
+        write_line(line, line[0].load(Relaxed) + 1, record);
         self.own()[IN_MESSAGE].store(1, Relaxed);
     }
 
     /// Publishes that this rank has finished its message.
+    #[inline]
     pub(crate) fn finish_message(&self) {
         self.own()[IN_MESSAGE].store(0, Relaxed);
     }

@@ -118,6 +118,7 @@ impl CallRecord {
     }
 
     /// Returns the record in words, as boards and recorders keep it. The first one is the number of the call.
+    #[inline]
     pub(crate) fn encode(&self) -> Words {
         let kind = match self.kind {
             CallKind::Collective(c) => c as u8,

@@ -67,8 +67,8 @@ fn loom_a_message_is_read_whole_where_the_next_one_has_the_same_number() {
             ..record(1)
         };
         let other = thread::spawn(move || {
-            writer.enter_message(&message(1));
-            writer.enter_message(&message(2));
+            writer.enter_message(&message(1).encode());
+            writer.enter_message(&message(2).encode());
         });
         let words = reader.boards[0].words();
         let seen = read_line(line(words, MESSAGE));

@@ -38,7 +38,7 @@ fn the_latest_calls_of_a_peer_can_be_read() {
     assert_eq!(b.call(Rank(0), 36), None, "only 64 are kept");
     assert_eq!(b.call(Rank(0), 101), None);
     assert_eq!(b.find(Rank(0), record(50).digest()), Some(record(50)));
-    a.enter_message(&CallRecord { kind: CallKind::Send, ..record(3) });
+    a.enter_message(&CallRecord { kind: CallKind::Send, ..record(3) }.encode());
     let received = CallRecord { kind: CallKind::Recv, root: Rank(0), ..record(3) };
     assert_eq!(b.find(Rank(0), received.digest()).map(|call| call.kind), Some(CallKind::Send));
     assert_eq!(b.find(Rank(0), 1), None);
@@ -65,7 +65,7 @@ fn messages_with_equal_numbers_have_different_stamps() {
     let stamp = || b.boards[0].words()[MESSAGE].load(Relaxed);
     for peer in 1..4 {
         let before = stamp();
-        a.enter_message(&CallRecord { kind: CallKind::Send, root: Rank(peer), ..record(1) });
+        a.enter_message(&CallRecord { kind: CallKind::Send, root: Rank(peer), ..record(1) }.encode());
         assert!(stamp() > before, "a reader could take a part of each for one");
     }
 }
@@ -77,7 +77,7 @@ fn a_message_that_is_waited_for_is_news_once() {
     let mut published = Published::default();
     let message = CallRecord { kind: CallKind::Recv, root: Rank(0), ..record(1) };
     let mut news = || {
-        agreement.enter_message(&message);
+        agreement.enter_message(&message.encode());
         agreement.news(&mut published).len()
     };
     assert!(news() > 0);

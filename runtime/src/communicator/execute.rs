@@ -85,7 +85,7 @@ impl<'m> Work for PlannedWork<'_, 'm> {
 
     #[inline]
     fn words(self, record: &CallRecord) -> Words {
-        self.words.map_or_else(|| record.encode(), |words| *words)
+        if let Some(words) = self.words { *words } else { record.encode() }
     }
 
     #[inline]

@@ -260,7 +260,9 @@ impl Communicator {
             let mut record = call.record;
             match record.kind {
                 CallKind::Collective(_) => self.enter(&mut record),
-                CallKind::Send | CallKind::Recv => self.enter_message(&mut record),
+                CallKind::Send | CallKind::Recv => {
+                    self.enter_message(&mut record);
+                }
             }
             let scratch = rest.sub(0, call.scratch_bytes);
             let used = padded(call.scratch_bytes);

@@ -171,7 +171,7 @@ impl LinkAccess {
 
     /// Publishes the operation that this rank waits for.
     pub(crate) fn publish_waiting(&self, record: &CallRecord) {
-        self.0.peers.agreement.enter_message(record);
+        self.0.peers.agreement.enter_message(&record.encode());
     }
 
     /// Returns the error for a failed link to a peer.

@@ -10,7 +10,7 @@ use super::{
     watch::CallWatch,
 };
 use crate::{
-    call::{CallKind, CallRecord, UnnumberedDigest},
+    call::{CallKind, CallRecord, UnnumberedDigest, Words},
     error::{Error, Result},
     executor::{Binding, Executor, Message, MessageMemory, Program, Sizing, Stop},
 };
@@ -44,15 +44,27 @@ impl PeerMessages {
     }
 }
 
-impl Work for &Message<'_> {
+/// A message, and the words of its record.
+#[derive(Clone, Copy)]
+struct Entered<'m> {
+    message: &'m Message<'m>,
+    words: &'m Words,
+}
+
+impl Work for Entered<'_> {
     #[inline]
     fn for_each_span(self, mut visit: impl FnMut(Span<'_>)) {
-        visit(self.span());
+        visit(self.message.span());
     }
 
     #[inline]
     fn bytes(self, _call: usize) -> usize {
-        self.span().len()
+        self.message.span().len()
+    }
+
+    #[inline]
+    fn words(self, _record: &CallRecord) -> Words {
+        *self.words
     }
 
     #[inline]
@@ -62,7 +74,7 @@ impl Work for &Message<'_> {
         _records: &[CallRecord],
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop> {
-        executor.run_message(self, watch)
+        executor.run_message(self.message, watch)
     }
 }
 
@@ -83,7 +95,7 @@ impl Communicator {
             self.carry_out(work, &[record])?;
         } else {
             let mut record = self.record_of_message(kind, dtype, peer, input.len().max(output.len()))?;
-            self.enter_message(&mut record);
+            let words = self.enter_message(&mut record);
             let memory = match kind {
                 CallKind::Send => MessageMemory::Send(input),
                 _ => MessageMemory::Recv(output),
@@ -91,7 +103,8 @@ impl Communicator {
             let link = peer.index() * usize::from(Communicator::LANES);
             let digest = self.peer_messages[peer.index()].digest_of(&record);
             let message = Message { peer, link, digest, memory };
-            self.carry_out(&message, slice::from_ref(&record))?;
+            let entered = Entered { message: &message, words: &words };
+            self.carry_out(entered, slice::from_ref(&record))?;
         }
         self.peers.agreement.finish_message();
         Ok(())
@@ -99,7 +112,8 @@ impl Communicator {
 
     /// Returns the record of a message of `bytes` bytes with another rank, which gets its number when it is
     /// entered.
-    #[inline]
+    // Always inlined, as `enter_message`: what is known of the record there makes its encoding short.
+    #[inline(always)]
     fn record_of_message(
         &self,
         kind: CallKind,
@@ -168,13 +182,16 @@ impl Communicator {
         Ok(Prepared { program, binding, record, scratch_bytes: 0 })
     }
 
-    /// Gives a message its number, and enters it on this rank's board.
-    pub(super) fn enter_message(&mut self, record: &mut CallRecord) {
+    /// Gives a message its number, and enters it on this rank's board. Returns the words of its record.
+    #[inline(always)]
+    pub(super) fn enter_message(&mut self, record: &mut CallRecord) -> Words {
         let messages = &mut self.peer_messages[record.root.index()];
         let seq = if record.kind == CallKind::Send { &mut messages.sent } else { &mut messages.received };
         *seq += 1;
         record.seq = *seq;
-        self.peers.agreement.enter_message(record);
+        let words = record.encode();
+        self.peers.agreement.enter_message(&words);
+        words
     }
 
     fn message_program(&mut self, peer: Rank, sends: bool) -> Arc<Program> {
