@@ -186,7 +186,7 @@ impl<'a> Binding<'a> {
     }
 
     /// Returns the bytes of a run, for reading.
-    // Always inlined, as `target`: a small call needs five runs, and a call takes as long as the rest.
+    // Always inlined, as `target`: a small call binds five runs, and a function call takes as long as that.
     #[inline(always)]
     pub(super) fn source(&self, run: &Run) -> Span<'a> {
         let (offset, len) = self.bytes(run);

@@ -22,7 +22,7 @@ pub(super) unsafe fn hash<const COPY: bool>(rows: &Rows) -> [u64; LANES] {
     unsafe { lanes::hash::<[uint32x4_t; REGISTERS], COPY>(rows) }
 }
 
-/// Returns an array of the value at each register of a row. It is no closure, which may be called once each.
+/// Returns an array of the value at each register of a row. A closure might be called for each of them.
 macro_rules! each {
     ($at:ident => $value:expr) => {
         [each!($at = 0, $value), each!($at = 1, $value), each!($at = 2, $value), each!($at = 3, $value)]
