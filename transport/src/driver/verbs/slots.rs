@@ -351,6 +351,16 @@ mod tests {
         }
     }
 
+    /// 8 KiB were three short messages, which took half as long again as a long one.
+    #[test]
+    fn what_does_not_fit_into_two_short_messages_is_a_long_one() {
+        for total in [8065, 8192, 12_096, 12_097, 16_384] {
+            assert_eq!(Queues::Both.payload(total), total);
+            assert_eq!(Queues::Both.class(total), Class::Long);
+        }
+        assert_eq!(Queues::Both.class(Queues::Both.payload(8064)), Class::Short);
+    }
+
     #[test]
     fn places_do_not_overlap_and_control_messages_find_one() {
         for queues in [Queues::Shared, Queues::Short, Queues::Both] {
