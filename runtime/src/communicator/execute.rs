@@ -12,21 +12,20 @@ use super::{
     dumps,
     elements::SettleOnDrop,
     keys::PlanKey,
-    plans::{CallSizes, PlannedCall},
+    plans::PlannedCall,
     request::{Request, RequestKind},
     traces,
+    variant::{Prepared, Variant},
     watch::CallWatch,
 };
 use crate::{
     agreement::Failure,
     call::{CallRecord, Words},
     error::{Error, Place, Result},
-    executor::{Binding, Executor, Packed, Program, Sizing, Stop},
+    executor::{Binding, Executor, Program, Stop},
     forks,
-    kernels::quantize::Packer,
     recorder::Outcome,
 };
-use collectives::{PackedLayout, schedule::Buffer, uneven::UnevenLayout};
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -35,7 +34,7 @@ use std::{
     time::Duration,
 };
 use topology::Rank;
-use transport::memory::{Span, SpanMut};
+use transport::memory::{Registered, Span, SpanMut};
 
 /// Work of a run: a plan or a message. A type parameter, so that each kind has code of its own.
 pub(super) trait Work: Copy {
@@ -104,14 +103,6 @@ impl<'m> Work for PlannedWork<'_, 'm> {
     }
 }
 
-/// A call with its plan and its memory, not yet entered.
-pub(super) struct Prepared<'m> {
-    pub(super) program: Arc<Program>,
-    pub(super) binding: Binding<'m>,
-    pub(super) record: CallRecord,
-    pub(super) scratch_bytes: usize,
-}
-
 impl Communicator {
     /// Carries out a call of checked arguments.
     // Always inlined: the kind of the call is mostly known there, and the match becomes a jump.
@@ -140,45 +131,80 @@ impl Communicator {
     ) -> Result<()> {
         self.check_alive()?;
         let (slot, mut planned) = self.plans.borrow(call, blocks, self.numerics)?;
-        let PlannedCall { program, sizes, reducer, is_confirmed, .. } = &*planned;
-        let confirms = self.confirmations.is_due(program, *is_confirmed);
-        let mut scratch_bytes = sizes.scratch_bytes;
-        let mut record = planned.record;
-        // Made in place and then changed: a call of 8 bytes takes 40 ns longer, of 77, if `prepare` returns
-        // the binding.
-        let mut binding = self.binding(call, sizes, (input, output));
-        binding.gathers = reducer.is_none();
-        binding.reducer = *reducer;
-        binding.confirmed = confirms && !self.peers.agreement.is_mapped();
-        let is_variant = call.codec.is_some() || record.uneven;
-        if is_variant {
-            self.bind_variant(blocks, program, &mut binding, &mut record, &mut scratch_bytes)?;
-        }
-        // The other ranks are about to enter the call, so this failure fails them too.
-        if let Err(error) = self.grow_scratch(scratch_bytes) {
-            return self.fail(error);
-        }
-        self.seq += 1;
-        record.seq = self.seq;
-        let (mut words, mut digest) = (planned.words, planned.digest);
-        if is_variant {
-            (words, digest) = (record.encode(), record.unnumbered_digest());
-        }
-        words[0] = record.seq;
-        self.peers.agreement.enter(&words);
-        binding.digest = digest.of_call(record.seq);
-        let mut memory = self.scratch.take();
-        binding.scratch = memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut());
-        let bindings = slice::from_ref(&binding);
-        let confirms_after = confirms && !binding.confirmed;
-        let work = PlannedWork { program, bindings, words: Some(&words), confirms: confirms_after };
-        let done = self.carry_out(work, slice::from_ref(&record));
-        drop(binding);
-        self.scratch = memory;
-        planned.is_confirmed |= confirms && done.is_ok();
+        let done = match planned.is_variant {
+            false => self.run_planned(&mut planned, None, (input, output)),
+            true => self.run_variant(&mut planned, blocks, (input, output)),
+        };
         self.plans.give_back(slot, planned);
+        done
+    }
+
+    /// Runs a collective whose blocks have unequal lengths, or whose messages are packed.
+    #[inline(never)]
+    fn run_variant(
+        &mut self,
+        planned: &mut PlannedCall,
+        blocks: Blocks<'_>,
+        memory: (Span<'_>, SpanMut<'_>),
+    ) -> Result<()> {
+        let mut variant = Variant::of(planned);
+        variant.bind(blocks, &planned.program, self.executor.protocols())?;
+        self.run_planned(planned, Some(&variant), memory)
+    }
+
+    /// Runs a call with its plan, as `variant` says if that is given.
+    #[inline(always)]
+    fn run_planned(
+        &mut self,
+        planned: &mut PlannedCall,
+        variant: Option<&Variant>,
+        (input, output): (Span<'_>, SpanMut<'_>),
+    ) -> Result<()> {
+        let confirms = self.confirmations.is_due(&planned.program, planned.is_confirmed);
+        let scratch_bytes = variant.map_or(planned.scratch_bytes, |variant| variant.scratch_bytes);
+        // The other ranks are about to enter the call, so a failure fails them too.
+        let mut scratch = match self.take_scratch(scratch_bytes) {
+            Ok(scratch) => scratch,
+            Err(error) => return self.fail(error),
+        };
+        self.seq += 1;
+        let varied;
+        let (record, words, digest) = match variant {
+            // The call is the only one that uses what is kept of its kind.
+            None => {
+                planned.record.seq = self.seq;
+                planned.words[0] = self.seq;
+                (&planned.record, &planned.words, planned.digest)
+            }
+            Some(variant) => {
+                let record = CallRecord { seq: self.seq, ..variant.record };
+                varied = (record, record.encode());
+                (&varied.0, &varied.1, record.unnumbered_digest())
+            }
+        };
+        self.peers.agreement.enter(words);
+        let binding = Binding {
+            constants: variant.map_or(&planned.constants, |variant| &variant.constants),
+            straight: planned.straight.as_ref(),
+            digest: digest.of_call(self.seq),
+            input,
+            output,
+            scratch: scratch.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut()),
+            confirmed: confirms && !self.peers.agreement.is_mapped(),
+        };
+        let work = PlannedWork {
+            program: &planned.program,
+            bindings: slice::from_ref(&binding),
+            words: Some(words),
+            confirms: confirms && !binding.confirmed,
+        };
+        let done = self.carry_out(work, slice::from_ref(record));
+        if scratch.is_some() {
+            self.scratch = scratch;
+        }
         done?;
-        self.peers.agreement.finish(record.seq);
+        planned.is_confirmed |= confirms;
+        self.peers.agreement.finish(self.seq);
         Ok(())
     }
 
@@ -205,72 +231,11 @@ impl Communicator {
     ) -> Result<Prepared<'m>> {
         let (slot, planned) = self.plans.borrow(call, blocks, self.numerics)?;
         let program = Arc::clone(&planned.program);
-        let mut scratch_bytes = planned.sizes.scratch_bytes;
-        let mut record = planned.record;
-        let mut binding = self.binding(call, &planned.sizes, (input, output));
-        binding.gathers = planned.reducer.is_none();
-        binding.reducer = planned.reducer;
-        binding.confirmed = !program.unheard.is_empty() && !self.peers.agreement.is_mapped();
+        let mut variant = Variant::of(&planned);
         self.plans.give_back(slot, planned);
-        self.bind_variant(blocks, &program, &mut binding, &mut record, &mut scratch_bytes)?;
-        Ok(Prepared { program, binding, record, scratch_bytes })
-    }
-
-    /// Binds a plan to memory, for blocks of one length and messages that are not packed.
-    // Always inlined: the binding is large, and is built where it is used.
-    #[inline(always)]
-    fn binding<'m>(
-        &self,
-        call: &Call,
-        sizes: &CallSizes,
-        (input, output): (Span<'m>, SpanMut<'m>),
-    ) -> Binding<'m> {
-        Binding {
-            digest: 0,
-            input,
-            output,
-            scratch: SpanMut::empty(),
-            layout: sizes.layout,
-            uneven: None,
-            packed: None,
-            elem_bytes: call.dtype.size(),
-            reducer: None,
-            ranks: self.size(),
-            threads: self.threads,
-            results: self.executor.protocols().writes_of(output.len()),
-            sizing: Sizing::ByCall(self.executor.protocols().size_class(sizes.bytes)),
-            gathers: false,
-            confirmed: false,
-        }
-    }
-
-    /// Adjusts a binding for blocks of unequal lengths, or for packed messages.
-    #[cold]
-    fn bind_variant(
-        &self,
-        blocks: Blocks<'_>,
-        program: &Program,
-        binding: &mut Binding<'_>,
-        record: &mut CallRecord,
-        scratch_bytes: &mut usize,
-    ) -> Result<()> {
-        if record.codec.is_some() {
-            return give_packed_chunks(program, binding, scratch_bytes);
-        }
-        let Blocks::Uneven { input, output, all } = blocks else { return Ok(()) };
-        let elem_bytes = binding.elem_bytes;
-        let layout = UnevenLayout::new(program.chunks, program.scratch_blocks, input, output, elem_bytes)
-            .map_err(|error| Error::InvalidArgument(error.to_string()))?;
-        *scratch_bytes = layout.len(Buffer::Scratch) as usize * elem_bytes;
-        let bytes = all.map(|all| all.iter().map(|count| count.saturating_mul(elem_bytes as u64)).sum());
-        binding.sizing = bytes
-            .map_or(Sizing::ByMessage, |bytes| Sizing::ByCall(self.executor.protocols().size_class(bytes)));
-        // The lengths are part of the digest: ranks whose lengths differ are in different calls.
-        let bytes_of = |count: &u64| count.to_le_bytes();
-        let lengths: Vec<u8> = all.unwrap_or(&[]).iter().flat_map(bytes_of).collect();
-        record.plan ^= xxhash_rust::xxh3::xxh3_64(&lengths);
-        binding.uneven = Some(Arc::new(layout));
-        Ok(())
+        variant.bind(blocks, &program, self.executor.protocols())?;
+        let confirmed = !program.unheard.is_empty() && !self.peers.agreement.is_mapped();
+        Ok(Prepared { program, variant, input, output, confirmed })
     }
 
     /// Gives a collective of a group its number, and enters it on this rank's board.
@@ -320,6 +285,16 @@ impl Communicator {
         let call = self.peers.agreement.call(self.rank(), self.seq);
         let call = call.unwrap_or(CallRecord::nothing(self.seq));
         Place { rank: self.rank(), call, step: Some("before the next call".into()), waited: Duration::ZERO }
+    }
+
+    /// Returns the scratch memory, of at least `bytes` bytes; `None` for none.
+    #[inline(always)]
+    fn take_scratch(&mut self, bytes: usize) -> Result<Option<Box<Registered>>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        self.grow_scratch(bytes)?;
+        Ok(self.scratch.take())
     }
 
     pub(super) fn grow_scratch(&mut self, bytes: usize) -> Result<()> {
@@ -451,19 +426,4 @@ impl Communicator {
         }
         self.check_alive().err()
     }
-}
-
-/// Gives a call memory for its packed chunks, behind its scratch memory.
-#[cold]
-fn give_packed_chunks(program: &Program, binding: &mut Binding<'_>, scratch_bytes: &mut usize) -> Result<()> {
-    let Some(packing) = program.packing else { return Ok(()) };
-    let layout = PackedLayout::new(packing, &binding.layout);
-    let start = scratch_bytes.next_multiple_of(super::ALIGNMENT);
-    let Some(bytes) = layout.bytes().and_then(|bytes| start.checked_add(bytes as usize)) else {
-        let what = format!("{} elements are more than can be packed", binding.layout.count());
-        return Err(Error::InvalidArgument(what));
-    };
-    binding.packed = Some(Packed { packer: Packer::new(packing.codec), layout, start });
-    *scratch_bytes = bytes;
-    Ok(())
 }

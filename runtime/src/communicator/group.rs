@@ -19,10 +19,11 @@ use super::{
     Communicator,
     call::{Blocks, Call},
     elements::settle_output,
-    execute::{PlannedWork, Prepared},
+    execute::PlannedWork,
     rank_info::RankInfo,
     request::{Request, RequestKind},
     scaling::Scaling,
+    variant::Prepared,
 };
 use crate::{
     call::{CallKind, CallRecord},
@@ -246,7 +247,7 @@ impl Communicator {
 
     pub(super) fn carry_out_together(&mut self, prepared: &[Prepared<'_>]) -> Result<()> {
         let padded = |bytes: usize| bytes.next_multiple_of(super::ALIGNMENT);
-        let scratch_bytes = prepared.iter().map(|call| padded(call.scratch_bytes)).sum();
+        let scratch_bytes = prepared.iter().map(|call| padded(call.variant.scratch_bytes)).sum();
         if let Err(error) = self.grow_scratch(scratch_bytes) {
             return self.fail(error);
         }
@@ -257,17 +258,17 @@ impl Communicator {
         let mut records: Vec<CallRecord> = Vec::with_capacity(prepared.len());
         let mut bindings: Vec<Binding<'_>> = Vec::with_capacity(prepared.len());
         for call in prepared {
-            let mut record = call.record;
+            let mut record = call.variant.record;
             match record.kind {
                 CallKind::Collective(_) => self.enter(&mut record),
                 CallKind::Send | CallKind::Recv => {
                     self.enter_message(&mut record);
                 }
             }
-            let scratch = rest.sub(0, call.scratch_bytes);
-            let used = padded(call.scratch_bytes);
+            let scratch = rest.sub(0, call.variant.scratch_bytes);
+            let used = padded(call.variant.scratch_bytes);
             rest = rest.sub(used, rest.len() - used);
-            bindings.push(Binding { digest: record.digest(), scratch, ..call.binding.clone() });
+            bindings.push(call.binding(record.digest(), scratch));
             records.push(record);
         }
         let confirms = !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed);

@@ -5,14 +5,15 @@
 
 use super::{
     Communicator,
-    execute::{PlannedWork, Prepared, Work},
+    execute::{PlannedWork, Work},
     request::{Request, RequestKind},
+    variant::{Prepared, Variant},
     watch::CallWatch,
 };
 use crate::{
     call::{CallKind, CallRecord, UnnumberedDigest, Words},
     error::{Error, Result},
-    executor::{Binding, Executor, Message, MessageMemory, Program, Sizing, Stop},
+    executor::{CallConstants, Executor, Message, MessageMemory, Program, Sizing, Stop},
 };
 use collectives::{BlockLayout, DType};
 use std::{slice, sync::Arc};
@@ -87,11 +88,12 @@ impl Communicator {
         };
         let (input, output) = (request.input, request.output);
         if self.executor.is_traced() {
-            let Prepared { program, binding, mut record, .. } =
-                self.prepare_message(kind, dtype, peer, input, output)?;
+            let prepared = self.prepare_message(kind, dtype, peer, input, output)?;
+            let mut record = prepared.variant.record;
             self.enter_message(&mut record);
-            let binding = Binding { digest: record.digest(), ..binding };
-            let work = PlannedWork { program: &program, bindings: &[binding], words: None, confirms: false };
+            let (program, bindings) =
+                (&prepared.program, &[prepared.binding(record.digest(), SpanMut::empty())]);
+            let work = PlannedWork { program, bindings, words: None, confirms: false };
             self.carry_out(work, &[record])?;
         } else {
             let mut record = self.record_of_message(kind, dtype, peer, input.len().max(output.len()))?;
@@ -162,24 +164,20 @@ impl Communicator {
         let program = self.message_program(peer, kind == CallKind::Send);
         let layout = BlockLayout::new(record.count, dtype.size(), 1, 1)
             .map_err(|e| Error::InvalidArgument(e.to_string()))?;
-        let binding = Binding {
-            digest: 0,
-            input,
-            output,
-            scratch: SpanMut::empty(),
+        let constants = CallConstants {
             layout,
             uneven: None,
             packed: None,
             elem_bytes: dtype.size(),
             reducer: None,
             ranks: self.size(),
-            threads: self.threads,
+            threads: self.plans.execution().threads,
             results: self.executor.protocols().writes_of(output.len()),
             sizing: Sizing::ByCall(self.executor.protocols().size_class(bytes as u64)),
             gathers: false,
-            confirmed: false,
         };
-        Ok(Prepared { program, binding, record, scratch_bytes: 0 })
+        let variant = Variant { constants, record, scratch_bytes: 0 };
+        Ok(Prepared { program, variant, input, output, confirmed: false })
     }
 
     /// Gives a message its number, and enters it on this rank's board. Returns the words of its record.

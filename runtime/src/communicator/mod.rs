@@ -50,6 +50,7 @@ mod status;
 mod surroundings;
 mod traces;
 mod typed;
+mod variant;
 mod wait_cell;
 mod watch;
 
@@ -87,7 +88,7 @@ use join::Rejoin;
 use keys::PlanKey;
 use machine::fingerprint;
 use message::PeerMessages;
-use plans::Plans;
+use plans::{Execution, Plans};
 use std::{
     sync::{Arc, atomic::AtomicU64},
     time::Duration,
@@ -121,7 +122,6 @@ pub struct Communicator {
     endpoint: Option<Box<dyn Endpoint>>,
     /// Bytes of the program's own memory that is registered. Held by every registration of it.
     lending: Arc<AtomicU64>,
-    threads: Threads,
     timeout: Duration,
     numerics: Numerics,
     transport: &'static str,
@@ -238,9 +238,10 @@ impl Communicator {
         let policy = config.policy(&around.here, around.tuning, around.is_oversubscribed);
         let waits = (&wait, threads);
         announce::settings((rank, parts.is_first), waits, (parts.thresholds, &protocols), &policy);
+        let execution = Execution { protocols, threads: Threads::up_to(threads as usize) };
         let reaches = (parts.schedule_reach, parts.reach, around.hosts);
         let communicator = Communicator {
-            plans: Plans::new(rank, size, Self::LANES, reaches, policy, config),
+            plans: Plans::new(rank, size, Self::LANES, reaches, policy, (execution, config)),
             executor: Executor::new(parts.links, parts.slab.clone(), wait, protocols)
                 .with_sleeper(sleeper)
                 .with_others(others)
@@ -265,7 +266,6 @@ impl Communicator {
             scratch: None,
             endpoint: parts.endpoint,
             lending,
-            threads: Threads::up_to(threads as usize),
             timeout: config.timeout,
             numerics: config.numerics,
             transport,

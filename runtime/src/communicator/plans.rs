@@ -11,8 +11,8 @@ use crate::{
     Config,
     call::{CallKind, CallRecord, UnnumberedDigest, Words},
     error::{Error, Result},
-    executor::Program,
-    kernels::Reducer,
+    executor::{CallConstants, Program, Protocols, SizedStraight, Sizing},
+    kernels::{Reducer, Threads},
 };
 use collectives::{
     BlockLayout, Codec, Collective, Hosts, Numerics, Spec, TooLarge, plan,
@@ -65,25 +65,25 @@ pub(super) struct SharedChoice {
 /// A call and its generation, with the algorithm and segments chosen for it.
 type Known = ((PlanKey, u64), (&'static str, u32));
 
-/// Values derived from a call's shape and its plan.
+/// Settings by which all calls are carried out, whatever their plans.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CallSizes {
-    /// Layout of equal blocks; empty for the vector forms.
-    pub(super) layout: BlockLayout,
-    /// Bytes of the largest buffer of any rank, which fit memory. Not of the local buffers, since only a root
-    /// may have one.
-    pub(super) bytes: u64,
-    pub(super) scratch_bytes: usize,
+pub(super) struct Execution {
+    pub(super) protocols: Protocols,
+    pub(super) threads: Threads,
 }
 
 /// A plan, and the values derived from it and from a call's parameters.
 #[derive(Debug)]
 pub(super) struct PlannedCall {
     pub(super) program: Arc<Program>,
-    pub(super) sizes: CallSizes,
-    /// The function that combines elements, if they are combined.
-    pub(super) reducer: Option<Reducer>,
-    /// The record of the call. It has no number yet, and no lengths of blocks.
+    /// For blocks of one length, and messages that are not packed.
+    pub(super) constants: CallConstants,
+    /// The program with the ranges of the call, if it is straight, and `constants` hold for it.
+    pub(super) straight: Option<SizedStraight>,
+    pub(super) scratch_bytes: usize,
+    /// Whether blocks have lengths of their own, or messages are packed.
+    pub(super) is_variant: bool,
+    /// The record of the call, with the number of the latest one, and without lengths of blocks.
     pub(super) record: CallRecord,
     /// The words of `record`.
     pub(super) words: Words,
@@ -152,6 +152,7 @@ struct LoggedChoice {
 /// The plans of one communicator.
 #[derive(Debug)]
 pub(super) struct Plans {
+    execution: Execution,
     rank: Rank,
     ranks: u32,
     lanes: u8,
@@ -189,10 +190,11 @@ impl Plans {
         lanes: u8,
         (reach, links, hosts): (Reach, Reach, Hosts),
         policy: Policy,
-        config: &Config,
+        (execution, config): (Execution, &Config),
     ) -> Plans {
         let placement = select::Requirements { hosts, ..Default::default() }.within(ranks, &reach);
         Plans {
+            execution,
             rank,
             ranks,
             lanes,
@@ -211,6 +213,11 @@ impl Plans {
             shared_choice: None,
             logged_choices: HashSet::new(),
         }
+    }
+
+    /// Returns the settings by which calls are carried out.
+    pub(super) fn execution(&self) -> &Execution {
+        &self.execution
     }
 
     /// Shares choices and plans with other ranks of this process from now on.
@@ -296,8 +303,8 @@ impl Plans {
     fn make(&mut self, call: &Call, shape: &PlanKey) -> Result<Box<PlannedCall>> {
         let reducer = call.reducer()?;
         let program = self.find(shape)?;
-        let sizes =
-            self.sizes_of(shape, &program).map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        let sized = self.constants_of(shape, &program, reducer);
+        let constants = sized.map_err(|error| Error::InvalidArgument(error.to_string()))?;
         let record = CallRecord {
             seq: 0,
             kind: CallKind::Collective(call.collective),
@@ -309,20 +316,47 @@ impl Plans {
             uneven: shape.uneven,
             codec: call.codec,
         };
-        let (words, digest) = (record.encode(), record.unnumbered_digest());
-        Ok(Box::new(PlannedCall { program, sizes, reducer, record, words, digest, is_confirmed: false }))
+        let is_variant = shape.uneven || shape.codec.is_some();
+        Ok(Box::new(PlannedCall {
+            straight: if is_variant { None } else { SizedStraight::new(&program, &constants) },
+            scratch_bytes: (u64::from(program.scratch_blocks) * constants.layout.count()) as usize
+                * constants.elem_bytes,
+            program,
+            constants,
+            is_variant,
+            record,
+            words: record.encode(),
+            digest: record.unnumbered_digest(),
+            is_confirmed: false,
+        }))
     }
 
-    fn sizes_of(&self, shape: &PlanKey, program: &Program) -> Result<CallSizes, TooLarge> {
+    fn constants_of(
+        &self,
+        shape: &PlanKey,
+        program: &Program,
+        reducer: Option<Reducer>,
+    ) -> Result<CallConstants, TooLarge> {
+        let Execution { protocols, threads } = self.execution;
         let (collective, count) = (shape.collective, if shape.uneven { 0 } else { shape.count });
         let elem_bytes = shape.elem_bytes as usize;
-        let blocks = collective.input_blocks(self.ranks).max(collective.output_blocks(self.ranks));
-        let most = blocks.max(program.scratch_blocks);
+        let (inputs, outputs) = (collective.input_blocks(self.ranks), collective.output_blocks(self.ranks));
+        let most = inputs.max(outputs).max(program.scratch_blocks);
         let layout = BlockLayout::new(count, elem_bytes, program.chunks, most)?;
-        Ok(CallSizes {
+        // Of the largest buffer of any rank, which fits memory. Not of the local buffers, since only a root
+        // may have one.
+        let bytes = count * u64::from(shape.elem_bytes) * u64::from(inputs.max(outputs));
+        Ok(CallConstants {
             layout,
-            bytes: count * u64::from(shape.elem_bytes) * u64::from(blocks),
-            scratch_bytes: (u64::from(program.scratch_blocks) * count) as usize * elem_bytes,
+            uneven: None,
+            packed: None,
+            elem_bytes,
+            reducer,
+            ranks: self.ranks,
+            threads,
+            results: protocols.writes_of(count as usize * elem_bytes * outputs as usize),
+            sizing: Sizing::ByCall(protocols.size_class(bytes)),
+            gathers: reducer.is_none(),
         })
     }
 

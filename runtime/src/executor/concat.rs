@@ -27,6 +27,7 @@ impl Program {
             first_local: whole.first_local.into(),
             straight: None,
             exchanges: parts.iter().any(|part| part.exchanges),
+            is_awaited: false,
             chunks: 1,
             scratch_blocks: 0,
             packing: None,

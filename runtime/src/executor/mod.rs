@@ -22,17 +22,23 @@
 
 mod binding;
 mod concat;
+mod constants;
 mod links;
 mod packing;
 mod program;
+mod protocols;
 mod run;
 mod sink;
+mod sized;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod workspace;
 
-pub(crate) use binding::{Binding, Packed, Protocols, Sizing};
+pub(crate) use binding::Binding;
+pub(crate) use constants::{CallConstants, Packed, Sizing};
 pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
+pub(crate) use protocols::Protocols;
 pub(crate) use run::{Executor, Message, MessageMemory, OnOtherCores, Stop, Waiting, Watch};
 pub(crate) use sink::{Combine, CopySink, ReduceSink, Writes};
+pub(crate) use sized::SizedStraight;

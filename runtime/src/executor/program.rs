@@ -87,8 +87,6 @@ pub(super) struct Followed {
 }
 
 /// A program in which each stream has one message, and all sends come first.
-///
-/// It has copies of the steps and of their streams, so that a run finds all that it needs in one place.
 #[derive(Clone, Debug)]
 pub(super) struct Straight {
     /// The sends, one for each of the first streams.
@@ -103,7 +101,6 @@ pub(super) struct Straight {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StraightStep {
     pub(super) step: u32,
-    pub(super) op: Op,
     /// The number of the stream of a message, and the stream; `None` for a local step.
     pub(super) stream: Option<(u32, Stream)>,
 }
@@ -114,7 +111,6 @@ impl Straight {
         let step_of = |stream: &Stream| order[stream.first as usize];
         let at = |step: u32| StraightStep {
             step,
-            op: ops[step as usize],
             stream: (0..).zip(streams.iter().copied()).find(|(_, stream)| step_of(stream) == step),
         };
         let sends = streams.iter().filter(|stream| stream.sends).map(|stream| at(step_of(stream)));
@@ -137,10 +133,13 @@ pub(crate) struct Program {
     pub(super) followed: Box<[Option<Followed>]>,
     /// Local steps that come after nothing.
     pub(super) first_local: Box<[u32]>,
-    /// How a straight program runs.
+    /// The order of a straight program.
     pub(super) straight: Option<Straight>,
     /// Whether the rank sends before it waits, and receives.
     pub(super) exchanges: bool,
+    /// Whether receivers have nothing to do but wait for the messages of this rank: the program is straight,
+    /// and has no receives.
+    pub(super) is_awaited: bool,
     /// Chunks per block.
     pub(crate) chunks: u32,
     pub(crate) scratch_blocks: u32,
@@ -193,6 +192,7 @@ impl Program {
         let straight = if followed.is_empty() { straight(&ops, &flat, &streams, &order) } else { None };
         Program {
             first_local: first_local.collect(),
+            is_awaited: straight.as_ref().is_some_and(|straight| !straight.receives),
             straight,
             exchanges: exchanges(&streams, &order, &waits_for),
             ops: ops.into(),
@@ -231,6 +231,7 @@ impl Program {
             followed: [].into(),
             first_local: [].into(),
             exchanges: false,
+            is_awaited: sends,
             chunks: 1,
             scratch_blocks: 0,
             packing: None,

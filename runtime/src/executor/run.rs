@@ -15,10 +15,12 @@ pub(crate) use message::{Message, MessageMemory};
 pub(crate) use waiting::{Stop, Waiting, Watch};
 
 use super::{
-    binding::{Binding, Protocols},
+    binding::Binding,
+    constants::CallConstants,
     links::{LinkMaker, Links},
     packing,
     program::{Op, OpKind, Program, Stream},
+    protocols::Protocols,
     sink::Combine,
     workspace::Workspace,
 };
@@ -35,10 +37,9 @@ use std::{
     },
     time::Duration,
 };
-use straight::{compute, receive};
+use straight::{Partial, compute, receive};
 use transport::{
-    Link, RecvProgress, RecvState, SendProgress, SendState, Sleeper, TransportError, WaitPolicy, Waiter,
-    memory::{Slab, Span},
+    Link, RecvProgress, RecvState, SendProgress, Sleeper, TransportError, WaitPolicy, Waiter, memory::Slab,
 };
 use waiting::At;
 
@@ -129,23 +130,6 @@ impl Executor {
         self.links.wrap(index, wrap);
     }
 
-    /// Returns the state of a message outside of programs, by its length and the place of its bytes.
-    #[inline]
-    pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {
-        let size = self.protocols.size_class(src.len() as u64);
-        let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
-        let link = self.links.at(index);
-        let message = (size, src.len());
-        let protocol = self.protocols.choose(|| link.capabilities(), message, false, || false, registered);
-        SendState::new(digest, protocol).with_size(size).awaited()
-    }
-
-    /// Returns the state of a receive outside of programs.
-    #[inline]
-    pub(crate) fn message_to_receive(&self, digest: u64, len: usize) -> RecvState {
-        RecvState::new(digest, len).with_size(self.protocols.size_class(len as u64))
-    }
-
     /// Returns the empty polls before a wait yields the core.
     pub(crate) fn spin_polls(&self) -> u32 {
         self.wait.spin_polls
@@ -180,6 +164,7 @@ impl Executor {
 
     /// Runs `program` on the memory of `bindings`, one for each call that it is made from. After an error no
     /// link uses that memory.
+    #[inline]
     pub(crate) fn run(
         &mut self,
         program: &Program,
@@ -187,14 +172,50 @@ impl Executor {
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
         let announced_bytes = &self.announced_bytes;
-        let is_announced = |binding: &Binding<'_>| is_announced(binding, announced_bytes);
-        let ran = match (bindings.iter().any(is_announced), bindings) {
-            (false, [_]) => self.run_to_completion::<false, false, _>(program, bindings, watch, Unobserved),
-            (true, [_]) => self.run_announced::<false>(program, bindings, watch),
-            (false, _) => self.run_to_completion::<false, true, _>(program, bindings, watch, Unobserved),
-            (true, _) => self.run_announced::<true>(program, bindings, watch),
+        let is_announced = bindings.iter().any(|binding| is_announced(binding, announced_bytes));
+        let ran = match bindings {
+            [_] if !is_announced => self.run_one(program, bindings, watch, Unobserved),
+            _ => self.run_in_general(program, bindings, watch, is_announced),
         };
         ran.map_err(|stop| self.abort(stop))
+    }
+
+    /// Runs the program of one call, which announces no messages.
+    // Always inlined, as `run_straight`: out of line they cost 5 % of the smallest calls.
+    #[inline(always)]
+    fn run_one<O: Observer>(
+        &mut self,
+        program: &Program,
+        bindings: &[Binding<'_>],
+        watch: &mut dyn Watch,
+        mut observer: O,
+    ) -> Result<(), Stop> {
+        let [Binding { straight: Some(straight), .. }] = bindings else {
+            return self.run_to_completion::<false, false, _>(program, bindings, watch, observer, None);
+        };
+        self.workspace.make_room(program);
+        match self.run_straight(program, (&bindings[0], straight), &mut observer)? {
+            None => Ok(()),
+            partial => self.run_to_completion::<false, false, _>(program, bindings, watch, observer, partial),
+        }
+    }
+
+    /// Runs the program of several calls, or one that announces messages.
+    #[inline(never)]
+    fn run_in_general(
+        &mut self,
+        program: &Program,
+        bindings: &[Binding<'_>],
+        watch: &mut dyn Watch,
+        is_announced: bool,
+    ) -> Result<(), Stop> {
+        match (is_announced, bindings) {
+            (false, _) => {
+                self.run_to_completion::<false, true, _>(program, bindings, watch, Unobserved, None)
+            }
+            (true, [_]) => self.run_announced::<false>(program, bindings, watch),
+            (true, _) => self.run_announced::<true>(program, bindings, watch),
+        }
     }
 
     /// Runs a program whose messages may be announced, or any program if there is a trace.
@@ -208,7 +229,7 @@ impl Executor {
         if self.trace.is_some() {
             return self.run_recorded(program, bindings, watch);
         }
-        self.run_to_completion::<true, GROUPED, _>(program, bindings, watch, Unobserved)
+        self.run_to_completion::<true, GROUPED, _>(program, bindings, watch, Unobserved, None)
     }
 
     #[cold]
@@ -217,14 +238,15 @@ impl Executor {
         stop
     }
 
-    // Always inlined, like the functions that begin a run: out of line they cost 5 % of the smallest calls.
-    #[inline(always)]
+    /// Runs a program step by step, from where `partial` says.
+    #[inline(never)]
     fn run_to_completion<const ANNOUNCES: bool, const GROUPED: bool, O: Observer>(
         &mut self,
         program: &Program,
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
         observer: O,
+        partial: Option<Partial>,
     ) -> Result<(), Stop> {
         let mut run: Run<'_, '_, ANNOUNCES, GROUPED, O> = Run {
             program,
@@ -236,16 +258,6 @@ impl Executor {
             observer,
         };
         run.workspace.make_room(program);
-        let mut partial = None;
-        if !ANNOUNCES
-            && !GROUPED
-            && let Some(straight) = &program.straight
-        {
-            partial = run.run_straight(straight, self.wait.spin_polls > 0)?;
-            if partial.is_none() {
-                return Ok(());
-            }
-        }
         run.workspace.begin(program, ANNOUNCES);
         if let Some(partial) = partial {
             run.take_over(&partial);
@@ -451,20 +463,22 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm
 
     #[inline]
     fn fresh(&self, binding: &Binding<'_>, len: usize) -> RecvState {
-        RecvState::new(binding.digest, len).with_size(binding.size_of(&self.protocols, len))
+        RecvState::new(binding.digest, len).with_size(binding.constants.size_of(&self.protocols, len))
     }
 }
 
 /// Runs a step that packs or unpacks.
 fn repack(binding: &Binding<'_>, op: &Op) {
-    let Some(packed) = &binding.packed else { unreachable!("a plan that packs is bound to memory for it") };
+    let constants = binding.constants;
+    let Some(packed) = &constants.packed else { unreachable!("a plan that packs is bound to memory for it") };
     let (dst, a) = (binding.target(&op.dst), binding.source(&op.a));
     match op.kind {
         OpKind::Encode => packing::encode(&packed.packer, dst, a),
         OpKind::Decode => packing::decode(&packed.packer, dst, a),
         _ => {
-            let last = binding.reducer.is_some_and(|reducer| reducer.op() == ReduceOp::Avg) && op.last;
-            packing::decode_add(&packed.packer, dst, a, binding.source(&op.b), last.then_some(binding.ranks));
+            let last = constants.reducer.is_some_and(|reducer| reducer.op() == ReduceOp::Avg) && op.last;
+            let b = binding.source(&op.b);
+            packing::decode_add(&packed.packer, dst, a, b, last.then_some(constants.ranks));
         }
     }
 }
@@ -474,12 +488,13 @@ fn link<'l>(links: &'l mut Links, stream: &Stream) -> &'l mut Box<dyn Link> {
     links.at(stream.link as usize)
 }
 
-/// Returns how a step combines; `None` if it combines nothing.
-fn combine<'b>(binding: &'b Binding<'_>, op: &Op) -> Option<Combine<'b>> {
-    binding.reducer.as_ref().map(|reducer| Combine {
+/// Returns how a step combines; `None` if it combines nothing. `last`: its result is complete.
+#[inline(always)]
+fn combine(constants: &CallConstants, last: bool) -> Option<Combine<'_>> {
+    constants.reducer.as_ref().map(|reducer| Combine {
         reducer,
-        elem_bytes: binding.elem_bytes,
-        threads: binding.threads,
-        last: op.last.then_some(binding.ranks),
+        elem_bytes: constants.elem_bytes,
+        threads: constants.threads,
+        last: last.then_some(constants.ranks),
     })
 }

@@ -1,7 +1,9 @@
 //! Every plan over strict links, which take announcements and spoil memory as soon as they may write it,
 //! against links that do not. Also the sizes, confirmations and ends that links are given.
 
-use super::{Binding, Executor, Program, Protocols, Sizing, Stop, Waiting, Watch, Writes};
+use super::{
+    Binding, CallConstants, Executor, Program, Protocols, SizedStraight, Sizing, Stop, Waiting, Watch, Writes,
+};
 use crate::{Error, kernels::Reducer, kernels::Threads};
 use collectives::{
     BlockLayout, Collective, DType, ReduceOp, Schedule, Spec, plan,
@@ -95,6 +97,8 @@ struct Job {
     count: u64,
     /// Delay of rank 0 after the others.
     late: Duration,
+    /// Whether straight programs run as all others.
+    runs_step_by_step: bool,
 }
 
 impl Job {
@@ -115,22 +119,22 @@ impl Job {
         }
         let (given, got) = self.ends(&mut input, &mut output, rank);
         let blocks = inputs.max(outputs).max(program.scratch_blocks);
+        let constants = CallConstants {
+            reducer: Some(Reducer::new(DType::U32, ReduceOp::Sum).expect("legal")),
+            ranks,
+            sizing: Sizing::ByCall(executor.protocols().size_class(self.count * 4)),
+            gathers: false,
+            ..constants(self.count, ELEM_BYTES, (program.chunks, blocks))
+        };
+        let straight = SizedStraight::new(&program, &constants);
         let binding = Binding {
+            straight: straight.as_ref().filter(|_| !self.runs_step_by_step),
             input: given,
             output: got,
             scratch: scratch.span_mut(),
-            layout: BlockLayout::new(self.count, ELEM_BYTES, program.chunks, blocks).expect("small"),
-            elem_bytes: ELEM_BYTES,
-            reducer: Some(Reducer::new(DType::U32, ReduceOp::Sum).expect("legal")),
-            ranks,
-            threads: Threads::ONE,
-            results: Writes::Cached,
-            sizing: Sizing::ByCall(executor.protocols().size_class(self.count * 4)),
             digest: self.count * 2 + 2,
-            uneven: None,
-            packed: None,
-            gathers: false,
             confirmed: !program.unheard.is_empty(),
+            ..without_memory(&constants)
         };
         if rank == 0 {
             thread::sleep(self.late);
@@ -190,7 +194,12 @@ fn jobs(ranks: u32) -> Vec<Job> {
                     .map(|spec| spec.with_in_place(in_place))
                     .and_then(|spec| spec.with_segments(segments));
                 let schedule = spec.and_then(|spec| plan::plan(&spec, algorithm.name));
-                jobs.extend(schedule.map(|schedule| Job { schedule, count, late: Duration::ZERO }));
+                jobs.extend(schedule.map(|schedule| Job {
+                    schedule,
+                    count,
+                    late: Duration::ZERO,
+                    runs_step_by_step: false,
+                }));
             }
         }
     }
@@ -214,6 +223,18 @@ fn every_plan_leaves_memory_to_links_only_when_nobody_needs_it() {
         let jobs = jobs(ranks);
         assert!(jobs.len() > 40, "only {}", jobs.len());
         compare(ranks, &jobs);
+    }
+}
+
+#[test]
+fn straight_programs_give_what_their_steps_give() {
+    for ranks in 2..=4 {
+        let at_once = jobs(ranks);
+        let is_straight = |job: &&Job| Program::compile(&job.schedule, Rank(0), LANES).straight.is_some();
+        assert!(at_once.iter().filter(is_straight).count() > 20, "few of {}", at_once.len());
+        let step_by_step = jobs(ranks).into_iter().map(|job| Job { runs_step_by_step: true, ..job });
+        let expected = outputs(over_local(ranks), &step_by_step.collect::<Vec<_>>());
+        assert!(outputs(over_local(ranks), &at_once) == expected, "{ranks} ranks");
     }
 }
 
@@ -248,7 +269,7 @@ fn a_landing_waits_for_an_earlier_receive_that_uses_its_memory() {
         packing: None,
         programs: vec![first, second],
     };
-    compare(2, &[Job { schedule, count: 5000, late: Duration::from_millis(100) }]);
+    compare(2, &[Job { schedule, count: 5000, late: Duration::from_millis(100), runs_step_by_step: false }]);
 }
 
 /// Runs a message's program; `confirmed` is for sends.
@@ -257,22 +278,18 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
     let program = Program::message(Rank(peer), sends, LANES);
     let count = data.len() as u64;
     let memory = data.span_mut();
+    let constants = CallConstants {
+        sizing: Sizing::ByCall(SizeClass::Bulk),
+        gathers: false,
+        ..constants(count, 1, (1, 1))
+    };
+    let straight = SizedStraight::new(&program, &constants);
     let binding = Binding {
+        straight: straight.as_ref(),
         input: if sends { memory.as_span() } else { Span::empty() },
         output: if sends { SpanMut::empty() } else { memory },
-        scratch: SpanMut::empty(),
-        layout: BlockLayout::new(count, 1, 1, 1).expect("small"),
-        elem_bytes: 1,
-        reducer: None,
-        ranks: 2,
-        threads: Threads::ONE,
-        results: Writes::Cached,
-        sizing: Sizing::ByCall(SizeClass::Bulk),
-        digest: 8,
-        uneven: None,
-        packed: None,
-        gathers: false,
         confirmed: way == Way::ConfirmedSend,
+        ..without_memory(&constants)
     };
     executor.run(&program, &[binding], &mut TimeoutWatch)
 }
@@ -345,23 +362,31 @@ fn overtaking(sent: Arc<Mutex<Vec<u8>>>) -> impl Link + 'static {
     }
 }
 
-/// Returns the binding of a call of two ranks that moves no bytes.
-fn empty_exchange<'a>() -> Binding<'a> {
-    Binding {
-        input: Span::empty(),
-        output: SpanMut::empty(),
-        scratch: SpanMut::empty(),
-        layout: BlockLayout::new(0, 1, 1, 2).expect("small"),
-        elem_bytes: 1,
+/// Returns the constants of calls of two ranks that gather `blocks` blocks of `count` elements.
+fn constants(count: u64, elem_bytes: usize, (chunks, blocks): (u32, u32)) -> CallConstants {
+    CallConstants {
+        layout: BlockLayout::new(count, elem_bytes, chunks, blocks).expect("small"),
+        uneven: None,
+        packed: None,
+        elem_bytes,
         reducer: None,
         ranks: 2,
         threads: Threads::ONE,
         results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Small),
-        digest: 8,
-        uneven: None,
-        packed: None,
         gathers: true,
+    }
+}
+
+/// Returns the binding of a call that has no memory.
+fn without_memory(constants: &CallConstants) -> Binding<'_> {
+    Binding {
+        constants,
+        straight: None,
+        digest: 8,
+        input: Span::empty(),
+        output: SpanMut::empty(),
+        scratch: SpanMut::empty(),
         confirmed: false,
     }
 }
@@ -397,12 +422,11 @@ fn sends_of_a_stream_are_ticked_off_in_order_though_a_later_one_completes_first(
     let link = overtaking(Arc::clone(&sent));
     let mut executor = executor(vec![None, None, Some(Box::new(link)), None], &slab, 2);
     let (input, mut output) = (vec![9u8; 1024], vec![1u8; 1024]);
+    let constants = CallConstants { gathers: false, ..constants(1024, 1, (2, 1)) };
     let binding = Binding {
         input: Span::from(&input[..]),
         output: SpanMut::from(&mut output[..]),
-        layout: BlockLayout::new(1024, 1, 2, 1).expect("small"),
-        gathers: false,
-        ..empty_exchange()
+        ..without_memory(&constants)
     };
     executor.run(&program, &[binding], &mut TimeoutWatch).expect("both are sent");
     assert_eq!(*sent.lock().expect("one thread"), [1; 512], "the first message was overwritten under way");

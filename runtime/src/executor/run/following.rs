@@ -10,8 +10,9 @@
 
 use super::{Run, link, observer::Observer};
 use crate::executor::{
-    binding::{Binding, Protocols},
+    binding::Binding,
     program::{Followed, Program, Stream},
+    protocols::Protocols,
 };
 use collectives::schedule::Buffer;
 use transport::{
@@ -81,11 +82,12 @@ pub(super) fn begun(
     (src, buffer): (Span<'_>, Buffer),
 ) -> SendState {
     let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
-    let size = binding.size_of(protocols, src.len());
+    let size = binding.constants.size_of(protocols, src.len());
     let combined = || binding.combines_into(buffer);
     let message = (size, src.len());
-    let exchanges = binding.gathers && program.exchanges;
+    let exchanges = binding.constants.gathers && program.exchanges;
     let protocol = protocols.choose(|| link.capabilities(), message, exchanges, combined, registered);
     let state = SendState::new(binding.digest, protocol).with_size(size);
-    if binding.confirmed { state.with_match_ack() } else { state }
+    let state = if binding.confirmed { state.with_match_ack() } else { state };
+    if program.is_awaited { state.awaited() } else { state }
 }

@@ -8,7 +8,7 @@ use crate::executor::sink::CopySink;
 use std::sync::atomic::Ordering::Relaxed;
 use topology::Rank;
 use transport::{
-    Link, RecvProgress, SendProgress, TransportError, Waiter,
+    Link, RecvProgress, RecvState, SendProgress, SendState, TransportError, Waiter,
     memory::{Span, SpanMut},
 };
 
@@ -65,6 +65,23 @@ impl Executor {
     #[inline]
     pub(crate) fn is_traced(&self) -> bool {
         self.trace.is_some()
+    }
+
+    /// Returns the state of a message outside of programs, by its length and the place of its bytes.
+    #[inline]
+    pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {
+        let size = self.protocols.size_class(src.len() as u64);
+        let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
+        let link = self.links.at(index);
+        let message = (size, src.len());
+        let protocol = self.protocols.choose(|| link.capabilities(), message, false, || false, registered);
+        SendState::new(digest, protocol).with_size(size).awaited()
+    }
+
+    /// Returns the state of a receive outside of programs.
+    #[inline]
+    pub(crate) fn message_to_receive(&self, digest: u64, len: usize) -> RecvState {
+        RecvState::new(digest, len).with_size(self.protocols.size_class(len as u64))
     }
 
     /// Sends or receives a message. After an error no link uses its memory.

@@ -37,11 +37,11 @@ impl Executor {
         let mut recording = Recording::begin(&recorded.trace, program, bindings, watch.calls());
         let observer = &mut recording;
         let ran = if bindings.iter().any(|binding| is_announced(binding, &recorded.announced_bytes)) {
-            self.run_to_completion::<true, true, _>(program, bindings, watch, observer)
+            self.run_to_completion::<true, true, _>(program, bindings, watch, observer, None)
         } else if bindings.len() == 1 {
-            self.run_to_completion::<false, false, _>(program, bindings, watch, observer)
+            self.run_one(program, bindings, watch, observer)
         } else {
-            self.run_to_completion::<false, true, _>(program, bindings, watch, observer)
+            self.run_to_completion::<false, true, _>(program, bindings, watch, observer, None)
         };
         recording.end(program, bindings, ran.is_ok());
         self.trace = Some(recorded);

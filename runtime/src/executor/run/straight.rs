@@ -7,16 +7,18 @@
 //!
 //! No rank waits for another one's receive here, since its sends are complete before its first receive.
 
-use super::{Run, combine, following::begun, link, observer::Observer};
+use super::{Executor, Run, combine, following::begun, link, observer::Observer};
 use crate::executor::{
     binding::Binding,
-    program::{Op, OpKind, Program, Straight, StraightStep, Stream},
+    program::{Op, OpKind, Program, Stream},
     run::Stop,
     sink::{Combine, CopySink, EmptySink, ReduceSink, Writes},
+    sized::{SizedSend, SizedStep, SizedStraight},
 };
 use topology::Rank;
 use transport::{
-    Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError, memory::SpanMut,
+    Link, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
+    memory::{Span, SpanMut},
     ring::end_speculation,
 };
 
@@ -34,55 +36,54 @@ pub(super) struct Partial {
     recv: Option<(u32, RecvState)>,
 }
 
-impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUNCES, GROUPED, O> {
+impl Executor {
     /// Runs a straight program. Returns what it has done if that is not all.
     #[inline(always)]
-    pub(super) fn run_straight(&mut self, straight: &Straight, spins: bool) -> Result<Option<Partial>, Stop> {
-        let binding = &self.bindings[0];
+    pub(super) fn run_straight<O: Observer>(
+        &mut self,
+        program: &Program,
+        (binding, straight): (&Binding<'_>, &SizedStraight),
+        observer: &mut O,
+    ) -> Result<Option<Partial>, Stop> {
+        let spins = self.wait.spin_polls > 0;
         let mut partial = Partial::default();
-        let mut sent_bytes = 0;
-        for StraightStep { step, op, stream } in &straight.sends {
-            let Some((number, stream)) = stream else { continue };
-            let src = binding.source(&op.a);
-            sent_bytes = src.len();
-            self.observer.polled(*step);
-            let link = link(self.links, stream);
-            let of = (self.program, binding);
-            let mut state = begun(of, self.slab, &self.protocols, link.as_ref(), (src, op.a.buffer));
-            if !straight.receives {
-                state = state.awaited();
-            }
-            let sent = link.poll_send(&mut state, src);
-            if sent.map_err(|error| failed(self.program, *step, stream.peer, error))?
-                != SendProgress::Complete
-            {
+        for SizedSend { step, number, stream, src } in &straight.sends {
+            observer.polled(*step);
+            let bytes = binding.source_range(src);
+            let link = link(&mut self.links, stream).as_mut();
+            let mut state = begun((program, binding), &self.slab, &self.protocols, link, (bytes, src.buffer));
+            let sent = link.poll_send(&mut state, bytes);
+            if sent.map_err(|error| failed(program, *step, stream.peer, error))? != SendProgress::Complete {
                 partial.send = Some((*step, state));
                 return Ok(Some(partial));
             }
-            self.observer.message(self.program, binding, *number as usize, stream.first);
+            observer.message(program, binding, *number as usize, stream.first);
             partial.done |= 1 << step;
         }
-        for StraightStep { step, op, stream } in &straight.steps {
-            self.observer.polled(*step);
-            if let Some((number, stream)) = stream {
-                let at = (*step, op, *number, stream);
-                partial.recv = self.run_receive(binding, at, (spins, straight.sends.is_empty()))?;
+        for step in &straight.steps {
+            observer.polled(step.step);
+            if let Some((number, stream)) = &step.stream {
+                let is_reply = straight.sends.is_empty();
+                let at = (step, *number, stream);
+                partial.recv = self.run_receive(program, binding, at, (spins, is_reply), observer)?;
                 if partial.recv.is_some() {
                     // A message without a byte so far begins anew.
                     partial.recv = partial.recv.filter(|(_, state)| state.received() > 0);
                     return Ok(Some(partial));
                 }
             } else {
-                compute(binding, op);
-                self.observer.local(self.program, binding, *step);
+                let combine = || combine(binding.constants, step.last);
+                let (a, b) = (binding.source_range(&step.a), || binding.source_range(&step.b));
+                compute_on((step.kind, step.writes), combine, binding.target_range(&step.dst), a, b);
+                observer.local(program, binding, step.step);
             }
-            partial.done |= 1 << step;
+            partial.done |= 1 << step.step;
         }
         // The next messages are taken for ones as long as the last one. Ranks that share cores run in turns:
         // the peer may wait for the next call already.
         if straight.receives && spins {
-            for (_, stream) in straight.sends.iter().filter_map(|send| send.stream.as_ref()) {
-                link(self.links, stream).prepare_send(sent_bytes);
+            for send in &straight.sends {
+                link(&mut self.links, &send.stream).prepare_send(straight.sent_bytes);
             }
         }
         Ok(None)
@@ -90,26 +91,30 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
 
     /// Receives the message of a stream. Returns its state if it does not come soon.
     #[inline(always)]
-    fn run_receive(
+    fn run_receive<O: Observer>(
         &mut self,
+        program: &Program,
         binding: &Binding<'_>,
-        (step, op, number, stream): (u32, &Op, u32, &Stream),
+        (step, number, stream): (&SizedStep, u32, &Stream),
         (spins, is_reply): (bool, bool),
+        observer: &mut O,
     ) -> Result<Option<(u32, RecvState)>, Stop> {
-        let dst = binding.target(&op.dst);
-        let mut state = self.fresh(binding, dst.len());
-        let link = link(self.links, stream).as_mut();
+        let dst = binding.target_range(&step.dst);
+        let size = binding.constants.size_of(&self.protocols, dst.len());
+        let mut state = RecvState::new(binding.digest, dst.len()).with_size(size);
+        let link = link(&mut self.links, stream).as_mut();
         if spins && is_reply {
             link.await_reply(dst.len());
         }
-        let observer = &mut self.observer;
-        let received = with_sink(binding, op, dst, |sink| {
+        let combine = || combine(binding.constants, step.last);
+        let local = || binding.source_range(&step.a);
+        let received = with_sink((step.kind, step.writes), combine, dst, local, |sink| {
             let mut polls = 0;
             loop {
                 match link.poll_recv(&mut state, sink)? {
                     RecvProgress::Complete => return Ok(true),
                     RecvProgress::Idle => {
-                        observer.waits(step);
+                        observer.waits(step.step);
                         if !spins || polls == POLLS {
                             return Ok(false);
                         }
@@ -118,7 +123,7 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
                         polls += 1;
                     }
                     RecvProgress::Advanced => {
-                        observer.advanced(step);
+                        observer.advanced(step.step);
                         if !spins {
                             return Ok(false);
                         }
@@ -127,13 +132,15 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
                 }
             }
         });
-        if !received.map_err(|error| failed(self.program, step, stream.peer, error))? {
-            return Ok(Some((number, state)));
+        let is_complete = received.map_err(|error| failed(program, step.step, stream.peer, error))?;
+        if is_complete {
+            observer.message(program, binding, number as usize, stream.first);
         }
-        self.observer.message(self.program, binding, number as usize, stream.first);
-        Ok(None)
+        Ok(if is_complete { None } else { Some((number, state)) })
     }
+}
 
+impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUNCES, GROUPED, O> {
     /// Enters how far a straight run has come into the workspace, which has begun the program.
     #[cold]
     pub(super) fn take_over(&mut self, partial: &Partial) {
@@ -164,43 +171,57 @@ pub(super) fn receive(
     op: &Op,
     state: &mut RecvState,
 ) -> Result<RecvProgress, TransportError> {
-    with_sink(binding, op, binding.target(&op.dst), |sink| link.poll_recv(state, sink))
-}
-
-/// Calls `poll` with the sink of a receive whose destination is `dst`.
-#[inline(always)]
-fn with_sink<R>(
-    binding: &Binding<'_>,
-    op: &Op,
-    dst: SpanMut<'_>,
-    poll: impl FnOnce(&mut dyn Sink) -> R,
-) -> R {
-    let combine: Option<Combine<'_>> =
-        if op.kind == OpKind::RecvReduce { combine(binding, op) } else { None };
-    let writes = writes(binding, op);
-    match (op.kind, combine) {
-        (OpKind::Recv, _) => poll(&mut CopySink::new(dst, writes)),
-        (_, Some(combine)) => poll(&mut ReduceSink { combine, writes, local: binding.source(&op.a), dst }),
-        (_, None) => poll(&mut EmptySink),
-    }
+    let combine = || combine(binding.constants, op.last);
+    let (dst, local) = (binding.target(&op.dst), || binding.source(&op.a));
+    with_sink((op.kind, writes(binding, op)), combine, dst, local, |sink| link.poll_recv(state, sink))
 }
 
 /// Carries out a local step that neither packs nor unpacks.
 #[inline(always)]
 pub(super) fn compute(binding: &Binding<'_>, op: &Op) {
-    let dst = binding.target(&op.dst);
-    let writes = writes(binding, op);
-    if op.kind == OpKind::Copy {
-        CopySink::new(dst, writes).write(0, binding.source(&op.a));
-    } else if let Some(combine) = combine(binding, op) {
-        combine.apply_by(writes, dst, binding.source(&op.a), binding.source(&op.b));
+    let combine = || combine(binding.constants, op.last);
+    let (dst, a, b) = (binding.target(&op.dst), binding.source(&op.a), || binding.source(&op.b));
+    compute_on((op.kind, writes(binding, op)), combine, dst, a, b);
+}
+
+/// Calls `poll` with the sink of a receive whose destination is `dst`, and whose local operand is `local`.
+#[inline(always)]
+fn with_sink<'b, R>(
+    (kind, writes): (OpKind, Writes),
+    combine: impl FnOnce() -> Option<Combine<'b>>,
+    dst: SpanMut<'_>,
+    local: impl FnOnce() -> Span<'b>,
+    poll: impl FnOnce(&mut dyn Sink) -> R,
+) -> R {
+    if kind == OpKind::Recv {
+        return poll(&mut CopySink::new(dst, writes));
+    }
+    match combine() {
+        Some(combine) => poll(&mut ReduceSink { combine, writes, local: local(), dst }),
+        None => poll(&mut EmptySink),
+    }
+}
+
+/// Copies `a` to `dst`, or combines it with `b` there.
+#[inline(always)]
+fn compute_on<'b>(
+    (kind, writes): (OpKind, Writes),
+    combine: impl FnOnce() -> Option<Combine<'b>>,
+    dst: SpanMut<'_>,
+    a: Span<'_>,
+    b: impl FnOnce() -> Span<'b>,
+) {
+    if kind == OpKind::Copy {
+        CopySink::new(dst, writes).write(0, a);
+    } else if let Some(combine) = combine() {
+        combine.apply_by(writes, dst, a, b());
     }
 }
 
 /// Returns how a step writes.
 #[inline(always)]
 fn writes(binding: &Binding<'_>, op: &Op) -> Writes {
-    if op.writes_result { binding.results } else { Writes::Cached }
+    if op.writes_result { binding.constants.results } else { Writes::Cached }
 }
 
 #[cold]

@@ -1,15 +1,16 @@
 //! Announcements of receives: early, and before anything is sent.
 
 use super::{
-    ELEM_BYTES, LANES, TimeoutWatch, executor, links, over_local,
+    ELEM_BYTES, LANES, TimeoutWatch, constants, executor, links, over_local,
     stub_link::{self, StubLink},
+    without_memory,
 };
 use crate::{
-    executor::{Binding, Program, Sizing, Writes},
-    kernels::{Reducer, Threads},
+    executor::{Binding, CallConstants, Program, Sizing},
+    kernels::Reducer,
 };
 use collectives::{
-    BlockLayout, Collective, DType, ReduceOp, Schedule,
+    Collective, DType, ReduceOp, Schedule,
     schedule::{Action, After, Buffer, ChunkRange, InPlace, RankProgram, Step},
 };
 use std::sync::{
@@ -58,23 +59,14 @@ fn announced(steps: Vec<Step>) -> [u32; 4] {
     let mut executor = executor(links(0, 4, silent), &slab, 4);
     let mut data = vec![0u8; 1 << 20];
     let output = SpanMut::from(&mut data[..]);
-    let binding = Binding {
-        input: output.as_span(),
-        output,
-        scratch: SpanMut::empty(),
-        layout: BlockLayout::new(1 << 18, ELEM_BYTES, 1, 1).expect("small"),
-        elem_bytes: ELEM_BYTES,
+    let constants = CallConstants {
         reducer: Some(Reducer::new(DType::F32, ReduceOp::Sum).expect("a pair")),
         ranks: 4,
-        threads: Threads::ONE,
-        results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Bulk),
-        digest: 8,
-        uneven: None,
-        packed: None,
         gathers: false,
-        confirmed: false,
+        ..constants(1 << 18, ELEM_BYTES, (1, 1))
     };
+    let binding = Binding { input: output.as_span(), output, ..without_memory(&constants) };
     executor.run(&program, &[binding], &mut TimeoutWatch).expect_err("nothing arrives");
     announced.map(|announced| announced.load(Ordering::Relaxed))
 }

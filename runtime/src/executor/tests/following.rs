@@ -140,7 +140,12 @@ fn jobs(algorithm: &plan::Algorithm, ranks: u32) -> Vec<Job> {
                 .map(|spec| spec.with_in_place(in_place))
                 .and_then(|spec| spec.with_segments(segments));
             let schedule = spec.and_then(|spec| algorithm.plan(&spec));
-            jobs.extend(schedule.map(|schedule| Job { schedule, count, late: Duration::ZERO }));
+            jobs.extend(schedule.map(|schedule| Job {
+                schedule,
+                count,
+                late: Duration::ZERO,
+                runs_step_by_step: false,
+            }));
         }
     }
     jobs
@@ -191,7 +196,7 @@ fn later_messages_of_a_stream_are_sent_on_in_halves_where_that_costs_a_system_ca
     let spec = Spec::new(collectives::Collective::AllReduce, RANKS).expect("three");
     let schedule = plan::plan(&spec, "ring").expect("a plan");
     let count = u64::from(RANKS) << 17;
-    let job = || Job { schedule: schedule.clone(), count, late: Duration::ZERO };
+    let job = || Job { schedule: schedule.clone(), count, late: Duration::ZERO, runs_step_by_step: false };
     let jobs = [job(), Job { late: Duration::from_millis(1), ..job() }];
     let sent_on = Arc::new(AtomicU32::new(0));
     let got = outputs(copying(RANKS, &sent_on, true), &jobs);

@@ -20,7 +20,10 @@ fn sends_prepared_by(steps: Vec<Step>, cores: u32) -> u32 {
     let links: Vec<Option<Box<dyn Link>>> = vec![None, None, Some(Box::new(link)), None];
     let protocols = Protocols::with_minima(usize::MAX, u64::MAX);
     let mut executor = Executor::new(links, slab, WaitPolicy::for_host(2, cores), protocols);
-    executor.run(&program, &[empty_exchange()], &mut TimeoutWatch).expect("all is there");
+    let constants = constants(0, 1, (1, 2));
+    let straight = SizedStraight::new(&program, &constants);
+    let binding = Binding { straight: straight.as_ref(), ..without_memory(&constants) };
+    executor.run(&program, &[binding], &mut TimeoutWatch).expect("all is there");
     prepared.load(Relaxed)
 }
 

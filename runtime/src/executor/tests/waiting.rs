@@ -43,7 +43,10 @@ fn pauses_of_an_exchange(on_other_cores: &[Rank]) -> u32 {
     let mut executor = Executor::new(links, slab, wait, Protocols::with_minima(usize::MAX, u64::MAX))
         .with_sleeper(Some(Arc::<Pauses>::clone(&pauses)))
         .with_others(OnOtherCores::new(on_other_cores));
-    executor.run(&program, &[empty_exchange()], &mut TimeoutWatch).expect("all comes");
+    let constants = constants(0, 1, (1, 2));
+    let straight = SizedStraight::new(&program, &constants);
+    let binding = Binding { straight: straight.as_ref(), ..without_memory(&constants) };
+    executor.run(&program, &[binding], &mut TimeoutWatch).expect("all comes");
     pauses.0.load(Relaxed)
 }
 
