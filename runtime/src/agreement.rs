@@ -84,6 +84,9 @@ impl Failure {
 pub(crate) struct Agreement {
     rank: Rank,
     boards: Vec<Board>,
+    /// The boards of this rank and of rank 0, which every call uses.
+    own: Board,
+    first: Board,
     /// Whether the boards of the other ranks are mapped here, not mirrored.
     mapped: bool,
 }
@@ -119,13 +122,14 @@ impl Default for Published {
 
 impl Agreement {
     pub(crate) fn new(rank: Rank, boards: Vec<Board>) -> Agreement {
-        Agreement { rank, boards, mapped: true }
+        let (own, first) = (boards[rank.index()].clone(), boards[0].clone());
+        Agreement { rank, boards, own, first, mapped: true }
     }
 
     /// Creates a board for this rank, and mirrors of the other ranks' boards.
     pub(crate) fn mirrored(rank: Rank, ranks: u32) -> Result<Agreement, TransportError> {
-        let boards = (0..ranks).map(|_| Board::private()).collect::<Result<_, _>>()?;
-        Ok(Agreement { rank, boards, mapped: false })
+        let boards = (0..ranks).map(|_| Board::private()).collect::<Result<Vec<_>, _>>()?;
+        Ok(Agreement { mapped: false, ..Agreement::new(rank, boards) })
     }
 
     /// Whether the boards of the other ranks are mapped here.
@@ -170,7 +174,7 @@ impl Agreement {
     ///
     /// Other threads may ask for the failure meanwhile.
     pub(crate) fn enter_failure(&self, words: &[Word]) {
-        let area = &self.boards[0].words()[..MESSAGE];
+        let area = &self.first.words()[..MESSAGE];
         let claim = words.iter().find(|(index, value)| usize::from(*index) == FAILURE && *value != 0);
         let is_first = |(_, rank): &Word| area[FAILURE].compare_exchange(0, *rank, Acquire, Relaxed).is_ok();
         if !claim.is_some_and(is_first) {
@@ -186,7 +190,7 @@ impl Agreement {
     }
 
     fn own(&self) -> &[AtomicU64] {
-        self.boards[self.rank.index()].words()
+        self.own.words()
     }
 
     /// Publishes that this rank enters a collective, whose record has these words.
@@ -284,7 +288,7 @@ impl Agreement {
         const RANK_BITS: u32 = 24;
         let now = clock_gettime(ClockId::Monotonic).tv_sec as u64 + 1;
         let claim = now << RANK_BITS | u64::from(self.rank.0);
-        let word = &self.boards[0].words()[REPORT];
+        let word = &self.first.words()[REPORT];
         let free = |held: u64| {
             let is_own = held & ((1 << RANK_BITS) - 1) == u64::from(self.rank.0);
             (is_own || (held >> RANK_BITS) + CLAIM_SECONDS <= now).then_some(claim)
@@ -317,12 +321,12 @@ impl Agreement {
     /// Whether a rank of the job has failed. Cheap enough for every call.
     #[inline]
     pub(crate) fn has_failure(&self) -> bool {
-        self.boards[0].words()[FAILURE].load(Relaxed) != 0
+        self.first.words()[FAILURE].load(Relaxed) != 0
     }
 
     /// Makes this the failure of the job, unless there is one already. Returns the failure that holds.
     pub(crate) fn raise(&self, failure: Failure) -> Failure {
-        let words = self.boards[0].words();
+        let words = self.first.words();
         let claim = u64::from(self.rank.0) + 1;
         if words[FAILURE].compare_exchange(0, claim, Acquire, Relaxed).is_err() {
             return self.failure().unwrap_or(failure);
@@ -338,7 +342,7 @@ impl Agreement {
     /// Returns the failure of the job, if any. A claimed failure that never becomes ready, since its writer
     /// died, is reported as such.
     pub(crate) fn failure(&self) -> Option<Failure> {
-        let words = self.boards[0].words();
+        let words = self.first.words();
         let claim = words[FAILURE].load(Acquire);
         if claim == 0 {
             return None;

@@ -86,7 +86,7 @@ struct Step {
 /// The ring of one communicator.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    ring: Box<[Entry]>,
+    ring: Box<[Entry; KEPT as usize]>,
     /// Written by the thread that makes the calls only.
     begun: AtomicU64,
     /// The same.
@@ -117,7 +117,7 @@ impl Recorder {
         Recorder {
             exact_bytes: if tally.is_some() { 0 } else { EXACT_BYTES },
             tally,
-            ring: (0..KEPT).map(|_| Entry::default()).collect(),
+            ring: Box::new(std::array::from_fn(|_| Entry::default())),
             begun: AtomicU64::new(0),
             finished: AtomicU64::new(0),
             step: Mutex::new(Step { step: String::with_capacity(STEP_BYTES), ..Step::default() }),
