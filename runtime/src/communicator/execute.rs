@@ -64,8 +64,6 @@ pub(super) trait Work: Copy {
 pub(super) struct PlannedWork<'w, 'm> {
     pub(super) program: &'w Program,
     pub(super) bindings: &'w [Binding<'m>],
-    /// The words of the only record, where they are known.
-    pub(super) words: Option<&'w Words>,
     /// Whether a rank that only sends waits here for the boards of its receivers.
     pub(super) confirms: bool,
 }
@@ -83,8 +81,46 @@ impl<'m> Work for PlannedWork<'_, 'm> {
     }
 
     #[inline]
-    fn words(self, record: &CallRecord) -> Words {
-        if let Some(words) = self.words { *words } else { record.encode() }
+    fn run(
+        self,
+        executor: &mut Executor,
+        records: &[CallRecord],
+        watch: &mut CallWatch<'_>,
+    ) -> Result<(), Stop> {
+        let PlannedWork { program, bindings, confirms } = self;
+        executor.run(program, bindings, watch)?;
+        if confirms {
+            records.iter().try_for_each(|record| confirm(executor, program, record, watch))?;
+        }
+        Ok(())
+    }
+}
+
+/// The plan of one call on its memory.
+#[derive(Clone, Copy)]
+struct OneCall<'w, 'm> {
+    program: &'w Program,
+    binding: &'w Binding<'m>,
+    /// The words of its record.
+    words: &'w Words,
+    /// As in [`PlannedWork`].
+    confirms: bool,
+}
+
+impl Work for OneCall<'_, '_> {
+    #[inline]
+    fn for_each_span(self, visit: impl FnMut(Span<'_>)) {
+        [self.binding.input, self.binding.output.as_span()].into_iter().for_each(visit);
+    }
+
+    #[inline]
+    fn bytes(self, _call: usize) -> usize {
+        self.binding.input.len().max(self.binding.output.len())
+    }
+
+    #[inline]
+    fn words(self, _record: &CallRecord) -> Words {
+        *self.words
     }
 
     #[inline]
@@ -94,10 +130,9 @@ impl<'m> Work for PlannedWork<'_, 'm> {
         records: &[CallRecord],
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop> {
-        let PlannedWork { program, bindings, confirms, .. } = self;
-        executor.run(program, bindings, watch)?;
-        if confirms {
-            records.iter().try_for_each(|record| confirm(executor, program, record, watch))?;
+        executor.run_call(self.program, self.binding, watch)?;
+        if self.confirms {
+            records.iter().try_for_each(|record| confirm(executor, self.program, record, watch))?;
         }
         Ok(())
     }
@@ -192,12 +227,8 @@ impl Communicator {
             scratch: scratch.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut()),
             confirmed: confirms && !self.peers.agreement.is_mapped(),
         };
-        let work = PlannedWork {
-            program: &planned.program,
-            bindings: slice::from_ref(&binding),
-            words: Some(words),
-            confirms: confirms && !binding.confirmed,
-        };
+        let confirms_after = confirms && !binding.confirmed;
+        let work = OneCall { program: &planned.program, binding: &binding, words, confirms: confirms_after };
         let done = self.carry_out(work, slice::from_ref(record));
         if scratch.is_some() {
             self.scratch = scratch;

@@ -272,7 +272,7 @@ impl Communicator {
             records.push(record);
         }
         let confirms = !program.unheard.is_empty() && !bindings.iter().any(|binding| binding.confirmed);
-        let work = PlannedWork { program: &program, bindings: &bindings, words: None, confirms };
+        let work = PlannedWork { program: &program, bindings: &bindings, confirms };
         let done = self.carry_out(work, &records);
         drop(bindings);
         self.scratch = memory;

@@ -93,7 +93,7 @@ impl Communicator {
             self.enter_message(&mut record);
             let (program, bindings) =
                 (&prepared.program, &[prepared.binding(record.digest(), SpanMut::empty())]);
-            let work = PlannedWork { program, bindings, words: None, confirms: false };
+            let work = PlannedWork { program, bindings, confirms: false };
             self.carry_out(work, &[record])?;
         } else {
             let mut record = self.record_of_message(kind, dtype, peer, input.len().max(output.len()))?;

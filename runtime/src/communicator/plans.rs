@@ -174,7 +174,7 @@ pub(super) struct Plans {
     /// Number of generations so far.
     generations: u64,
     programs: HashMap<ProgramKey, Arc<Program>>,
-    cached: Vec<Option<CachedCall>>,
+    cached: Box<[Option<CachedCall>; 2 * CACHE_SETS]>,
     /// Predictions of the cost model, if there is one.
     simulated: Mutex<HashMap<Bucket, Option<Choice>>>,
     /// The choice shared by the ranks of this process, if there are several.
@@ -208,7 +208,7 @@ impl Plans {
             generation: 0,
             generations: 0,
             programs: HashMap::new(),
-            cached: (0..2 * CACHE_SETS).map(|_| None).collect(),
+            cached: Box::new([const { None }; 2 * CACHE_SETS]),
             simulated: Mutex::default(),
             shared_choice: None,
             logged_choices: HashSet::new(),

@@ -1,5 +1,5 @@
-//! Calls whose constants are not those of their plan: with blocks of unequal lengths, with packed messages, or
-//! in a group.
+//! Calls whose constants are their own, not those of their plan: with blocks of unequal lengths, with packed
+//! messages, or in a group.
 
 use super::{call::Blocks, plans::PlannedCall};
 use crate::{

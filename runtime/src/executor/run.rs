@@ -26,11 +26,11 @@ use super::{
 };
 use crate::call::{CallKind, CallRecord};
 use brief_wait::BriefWait;
-use collectives::ReduceOp;
 use following::begun;
 use observer::{Observer, Unobserved};
 use recorded::Recorded;
 use std::{
+    slice,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -171,11 +171,28 @@ impl Executor {
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
+        if let [binding] = bindings {
+            return self.run_call(program, binding, watch);
+        }
         let announced_bytes = &self.announced_bytes;
-        let is_announced = bindings.iter().any(|binding| is_announced(binding, announced_bytes));
-        let ran = match bindings {
-            [_] if !is_announced => self.run_one(program, bindings, watch, Unobserved),
-            _ => self.run_in_general(program, bindings, watch, is_announced),
+        let ran = match bindings.iter().any(|binding| is_announced(binding, announced_bytes)) {
+            false => self.run_to_completion::<false, true, _>(program, bindings, watch, Unobserved, None),
+            true => self.run_announced::<true>(program, bindings, watch),
+        };
+        ran.map_err(|stop| self.abort(stop))
+    }
+
+    /// Runs the program of one call. After an error no link uses its memory.
+    #[inline(always)]
+    pub(crate) fn run_call(
+        &mut self,
+        program: &Program,
+        binding: &Binding<'_>,
+        watch: &mut dyn Watch,
+    ) -> Result<(), Stop> {
+        let ran = match is_announced(binding, &self.announced_bytes) {
+            false => self.run_one(program, binding, watch, Unobserved),
+            true => self.run_announced::<false>(program, slice::from_ref(binding), watch),
         };
         ran.map_err(|stop| self.abort(stop))
     }
@@ -186,36 +203,20 @@ impl Executor {
     fn run_one<O: Observer>(
         &mut self,
         program: &Program,
-        bindings: &[Binding<'_>],
+        binding: &Binding<'_>,
         watch: &mut dyn Watch,
         mut observer: O,
     ) -> Result<(), Stop> {
-        let [Binding { straight: Some(straight), .. }] = bindings else {
-            return self.run_to_completion::<false, false, _>(program, bindings, watch, observer, None);
-        };
-        self.workspace.make_room(program);
-        match self.run_straight(program, (&bindings[0], straight), &mut observer)? {
-            None => Ok(()),
-            partial => self.run_to_completion::<false, false, _>(program, bindings, watch, observer, partial),
-        }
-    }
-
-    /// Runs the program of several calls, or one that announces messages.
-    #[inline(never)]
-    fn run_in_general(
-        &mut self,
-        program: &Program,
-        bindings: &[Binding<'_>],
-        watch: &mut dyn Watch,
-        is_announced: bool,
-    ) -> Result<(), Stop> {
-        match (is_announced, bindings) {
-            (false, _) => {
-                self.run_to_completion::<false, true, _>(program, bindings, watch, Unobserved, None)
+        let mut partial = None;
+        if let Some(straight) = binding.straight {
+            self.workspace.make_room(program);
+            partial = self.run_straight(program, (binding, straight), &mut observer)?;
+            if partial.is_none() {
+                return Ok(());
             }
-            (true, [_]) => self.run_announced::<false>(program, bindings, watch),
-            (true, _) => self.run_announced::<true>(program, bindings, watch),
         }
+        let bindings = slice::from_ref(binding);
+        self.run_to_completion::<false, false, _>(program, bindings, watch, observer, partial)
     }
 
     /// Runs a program whose messages may be announced, or any program if there is a trace.
@@ -339,7 +340,7 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm
             self.observer.polled(step);
             match op.kind {
                 OpKind::Copy | OpKind::Reduce => compute(binding, op),
-                OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => repack(binding, op),
+                OpKind::Encode | OpKind::Decode | OpKind::DecodeReduce => packing::repack(binding, op),
                 OpKind::Send | OpKind::Recv | OpKind::RecvReduce => unreachable!("messages are not local"),
             }
             self.observer.local(self.program, binding, step);
@@ -464,22 +465,6 @@ impl<'r, 'm, const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'r, 'm
     #[inline]
     fn fresh(&self, binding: &Binding<'_>, len: usize) -> RecvState {
         RecvState::new(binding.digest, len).with_size(binding.constants.size_of(&self.protocols, len))
-    }
-}
-
-/// Runs a step that packs or unpacks.
-fn repack(binding: &Binding<'_>, op: &Op) {
-    let constants = binding.constants;
-    let Some(packed) = &constants.packed else { unreachable!("a plan that packs is bound to memory for it") };
-    let (dst, a) = (binding.target(&op.dst), binding.source(&op.a));
-    match op.kind {
-        OpKind::Encode => packing::encode(&packed.packer, dst, a),
-        OpKind::Decode => packing::decode(&packed.packer, dst, a),
-        _ => {
-            let last = constants.reducer.is_some_and(|reducer| reducer.op() == ReduceOp::Avg) && op.last;
-            let b = binding.source(&op.b);
-            packing::decode_add(&packed.packer, dst, a, b, last.then_some(constants.ranks));
-        }
     }
 }
 

@@ -130,10 +130,15 @@ impl Executor {
         watch: &mut dyn Watch,
         mut poll: impl FnMut(&mut dyn Link) -> Result<Progress, TransportError>,
     ) -> Result<(), Stop> {
+        // Most sends are complete at once, and need no wait.
+        let first = poll(&mut **self.links.at(message.link)).map_err(|error| message.failed(error))?;
+        if first == Progress::Complete {
+            return Ok(());
+        }
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());
         let at = At::Single { peer: message.peer, sends: message.sends() };
+        let mut progress = first;
         loop {
-            let progress = poll(&mut **self.links.at(message.link)).map_err(|error| message.failed(error))?;
             let look = match progress {
                 Progress::Complete => return Ok(()),
                 Progress::Advanced => {
@@ -153,6 +158,7 @@ impl Executor {
                     _ => return Err(Stop::Watch(error)),
                 }
             }
+            progress = poll(&mut **self.links.at(message.link)).map_err(|error| message.failed(error))?;
         }
     }
 }

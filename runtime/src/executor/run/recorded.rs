@@ -38,8 +38,8 @@ impl Executor {
         let observer = &mut recording;
         let ran = if bindings.iter().any(|binding| is_announced(binding, &recorded.announced_bytes)) {
             self.run_to_completion::<true, true, _>(program, bindings, watch, observer, None)
-        } else if bindings.len() == 1 {
-            self.run_one(program, bindings, watch, observer)
+        } else if let [binding] = bindings {
+            self.run_one(program, binding, watch, observer)
         } else {
             self.run_to_completion::<false, true, _>(program, bindings, watch, observer, None)
         };
