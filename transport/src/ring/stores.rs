@@ -163,7 +163,7 @@ impl Sensor {
     }
 
     /// Whether pieces take a short time through the caches, so that there is nothing to decide.
-    fn is_fast(&self) -> bool {
+    pub(super) fn is_fast(&self) -> bool {
         let is_short = |own| self.stores.of(Way::Cached).is_none_or(|cached| cached <= SLOW * own);
         !self.streams && self.is_judged && self.own.is_none_or(is_short)
     }
