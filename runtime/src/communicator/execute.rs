@@ -224,7 +224,7 @@ impl Communicator {
             digest: digest.of_call(self.seq),
             input,
             output,
-            scratch: scratch.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut()),
+            scratch: scratch_of(&mut scratch, scratch_bytes),
             confirmed: confirms && !self.peers.agreement.is_mapped(),
         };
         let confirms_after = confirms && !binding.confirmed;
@@ -457,4 +457,13 @@ impl Communicator {
         }
         self.check_alive().err()
     }
+}
+
+/// Returns the scratch memory of a call, from that of the largest one so far.
+///
+/// It is no longer than the call needs: links announce the messages of calls on many bytes, and small calls
+/// take longer so.
+#[inline]
+pub(super) fn scratch_of(memory: &mut Option<Box<Registered>>, bytes: usize) -> SpanMut<'_> {
+    memory.as_mut().map_or(SpanMut::empty(), |memory| memory.span_mut().sub(0, bytes))
 }

@@ -1,6 +1,7 @@
 //! Tests of a communicator of one rank, and of threads.
 
 use super::call::{Blocks, Call};
+use super::execute::scratch_of;
 use super::keys::CallKey;
 use super::link_access::ErrorContext;
 use super::*;
@@ -133,4 +134,12 @@ fn a_peer_that_has_failed_is_not_the_culprit_once_the_launcher_is_gone() {
         let cause = links.explain(&about, Rank(1), error);
         assert!(matches!(cause, Error::LauncherGone), "{cause}");
     }
+}
+
+#[test]
+fn a_small_call_after_a_large_one_gets_no_more_scratch_memory_than_it_needs() {
+    let mut memory = Some(Box::new(alone().slab.allocate(1 << 16).expect("room")));
+    assert_eq!(scratch_of(&mut memory, 64).len(), 64);
+    assert_eq!(scratch_of(&mut memory, 1 << 16).len(), 1 << 16);
+    assert_eq!(scratch_of(&mut None, 0).len(), 0);
 }
