@@ -42,17 +42,24 @@ impl Confirmations {
 /// Polls of a peer's record before the number of its latest call is read.
 const POLLS_OF_A_RECORD: u32 = 64;
 
-/// Waits until the receivers of a rank that has only sent have entered the same call: nothing else would show
-/// that they are in another call.
+/// Waits until the receivers of a rank that has only sent have entered the same calls: nothing else would
+/// show that they are in other ones.
 pub(super) fn confirm(
+    executor: &Executor,
+    program: &Program,
+    records: &[CallRecord],
+    watch: &mut CallWatch<'_>,
+) -> Result<(), Stop> {
+    let mut collectives = records.iter().filter(|record| matches!(record.kind, CallKind::Collective(_)));
+    collectives.try_for_each(|record| confirm_one(executor, program, record, watch))
+}
+
+fn confirm_one(
     executor: &Executor,
     program: &Program,
     record: &CallRecord,
     watch: &mut CallWatch<'_>,
 ) -> Result<(), Stop> {
-    if !matches!(record.kind, CallKind::Collective(_)) {
-        return Ok(());
-    }
     for peer in &program.unheard {
         // A record takes one cache line from the peer; the number of its latest call would take another one.
         let mut found = watch.peers.agreement.call(*peer, record.seq);

@@ -22,7 +22,7 @@ use crate::{
     agreement::Failure,
     call::{CallRecord, Words},
     error::{Error, Place, Result},
-    executor::{Binding, Executor, Program, Stop},
+    executor::{Binding, Executor, Program, SizedStraight, Stop},
     forks,
     recorder::Outcome,
 };
@@ -90,7 +90,7 @@ impl<'m> Work for PlannedWork<'_, 'm> {
         let PlannedWork { program, bindings, confirms } = self;
         executor.run(program, bindings, watch)?;
         if confirms {
-            records.iter().try_for_each(|record| confirm(executor, program, record, watch))?;
+            confirm(executor, program, records, watch)?;
         }
         Ok(())
     }
@@ -132,7 +132,7 @@ impl Work for OneCall<'_, '_> {
     ) -> Result<(), Stop> {
         executor.run_call(self.program, self.binding, watch)?;
         if self.confirms {
-            records.iter().try_for_each(|record| confirm(executor, self.program, record, watch))?;
+            confirm(executor, self.program, records, watch)?;
         }
         Ok(())
     }
@@ -184,19 +184,20 @@ impl Communicator {
     ) -> Result<()> {
         let mut variant = Variant::of(planned);
         variant.bind(blocks, &planned.program, self.executor.protocols())?;
-        self.run_planned(planned, Some(&variant), memory)
+        let straight = SizedStraight::new(&planned.program, &variant.constants);
+        self.run_planned(planned, Some((&variant, straight.as_ref())), memory)
     }
 
-    /// Runs a call with its plan, as `variant` says if that is given.
+    /// Runs a call with its plan, or with the constants and ranges of `variant` if that is given.
     #[inline(always)]
     fn run_planned(
         &mut self,
         planned: &mut PlannedCall,
-        variant: Option<&Variant>,
+        variant: Option<(&Variant, Option<&SizedStraight>)>,
         (input, output): (Span<'_>, SpanMut<'_>),
     ) -> Result<()> {
         let confirms = self.confirmations.is_due(&planned.program, planned.is_confirmed);
-        let scratch_bytes = variant.map_or(planned.scratch_bytes, |variant| variant.scratch_bytes);
+        let scratch_bytes = variant.map_or(planned.scratch_bytes, |(variant, _)| variant.scratch_bytes);
         // The other ranks are about to enter the call, so a failure fails them too.
         let mut scratch = match self.take_scratch(scratch_bytes) {
             Ok(scratch) => scratch,
@@ -211,7 +212,7 @@ impl Communicator {
                 planned.words[0] = self.seq;
                 (&planned.record, &planned.words, planned.digest)
             }
-            Some(variant) => {
+            Some((variant, _)) => {
                 let record = CallRecord { seq: self.seq, ..variant.record };
                 varied = (record, record.encode());
                 (&varied.0, &varied.1, record.unnumbered_digest())
@@ -219,8 +220,8 @@ impl Communicator {
         };
         self.peers.agreement.enter(words);
         let binding = Binding {
-            constants: variant.map_or(&planned.constants, |variant| &variant.constants),
-            straight: planned.straight.as_ref(),
+            constants: variant.map_or(&planned.constants, |(variant, _)| &variant.constants),
+            straight: variant.map_or(planned.straight.as_ref(), |(_, straight)| straight),
             digest: digest.of_call(self.seq),
             input,
             output,

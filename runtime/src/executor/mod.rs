@@ -1,9 +1,11 @@
 //! The executor: runs one rank's part of a schedule over links.
 //!
-//! [`Program`] is the rank's part, flattened once per plan. [`Executor`] binds it to the memory of a call and
-//! runs it. Every (peer, lane, direction) is a stream, whose head step is polled as soon as the steps that it
-//! comes after are complete. Local steps run when they become ready. After the first call of a program the
-//! executor allocates nothing and makes no system call, unless a transfer needs one or a wait gets long.
+//! [`Program`] is the rank's part, flattened once per plan. [`CallConstants`] belong to a kind and size of
+//! call, as the ranges of a [`SizedStraight`] do; a [`Binding`] adds the memory of one call. [`Executor`]
+//! runs a program on bindings. Every (peer, lane, direction) is a stream, whose head step is polled as soon
+//! as the steps that it comes after are complete. Local steps run when they become ready. After the first
+//! call of a program the executor allocates nothing and makes no system call, unless a transfer needs one or
+//! a wait gets long.
 //!
 //! A send that follows a receive is polled with the bytes combined so far, once nothing else delays it. Both
 //! are then in flight at the same time, each in its stream. When the receive is complete, the send is like

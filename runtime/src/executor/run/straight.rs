@@ -5,6 +5,8 @@
 //! each other. That saves a quarter of the instructions of a small call. Where a send finds no room, or a
 //! message does not come soon and in one piece, the run goes on as any other.
 //!
+//! The byte ranges of the steps are those that were calculated for calls of this size ([`SizedStraight`]).
+//!
 //! No rank waits for another one's receive here, since its sends are complete before its first receive.
 
 use super::{Executor, Run, combine, following::begun, link, observer::Observer};
