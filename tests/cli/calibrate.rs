@@ -159,7 +159,7 @@ fn calibrated(file: &Path, staged_us: f64, in_place_us: f64, pulled_us: Option<f
         "cores": [0, 1], "line_ns": 50.0, "yield_ns": 200.0, "wake_ns": 5000.0, "took_ms": 150.0,
         "exchanges": exchanges,
     });
-    let record = json!({ "version": 2, "fingerprint": shown["fingerprint"], "seen": [seen] });
+    let record = json!({ "version": 3, "fingerprint": shown["fingerprint"], "seen": [seen] });
     fs::write(file, record.to_string()).expect("our folder");
 }
 

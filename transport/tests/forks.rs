@@ -20,6 +20,7 @@ const LAYOUT: ArenaLayout = ArenaLayout {
         cells: 16,
         staging_bytes: 4096,
         piece_bytes: 4096,
+        buffers: 2,
         lap_bytes: 4096,
         stores: Stores::Auto,
         fetches: false,

@@ -113,7 +113,7 @@ impl Thresholds {
 }
 
 impl Record {
-    const VERSION: u32 = 2;
+    const VERSION: u32 = 3;
 
     /// Returns the record of one measurement.
     #[must_use]

@@ -29,5 +29,9 @@ fn ring(ranks: u32, config: &Config) -> RingLayout {
         }
     };
     let (stores, fetches) = (config.shm.stores, staging::fetches(lap_bytes));
-    RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes, stores, fetches }
+    let buffers = match config.shm.buffers {
+        Some(buffers) => buffers as usize,
+        None => staging::buffers(staging_bytes, piece_bytes),
+    };
+    RingLayout { cells: 256, staging_bytes, piece_bytes, buffers, lap_bytes, stores, fetches }
 }

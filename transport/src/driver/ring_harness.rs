@@ -21,6 +21,7 @@ const LAYOUT: ArenaLayout = ArenaLayout {
         cells: 8,
         staging_bytes: 4 * 256,
         piece_bytes: 256,
+        buffers: 2,
         lap_bytes: 4 * 256,
         stores: Stores::Auto,
         fetches: false,
@@ -117,7 +118,7 @@ pub fn feed(script: &[u8]) {
         match script.byte() % 8 {
             0 => {
                 // A cell as a sender would publish it, with any content.
-                let (kind, len) = (u64::from(script.byte() % 6), u64::from(script.byte()));
+                let (kind, len) = (u64::from(script.byte() % 8), u64::from(script.byte()));
                 let at = incoming + RingLayout::LINE * (1 + published as usize % LAYOUT.ring.cells);
                 let digest = if script.byte() < 250 { DIGEST } else { script.word() };
                 word(&ours, at + 8).store(digest, Relaxed);

@@ -1,13 +1,13 @@
 //! One cache line of a ring: a descriptor that the sender passes to the receiver.
 //!
-//! | word | inline, long | further | staged piece | direct | pull |
-//! |---|---|---|---|---|---|
-//! | 0 | stamp, kind, length | stamp, kind | stamp, kind, mark | stamp, kind | stamp, kind |
-//! | 1 | digest | payload | digest | digest | digest |
-//! | 2 | payload | payload | message length | message length | message length |
-//! | 3 | payload | payload | staging position | offset in the slab | address |
-//! | 4 | payload | payload | piece length | | |
-//! | 5..7 | payload | payload | | | |
+//! | word | inline, long | further | staged piece | handed piece | direct | pull |
+//! |---|---|---|---|---|---|---|
+//! | 0 | stamp, kind, length | stamp, kind | stamp, kind, mark | stamp, kind | stamp, kind | stamp, kind |
+//! | 1 | digest | payload | digest | digest | digest | digest |
+//! | 2 | payload | payload | message length | message length | message length | message length |
+//! | 3 | payload | payload | staging position | number of the buffer | offset in the slab | address |
+//! | 4 | payload | payload | piece length | piece length | | |
+//! | 5..7 | payload | payload | | | | |
 //!
 //! A long message has a long cell and further ones behind it.
 
@@ -28,6 +28,7 @@ const KIND_DIRECT: u64 = 3;
 const KIND_PULL: u64 = 4;
 const KIND_LONG: u64 = 5;
 const KIND_FURTHER: u64 = 6;
+const KIND_HANDED: u64 = 7;
 
 /// Payload words of the first cell of a message, and of each further one.
 const FIRST_WORDS: usize = INLINE_BYTES / 8;
@@ -62,6 +63,8 @@ pub(crate) enum Content {
     /// The next piece of a message of `total` bytes; `position` counts staging bytes since the ring was
     /// created. The receiver takes the time of the read where `timed` says how the piece was stored.
     Staged { total: usize, position: u64, len: usize, timed: Option<Way> },
+    /// The next piece of a message of `total` bytes, in a buffer that changes hands with it.
+    Handed { total: usize, buffer: u64, len: usize },
     /// A whole message in the sender's slab.
     Direct { total: usize, offset: u64 },
     /// A whole message in the sender's address space.
@@ -93,6 +96,12 @@ impl Cell {
                 self.0[3].store(*position, Relaxed);
                 self.0[4].store(*len as u64, Relaxed);
                 (KIND_STAGED, Way::mark(*timed))
+            }
+            Content::Handed { total, buffer, len } => {
+                self.0[2].store(*total as u64, Relaxed);
+                self.0[3].store(*buffer, Relaxed);
+                self.0[4].store(*len as u64, Relaxed);
+                (KIND_HANDED, 0)
             }
             Content::Direct { total, offset } => {
                 self.0[2].store(*total as u64, Relaxed);
@@ -176,6 +185,9 @@ impl Cell {
             KIND_STAGED => {
                 let (total, len) = (word(2) as usize, word(4) as usize);
                 Ok(Content::Staged { total, position: word(3), len, timed: Way::of_mark(head >> 40 & 0xff) })
+            }
+            KIND_HANDED => {
+                Ok(Content::Handed { total: word(2) as usize, buffer: word(3), len: word(4) as usize })
             }
             KIND_DIRECT => Ok(Content::Direct { total: word(2) as usize, offset: word(3) }),
             KIND_PULL => Ok(Content::Pull { total: word(2) as usize, address: word(3) }),

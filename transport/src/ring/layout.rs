@@ -51,6 +51,8 @@ pub struct RingLayout {
     pub staging_bytes: usize,
     /// Maximum bytes staged at a time; a multiple of a cache line.
     pub piece_bytes: usize,
+    /// Buffers of two pieces that the ends of a link hand to each other; 16 at most.
+    pub buffers: usize,
     /// Bytes of the staging area after which a sender of this process begins again at its start: all of them,
     /// or at least 8 pieces.
     ///
@@ -70,6 +72,7 @@ impl RingLayout {
         cells: 2,
         staging_bytes: 2 * 64,
         piece_bytes: 64,
+        buffers: 1,
         lap_bytes: 2 * 64,
         stores: Stores::Auto,
         fetches: false,
@@ -77,6 +80,8 @@ impl RingLayout {
 
     /// Bytes of a cache line, which is also the size of a cell and the unit of the staging area.
     pub const LINE: usize = 64;
+    /// Most buffers of a ring.
+    pub(super) const MOST_BUFFERS: usize = 16;
 
     /// Returns the payload of the longest message that travels in cells, in bytes.
     ///
@@ -89,7 +94,22 @@ impl RingLayout {
     /// Returns the size of a whole ring in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        (Self::LINE + self.cells * Self::LINE + self.staging_bytes).next_multiple_of(4096)
+        (self.buffers_start() + self.buffers * self.buffer_stride()).next_multiple_of(4096)
+    }
+
+    /// Returns the offset of the first buffer in a ring.
+    pub(super) const fn buffers_start(&self) -> usize {
+        Self::LINE + self.cells * Self::LINE + self.staging_bytes
+    }
+
+    /// Returns the size of a buffer in bytes.
+    pub(crate) const fn buffer_bytes(&self) -> usize {
+        2 * self.piece_bytes
+    }
+
+    /// Returns the distance between buffers. Equal lines of them are in different sets of a cache.
+    pub(super) const fn buffer_stride(&self) -> usize {
+        self.buffer_bytes() + Self::LINE
     }
 
     /// Checks the layout.
@@ -111,6 +131,7 @@ impl RingLayout {
             "staging: {}",
             self.staging_bytes
         );
+        assert!(self.buffers <= Self::MOST_BUFFERS, "buffers: {}", self.buffers);
         assert!(
             self.lap_bytes == self.staging_bytes
                 || self.lap_bytes < self.staging_bytes && self.lap_bytes >= 8 * self.piece_bytes,
@@ -135,6 +156,6 @@ impl Default for RingLayout {
         let staging_bytes = 256 * 1024;
         let (piece_bytes, stores) = (32 * 1024, Stores::Auto);
         let lap_bytes = staging_bytes;
-        RingLayout { cells: 256, staging_bytes, piece_bytes, lap_bytes, stores, fetches: false }
+        RingLayout { cells: 256, staging_bytes, piece_bytes, buffers: 8, lap_bytes, stores, fetches: false }
     }
 }

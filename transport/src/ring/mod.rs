@@ -2,15 +2,15 @@
 //! ones.
 //!
 //! ```text
-//! | consumer line | cell 0 | cell 1 | ... | staging area |
+//! | consumer line | cell 0 | cell 1 | ... | staging area | buffers |
 //! ```
 //!
 //! A cell is one cache line: a head word, the digest and 48 bytes. The stamp in the head word says which
 //! message the cell holds. A receiver that polls the cell therefore learns of a small message and gets its
 //! payload with one line transfer. A message of up to 104 bytes continues in the next cell, which has a stamp
 //! too: a receiver knows the length and polls both, so that both lines come at the same time. Larger messages
-//! put a descriptor into the cell: a position in the staging area, an offset in the sender's registered
-//! memory, or an address in the sender's process.
+//! put a descriptor into the cell: the number of a buffer that changes hands ([`buffers`]), a position in the
+//! staging area, an offset in the sender's registered memory, or an address in the sender's process.
 //!
 //! The ring lives in the receiver's arena. The sender writes cells and staging bytes. The receiver writes the
 //! consumer line: the numbers of cells and staging bytes consumed, which are the sender's credits. The
@@ -21,6 +21,7 @@
 //! content was consumed. A stamp is stored (release) after everything that it announces, and loaded (acquire)
 //! before any of it is read.
 
+mod buffers;
 mod cell;
 mod costs;
 mod fetches;
@@ -30,6 +31,7 @@ mod receiver;
 mod sender;
 mod stores;
 
+pub(crate) use buffers::Buffers;
 pub(crate) use cell::{Content, INLINE_BYTES};
 pub(crate) use costs::{TimedRead, Way};
 pub use layout::{RingLayout, Stores};

@@ -5,7 +5,7 @@
 //! # Safety
 //! A ring lies in memory that both of its ends keep alive.
 
-use super::{Content, Publish, RingLayout, RingReceiver, RingSender};
+use super::{Buffers, Content, Publish, RingLayout, RingReceiver, RingSender};
 use crate::{
     memory::Span,
     sync::{
@@ -181,4 +181,47 @@ fn loom_a_sender_that_waits_learns_of_the_consumption() {
         receiver.0.consume(None, Publish::Now);
         other.join().expect("a sender");
     });
+}
+
+/// A buffer is written by the end that owns it: it goes to the peer, comes back, and goes there again.
+#[test]
+fn loom_a_buffer_is_written_only_after_it_has_come_back() {
+    explore_with("a buffer that changes hands", 3, || {
+        let (there, back) = (ring(0), ring(0));
+        let starts = [&there.0, &back.0].map(|end| end.0.base());
+        // SAFETY: both ends of the rings keep them alive, and each gets its buffers once.
+        let [mut ours, mut theirs] =
+            unsafe { [(0, 1), (1, 0)].map(|(s, r)| Buffers::new(starts[s], starts[r], LAYOUT)) };
+        let ((mut sends, mut taken), (mut replies, mut returned)) = (there, back);
+        let other = thread::spawn(move || {
+            for number in [1, 2] {
+                assert_eq!(take_handed(&mut taken.0, &mut theirs), number);
+                hand_over(&mut replies.0, &mut theirs, 10 * number);
+            }
+        });
+        for number in [1, 2] {
+            hand_over(&mut sends.0, &mut ours, number);
+            assert_eq!(take_handed(&mut returned.0, &mut ours), 10 * number);
+        }
+        other.join().expect("the other end");
+    });
+}
+
+fn hand_over(sender: &mut RingSender, buffers: &mut Buffers, number: u8) {
+    let bytes = [number; 40];
+    until(|| sender.hand_over(9, 40, Span::from(&bytes[..]), buffers).expect("intact").then_some(()));
+}
+
+/// Waits for a piece that is handed over, and returns its first byte.
+fn take_handed(receiver: &mut RingReceiver, buffers: &mut Buffers) -> u8 {
+    let head = until(|| receiver.head());
+    let Ok(Content::Handed { buffer, len: 40, .. }) = receiver.content(head) else { panic!("not sent") };
+    let (here, piece) = buffers.piece(buffer, 40).expect("valid");
+    // SAFETY: the span holds 40 bytes.
+    let first = unsafe { piece.as_ptr().read() };
+    // The read ends here.
+    mark_read(piece.as_ptr(), 40);
+    buffers.take(here);
+    receiver.consume(None, Publish::Lazily);
+    first
 }

@@ -6,7 +6,7 @@
 //! while the counters say that they are free. The store of the cell's stamp hands them to the receiver.
 
 use super::{
-    RingLayout,
+    Buffers, RingLayout,
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_WORDS, cells_of},
     costs::Costs,
     fetches,
@@ -71,6 +71,12 @@ impl RingSender {
         RingSender { cells, consumed_cells: cells, ..new }
     }
 
+    /// Returns the start of the ring.
+    #[cfg(all(test, loom))]
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
     fn line(&self) -> &ConsumerLine {
         // SAFETY: the consumer line is at the start of the ring, aligned, and made of atomics.
         unsafe { &*self.base.cast() }
@@ -117,14 +123,15 @@ impl RingSender {
     /// Fetches the lines of the next message for writing, if that is a short one of `len` bytes.
     ///
     /// Its stores then need not wait for lines that the receiver has read. A line that the receiver polls
-    /// goes back at once, so this is for a receiver that does not wait for the message yet.
+    /// goes back at once, so this is for a receiver that does not wait for the message yet. The lines of a
+    /// buffer that changes hands are here already.
     #[inline]
-    pub(crate) fn fetch_next(&self, len: usize) {
+    pub(crate) fn fetch_next(&self, len: usize, buffers: &Buffers) {
         if len > FETCHED_BYTES.min(self.layout.piece_bytes) {
             return;
         }
         let is_staged = len > self.layout.long_bytes();
-        if is_staged && !self.sensor.streams(len) {
+        if is_staged && !buffers.has_one() && !self.sensor.streams(len) {
             let start = self.staging_at(self.next_position(len).0);
             for line in (0..len).step_by(RingLayout::LINE) {
                 fetches::fetch(start.wrapping_add(line));
@@ -239,6 +246,27 @@ impl RingSender {
         }
         self.staging = after;
         self.publish(digest, &Content::Staged { total, position, len, timed });
+        Ok(true)
+    }
+
+    /// Sends the next piece of a message of `total` bytes in a buffer that changes hands. Returns false when
+    /// there is no credit.
+    ///
+    /// # Panics
+    /// If this end owns no buffer.
+    #[inline]
+    pub(crate) fn hand_over(
+        &mut self,
+        digest: u64,
+        total: usize,
+        piece: Span<'_>,
+        buffers: &mut Buffers,
+    ) -> Result<bool, TransportError> {
+        if !self.has_cell()? {
+            return Ok(false);
+        }
+        let buffer = buffers.fill(piece);
+        self.publish(digest, &Content::Handed { total, buffer, len: piece.len() });
         Ok(true)
     }
 

@@ -256,6 +256,7 @@ mod tests {
         cells: 8,
         staging_bytes: LAP,
         piece_bytes: 32 * KIB,
+        buffers: 2,
         lap_bytes: LAP,
         stores: Stores::Auto,
         fetches: false,

@@ -4,7 +4,7 @@
 //! The rings lie in memory of the test that outlives both of their ends.
 
 use super::{
-    Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, Stores, cell::ConsumerLine,
+    Buffers, Content, INLINE_BYTES, Publish, RingLayout, RingReceiver, RingSender, Stores, cell::ConsumerLine,
 };
 use crate::{TransportError, memory::Span};
 use std::{
@@ -16,6 +16,7 @@ const LAYOUT: RingLayout = RingLayout {
     cells: 8,
     staging_bytes: 4 * 128,
     piece_bytes: 128,
+    buffers: 2,
     lap_bytes: 4 * 128,
     stores: Stores::Auto,
     fetches: false,
@@ -111,6 +112,7 @@ const SHORT_LAPS: RingLayout = RingLayout {
     cells: 64,
     staging_bytes: 32 * 128,
     piece_bytes: 128,
+    buffers: 2,
     lap_bytes: 8 * 128,
     stores: Stores::Auto,
     fetches: false,
@@ -176,8 +178,15 @@ fn a_sender_uses_no_more_of_the_area_than_a_lap() {
 fn laps_become_longer_so_that_at_most_half_of_the_pieces_of_each_have_new_pages() {
     let (staging_bytes, lap_bytes, piece_bytes) = (4 << 20, 2 << 20, 4096);
     let stores = Stores::Cached;
-    let memory =
-        Memory::of(RingLayout { cells: 8, staging_bytes, piece_bytes, lap_bytes, stores, fetches: false });
+    let memory = Memory::of(RingLayout {
+        cells: 8,
+        staging_bytes,
+        piece_bytes,
+        buffers: 2,
+        lap_bytes,
+        stores,
+        fetches: false,
+    });
     let (mut sender, mut receiver) = memory.ends(0);
     let bytes = [1; 4096];
     let (mut used, mut laps) = (0, vec![]);
@@ -311,7 +320,8 @@ fn pieces_arrive_as_they_were_over_many_laps_however_they_are_stored() {
         (Stores::Auto, true),
     ] {
         let lap_bytes = staging_bytes;
-        let layout = RingLayout { cells: 8, staging_bytes, piece_bytes, lap_bytes, stores, fetches };
+        let layout =
+            RingLayout { cells: 8, staging_bytes, piece_bytes, buffers: 2, lap_bytes, stores, fetches };
         let memory = Memory::of(layout);
         let (mut sender, mut receiver) = memory.ends(0);
         let mut furthest = 0;
@@ -335,17 +345,109 @@ fn pieces_arrive_as_they_were_over_many_laps_however_they_are_stored() {
     }
 }
 
+/// Returns the buffers of both ends of a link: of that which sends through the first ring, and of the other.
+fn buffers_of(there: &Memory, back: &Memory) -> [Buffers; 2] {
+    let start = |memory: &Memory| memory.0.as_ptr().cast_mut().cast();
+    // SAFETY: the memory is as long as a ring, and outlives the buffers in these tests.
+    unsafe { [(there, back), (back, there)].map(|(s, r)| Buffers::new(start(s), start(r), there.1)) }
+}
+
+/// Takes a piece that was handed over; returns its digest, its bytes and the peer's number of the buffer.
+fn take_handed(receiver: &mut RingReceiver, buffers: &mut Buffers) -> (u64, Vec<u8>, u64) {
+    let head = receiver.head().expect("sent");
+    let Ok(Content::Handed { buffer, len, .. }) = receiver.content(head) else { panic!("handed over") };
+    let (here, piece) = buffers.piece(buffer, len).expect("valid");
+    // SAFETY: the span holds `len` bytes, which nobody writes until the buffer is sent back.
+    let bytes = unsafe { std::slice::from_raw_parts(piece.as_ptr(), len) }.to_vec();
+    buffers.take(here);
+    let digest = receiver.digest();
+    receiver.consume(None, Publish::Lazily);
+    (digest, bytes, buffer)
+}
+
+/// Each end sends up to three pieces in turns, as long as it owns a buffer; each piece arrives as it was.
+#[test]
+fn buffers_change_hands_with_pieces_of_any_length() {
+    let (there, back) = (Memory::new(), Memory::new());
+    let mut ends = [there.ends(0), back.ends(0)];
+    let mut buffers = buffers_of(&there, &back);
+    let mut owned = [LAYOUT.buffers; 2];
+    for round in 0..if cfg!(miri) { 40 } else { 2000u64 } {
+        let end = (round % 2) as usize;
+        for nth in 0..1 + round / 2 % 3 {
+            if !buffers[end].has_one() {
+                assert_eq!(owned, [[0, 4], [4, 0]][end]);
+                break;
+            }
+            let len = 1 + (round * 3 + nth) as usize * 31 % LAYOUT.buffer_bytes();
+            let bytes = long_message(round + nth, len);
+            let (sender, receiver) = &mut ends[end];
+            let sent = sender.hand_over(round, len, Span::from(bytes.as_slice()), &mut buffers[end]);
+            assert!(sent.expect("intact"), "there is a cell");
+            assert_eq!(take_handed(receiver, &mut buffers[1 - end]).1, bytes);
+            owned[end] -= 1;
+            owned[1 - end] += 1;
+        }
+    }
+}
+
+#[test]
+fn an_end_sends_in_the_buffer_that_came_last() {
+    let (there, back) = (Memory::new(), Memory::new());
+    let [mut ends, mut back_ends] = [there.ends(0), back.ends(0)];
+    let [mut ours, mut theirs] = buffers_of(&there, &back);
+    let count = LAYOUT.buffers as u64;
+    let mut last = count - 1;
+    for digest in 0..20 {
+        let bytes = [digest as u8; 9];
+        assert!(ends.0.hand_over(digest, 9, Span::from(&bytes[..]), &mut ours).expect("intact"));
+        let (_, _, number) = take_handed(&mut ends.1, &mut theirs);
+        assert_eq!(number, last, "the sender's number");
+        assert!(back_ends.0.hand_over(digest, 9, Span::from(&bytes[..]), &mut theirs).expect("intact"));
+        let (_, _, number) = take_handed(&mut back_ends.1, &mut ours);
+        // Each end has its own numbers.
+        assert_eq!(number, (last + count) % (2 * count), "the buffer that has just come");
+        last = (number + count) % (2 * count);
+    }
+}
+
+#[test]
+fn a_buffer_is_taken_only_from_the_end_that_owns_it() {
+    let (there, back) = (Memory::new(), Memory::new());
+    let [ours, theirs] = buffers_of(&there, &back);
+    let count = LAYOUT.buffers as u64;
+    assert!(theirs.piece(0, 1).is_ok() && ours.piece(count - 1, LAYOUT.buffer_bytes()).is_ok());
+    // The numbers from `count` on are of buffers that the receiver of this message owns.
+    for (number, len) in [
+        (count, 1),
+        (2 * count - 1, 1),
+        (2 * count, 1),
+        (u64::MAX, 1),
+        (0, 0),
+        (0, LAYOUT.buffer_bytes() + 1),
+        (0, usize::MAX),
+    ] {
+        let refused = theirs.piece(number, len);
+        assert!(matches!(refused, Err(TransportError::Corrupt(_))), "{len} bytes in buffer {number}");
+    }
+    let none = Memory::of(RingLayout { buffers: 0, ..LAYOUT });
+    let [ours, _] = buffers_of(&none, &none);
+    assert!(!ours.has_one() && ours.piece(0, 1).is_err());
+}
+
 #[test]
 fn lines_that_are_fetched_ahead_change_no_message() {
     let layout = RingLayout { staging_bytes: 16 * 128, lap_bytes: 9 * 128, ..LAYOUT };
     let memory = Memory::of(layout);
     let (mut sender, mut receiver) = memory.ends(0);
+    let back = Memory::of(layout);
+    let [buffers, _] = buffers_of(&memory, &back);
     for digest in 0..600u64 {
         let len = digest as usize * 31 % (layout.piece_bytes + 1);
         let message: Vec<u8> = (0..len).map(|at| (at as u64 + digest) as u8).collect();
         let span = Span::from(message.as_slice());
         // Of this length, or of others: what comes is not known for sure.
-        sender.fetch_next([len, 16, 100, 3000][digest as usize % 4]);
+        sender.fetch_next([len, 16, 100, 3000][digest as usize % 4], &buffers);
         let is_sent = match len {
             0..=INLINE_BYTES => sender.send_inline(digest, span),
             _ if len <= layout.long_bytes() => sender.send_long(digest, span),

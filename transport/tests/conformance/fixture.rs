@@ -13,6 +13,7 @@ use transport::{
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PIECE: usize = 4096;
 pub(crate) const CELLS: usize = 16;
+pub(crate) const BUFFERS: usize = 2;
 pub(crate) const INLINE: usize = 48;
 /// Offset of the rings in an arena.
 pub(crate) const BOARD_BYTES: usize = 64 * 1024;
@@ -25,6 +26,7 @@ pub(crate) const LAYOUT: ArenaLayout = ArenaLayout {
         cells: CELLS,
         staging_bytes: 4 * PIECE,
         piece_bytes: PIECE,
+        buffers: BUFFERS,
         lap_bytes: 4 * PIECE,
         stores: Stores::Auto,
         fetches: false,

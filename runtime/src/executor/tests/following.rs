@@ -31,6 +31,7 @@ fn narrow(ranks: u32) -> ArenaLayout {
         cells: 16,
         staging_bytes: 4 * PIECE,
         piece_bytes: PIECE,
+        buffers: 2,
         lap_bytes: 4 * PIECE,
         stores: Stores::Auto,
         fetches: false,

@@ -31,6 +31,9 @@ pub(super) fn choose(round: &mut Round, random: &mut Random) {
             _ => {}
         }
         if random.happens(1, 3) {
+            put("TBCCL_STAGING_BUFFERS", random.pick(&["0", "1", "3"]));
+        }
+        if random.happens(1, 3) {
             put("TBCCL_STAGING_STORES", random.pick(&["cached", "fetched", "streamed"]));
         }
     }
