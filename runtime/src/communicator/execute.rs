@@ -44,10 +44,11 @@ pub(super) trait Work: Copy {
     /// Returns the bytes of a call, by its place in the run.
     fn bytes(self, call: usize) -> usize;
 
-    /// Returns the words of the record of a call.
+    /// Calls `visit` with the words of the record of a call. They are passed by reference: a copy has to wait
+    /// for the store of the call's number.
     #[inline]
-    fn words(self, record: &CallRecord) -> Words {
-        record.encode()
+    fn with_words(self, record: &CallRecord, visit: impl FnOnce(&Words)) {
+        visit(&record.encode());
     }
 
     /// Runs, and makes sure that peers are in the same calls.
@@ -119,8 +120,8 @@ impl Work for OneCall<'_, '_> {
     }
 
     #[inline]
-    fn words(self, _record: &CallRecord) -> Words {
-        *self.words
+    fn with_words(self, _record: &CallRecord, visit: impl FnOnce(&Words)) {
+        visit(self.words);
     }
 
     #[inline]
@@ -171,7 +172,11 @@ impl Communicator {
             true => self.run_variant(&mut planned, blocks, (input, output)),
         };
         self.plans.give_back(slot, planned);
-        done
+        // Not `done`: a copy of a result waits for the store of its first word.
+        match done {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Runs a collective whose blocks have unequal lengths, or whose messages are packed.
@@ -380,7 +385,8 @@ impl Communicator {
     #[inline]
     fn run_and_explain(&mut self, work: impl Work, records: &[CallRecord]) -> Result<()> {
         for (call, record) in records.iter().enumerate() {
-            self.peers.control.recorder.begin(&work.words(record), work.bytes(call));
+            let recorder = &self.peers.control.recorder;
+            work.with_words(record, |words| recorder.begin(words, work.bytes(call)));
         }
         if let Some(endpoint) = self.lender() {
             work.for_each_span(|span| endpoint.begin_use(span));

@@ -64,8 +64,8 @@ impl Work for Entered<'_> {
     }
 
     #[inline]
-    fn words(self, _record: &CallRecord) -> Words {
-        *self.words
+    fn with_words(self, _record: &CallRecord, visit: impl FnOnce(&Words)) {
+        visit(self.words);
     }
 
     #[inline]

@@ -66,11 +66,13 @@ impl Executor {
             observer.polled(step.step);
             if let Some((number, stream)) = &step.stream {
                 let is_reply = straight.sends.is_empty();
+                let len = step.dst.len;
+                let size = binding.constants.size_of(&self.protocols, len);
+                let mut state = RecvState::new(binding.digest, len).with_size(size);
                 let at = (step, *number, stream);
-                partial.recv = self.run_receive(program, binding, at, (spins, is_reply), observer)?;
-                if partial.recv.is_some() {
+                if !self.run_receive(program, binding, at, &mut state, (spins, is_reply), observer)? {
                     // A message without a byte so far begins anew.
-                    partial.recv = partial.recv.filter(|(_, state)| state.received() > 0);
+                    partial.recv = (state.received() > 0).then_some((*number, state));
                     return Ok(Some(partial));
                 }
             } else {
@@ -91,19 +93,18 @@ impl Executor {
         Ok(None)
     }
 
-    /// Receives the message of a stream. Returns its state if it does not come soon.
+    /// Receives the message of a stream. Returns whether it came soon.
     #[inline(always)]
     fn run_receive<O: Observer>(
         &mut self,
         program: &Program,
         binding: &Binding<'_>,
         (step, number, stream): (&SizedStep, u32, &Stream),
+        state: &mut RecvState,
         (spins, is_reply): (bool, bool),
         observer: &mut O,
-    ) -> Result<Option<(u32, RecvState)>, Stop> {
+    ) -> Result<bool, Stop> {
         let dst = binding.target_range(&step.dst);
-        let size = binding.constants.size_of(&self.protocols, dst.len());
-        let mut state = RecvState::new(binding.digest, dst.len()).with_size(size);
         let link = link(&mut self.links, stream).as_mut();
         if spins && is_reply {
             link.await_reply(dst.len());
@@ -113,7 +114,7 @@ impl Executor {
         let received = with_sink((step.kind, step.writes), combine, dst, local, |sink| {
             let mut polls = 0;
             loop {
-                match link.poll_recv(&mut state, sink)? {
+                match link.poll_recv(state, sink)? {
                     RecvProgress::Complete => return Ok(true),
                     RecvProgress::Idle => {
                         observer.waits(step.step);
@@ -138,7 +139,7 @@ impl Executor {
         if is_complete {
             observer.message(program, binding, number as usize, stream.first);
         }
-        Ok(if is_complete { None } else { Some((number, state)) })
+        Ok(is_complete)
     }
 }
 
