@@ -34,6 +34,14 @@ unsafe impl Send for Span<'_> {}
 // SAFETY: as for `Span`.
 unsafe impl Send for SpanMut<'_> {}
 
+/// Ends a use of bytes outside of a span. It takes its arguments in registers, where those of a formatting
+/// macro are stored before the check.
+#[cold]
+#[inline(never)]
+fn outside(span: usize, offset: usize, len: usize) -> ! {
+    panic!("span of {span} bytes: {offset}+{len}");
+}
+
 impl<'a> Span<'a> {
     /// Returns the span of `len` bytes from `start` on.
     ///
@@ -75,7 +83,9 @@ impl<'a> Span<'a> {
     #[must_use]
     #[inline]
     pub fn sub(self, offset: usize, len: usize) -> Span<'a> {
-        assert!(offset <= self.len && len <= self.len - offset, "span of {} bytes: {offset}+{len}", self.len);
+        if offset > self.len || len > self.len - offset {
+            outside(self.len, offset, len);
+        }
         Span { start: self.start.wrapping_add(offset), len, lives: PhantomData }
     }
 }
@@ -131,7 +141,9 @@ impl<'a> SpanMut<'a> {
     #[must_use]
     #[inline]
     pub fn sub(self, offset: usize, len: usize) -> SpanMut<'a> {
-        assert!(offset <= self.len && len <= self.len - offset, "span of {} bytes: {offset}+{len}", self.len);
+        if offset > self.len || len > self.len - offset {
+            outside(self.len, offset, len);
+        }
         SpanMut { start: self.start.wrapping_add(offset), len, lives: PhantomData }
     }
 

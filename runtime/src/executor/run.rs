@@ -207,15 +207,14 @@ impl Executor {
         watch: &mut dyn Watch,
         mut observer: O,
     ) -> Result<(), Stop> {
-        let mut partial = None;
+        let mut partial = Partial::default();
         if let Some(straight) = binding.straight {
             self.workspace.make_room(program);
-            partial = self.run_straight(program, (binding, straight), &mut observer)?;
-            if partial.is_none() {
+            if self.run_straight(program, (binding, straight), &mut partial, &mut observer)? {
                 return Ok(());
             }
         }
-        let bindings = slice::from_ref(binding);
+        let (bindings, partial) = (slice::from_ref(binding), binding.straight.map(|_| &partial));
         self.run_to_completion::<false, false, _>(program, bindings, watch, observer, partial)
     }
 
@@ -247,7 +246,7 @@ impl Executor {
         bindings: &[Binding<'_>],
         watch: &mut dyn Watch,
         observer: O,
-        partial: Option<Partial>,
+        partial: Option<&Partial>,
     ) -> Result<(), Stop> {
         let mut run: Run<'_, '_, ANNOUNCES, GROUPED, O> = Run {
             program,
@@ -261,7 +260,7 @@ impl Executor {
         run.workspace.make_room(program);
         run.workspace.begin(program, ANNOUNCES);
         if let Some(partial) = partial {
-            run.take_over(&partial);
+            run.take_over(partial);
         }
         run.announce_all()?;
         let mut waiter = Waiter::new(self.wait, self.sleeper.as_deref());

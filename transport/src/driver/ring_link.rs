@@ -249,14 +249,11 @@ impl RingLink {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError> {
-        let Some(words) = self.receiver.long(state.len)? else { return Ok(RecvProgress::Idle) };
-        if self.receiver.digest() != state.digest {
+        if !self.receiver.has_long(state.len)? || self.receiver.digest() != state.digest {
             return Ok(RecvProgress::Idle);
         }
-        // SAFETY: the words are a live local array of at least `state.len` bytes, since the message is no
-        // longer than a long one.
-        let data = unsafe { Span::new(words.as_ptr().cast(), state.len) };
-        Self::deliver(&mut self.counters, sink, 0, data);
+        let counters = &mut self.counters;
+        self.receiver.read_long(state.len, |before, part| Self::deliver(counters, sink, before, part));
         self.receiver.consume_long(state.len);
         Ok(self.advance(state, state.len))
     }
@@ -437,15 +434,13 @@ impl RingLink {
             return Err(TransportError::Mismatch { expected: state.digest, found });
         }
         match self.receiver.content(head)? {
-            Content::Inline { payload, len } => {
+            Content::Inline { len } => {
                 self.check_len(state, len)?;
                 if state.received != 0 {
                     return Err(TransportError::Corrupt("inline message within a message"));
                 }
-                // SAFETY: the words are a live local array of at least `len` bytes, which `content` has
-                // checked.
-                let data = unsafe { Span::new(payload.as_ptr().cast(), len) };
-                Self::deliver(&mut self.counters, sink, 0, data);
+                let counters = &mut self.counters;
+                self.receiver.read_inline(len, |payload| Self::deliver(counters, sink, 0, payload));
                 self.receiver.consume(None, Publish::Lazily);
                 Ok(self.advance(state, len))
             }

@@ -10,9 +10,17 @@
 //! | 5..7 | payload | payload | | | | |
 //!
 //! A long message has a long cell and further ones behind it.
+//!
+//! Payloads are written and read in place, as plain bytes between the stores and loads of stamps. Words that
+//! are stored one by one are not there for the vector loads of a copy until they have left the core's store
+//! buffer, which takes as long as some 50 instructions.
+//!
+//! # Safety
+//! Payloads are accessed by the end that has the cell: the sender until it stores the stamp (release), the
+//! receiver from its load (acquire) until it gives the cell back.
 
 use super::costs::Way;
-use crate::{TransportError, sync::AtomicU64};
+use crate::{TransportError, memory::Span, sync::AtomicU64};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A cell in memory.
@@ -30,34 +38,31 @@ const KIND_LONG: u64 = 5;
 const KIND_FURTHER: u64 = 6;
 const KIND_HANDED: u64 = 7;
 
-/// Payload words of the first cell of a message, and of each further one.
-const FIRST_WORDS: usize = INLINE_BYTES / 8;
-const FURTHER_WORDS: usize = 7;
+/// Payload bytes of a further cell of a message.
+const FURTHER_BYTES: usize = 56;
 /// Cells of the longest message in cells.
 ///
 /// Half a round trip between cores without a common cache takes 0.44 us for 64 bytes in two cells, and 0.60
 /// where they are staged; 0.58 for 128 bytes in three cells, and 0.51 staged: each further line that the
 /// receiver polls delays the sender's store to it.
 pub(super) const LONG_CELLS: usize = 2;
-/// Payload words of the longest message in cells.
-pub(super) const LONG_WORDS: usize = FIRST_WORDS + (LONG_CELLS - 1) * FURTHER_WORDS;
 
 /// Returns the bytes that a message in `cells` cells has at most.
 pub(super) const fn bytes_in(cells: usize) -> usize {
-    INLINE_BYTES + (cells - 1) * FURTHER_WORDS * 8
+    INLINE_BYTES + (cells - 1) * FURTHER_BYTES
 }
 
 /// Returns the cells of a long message.
 #[inline]
 pub(super) const fn cells_of(bytes: usize) -> usize {
-    1 + bytes.saturating_sub(INLINE_BYTES).div_ceil(FURTHER_WORDS * 8)
+    1 + bytes.saturating_sub(INLINE_BYTES).div_ceil(FURTHER_BYTES)
 }
 
 /// Content of a cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Content {
     /// A whole message in the cell.
-    Inline { payload: [u64; INLINE_BYTES / 8], len: usize },
+    Inline { len: usize },
     /// The first cell of a message of more bytes, which the cells behind it continue.
     Long { len: usize },
     /// The next piece of a message of `total` bytes; `position` counts staging bytes since the ring was
@@ -83,14 +88,8 @@ impl Cell {
     #[inline]
     pub(super) fn publish(&self, index: u64, digest: u64, content: &Content) {
         let (kind, more) = match content {
-            Content::Inline { payload, len } => {
-                // All words: a loop up to the length takes longer than the stores that it would save.
-                for (word, value) in self.0[2..].iter().zip(payload) {
-                    word.store(*value, Relaxed);
-                }
-                (KIND_INLINE, *len as u64)
-            }
-            Content::Long { .. } => unreachable!("long messages are published by their words"),
+            Content::Inline { len } => (KIND_INLINE, *len as u64),
+            Content::Long { len } => (KIND_LONG, *len as u64),
             Content::Staged { total, position, len, timed } => {
                 self.0[2].store(*total as u64, Relaxed);
                 self.0[3].store(*position, Relaxed);
@@ -118,41 +117,77 @@ impl Cell {
         self.0[0].store(u64::from(Self::stamp(index)) | kind << 32 | more << 40, Release);
     }
 
-    /// Fills the cell with the first words of a long message of `len` bytes, and publishes it.
+    /// Publishes the cell as a further one of a long message.
     #[inline]
-    pub(super) fn publish_long(&self, index: u64, digest: u64, words: &[u64; LONG_WORDS], len: usize) {
-        for (word, value) in self.0[2..].iter().zip(words) {
-            word.store(*value, Relaxed);
-        }
-        self.0[1].store(digest, Relaxed);
-        self.0[0].store(u64::from(Self::stamp(index)) | KIND_LONG << 32 | (len as u64) << 40, Release);
-    }
-
-    /// Fills the `nth` further cell of a long message, counted from 1, and publishes it.
-    #[inline]
-    pub(super) fn publish_further(&self, index: u64, nth: usize, words: &[u64; LONG_WORDS]) {
-        let first = FIRST_WORDS + (nth - 1) * FURTHER_WORDS;
-        for (word, value) in self.0[1..].iter().zip(&words[first..]) {
-            word.store(*value, Relaxed);
-        }
+    pub(super) fn publish_further(&self, index: u64) {
         self.0[0].store(u64::from(Self::stamp(index)) | KIND_FURTHER << 32, Release);
     }
 
-    /// Copies the payload of the `nth` cell of a long message, which must have been published, to its place
-    /// among the words.
+    /// Checks that a published cell is a further one of a long message.
     #[inline]
-    pub(super) fn take_long(&self, nth: usize, words: &mut [u64; LONG_WORDS]) -> Result<(), TransportError> {
-        let (start, first) = match nth {
+    pub(super) fn check_further(&self) -> Result<(), TransportError> {
+        match self.0[0].load(Relaxed) >> 32 & 0xff {
+            KIND_FURTHER => Ok(()),
+            _ => Err(TransportError::Corrupt("a further cell")),
+        }
+    }
+
+    /// Returns the first word of the payload of the `nth` cell of a message, and the bytes before it in the
+    /// message.
+    #[inline]
+    const fn payload(nth: usize) -> (usize, usize) {
+        match nth {
             0 => (2, 0),
-            nth => (1, FIRST_WORDS + (nth - 1) * FURTHER_WORDS),
-        };
-        if nth > 0 && self.0[0].load(Relaxed) >> 32 & 0xff != KIND_FURTHER {
-            return Err(TransportError::Corrupt("a further cell"));
+            nth => (1, INLINE_BYTES + (nth - 1) * FURTHER_BYTES),
         }
-        for (value, word) in words[first..].iter_mut().zip(&self.0[start..]) {
-            *value = word.load(Relaxed);
+    }
+
+    /// Writes the part of a message that belongs into its `nth` cell, before the cell is published.
+    ///
+    /// # Safety
+    /// The cell must be this end's.
+    #[inline]
+    pub(super) unsafe fn write_payload(&self, nth: usize, message: Span<'_>) {
+        let (word, before) = Cell::payload(nth);
+        let len = (message.len() - before).min((8 - word) * 8);
+        let part = message.sub(before, len);
+        #[cfg(not(loom))]
+        // SAFETY: the words of the cell from `word` on have room for the part. The receiver accesses them
+        // only after the stamp has been stored. `part` is readable, and no part of a ring.
+        unsafe {
+            std::ptr::copy_nonoverlapping(part.as_ptr(), self.0[word].as_ptr().cast(), len);
         }
-        Ok(())
+        #[cfg(loom)]
+        {
+            let mut words = [0u64; 8];
+            // SAFETY: `words` has room for the part, which is readable.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), words.as_mut_ptr().cast(), len) };
+            self.0[word..].iter().zip(words).for_each(|(word, value)| word.store(value, Relaxed));
+        }
+    }
+
+    /// Calls `read` with the part of a message of `len` bytes in its `nth` cell, and with the bytes before it.
+    ///
+    /// # Safety
+    /// The cell must be published, and this end's until `read` returns.
+    ///
+    /// # Panics
+    /// If no message of this length has such a cell.
+    #[inline]
+    pub(super) unsafe fn read_payload(&self, nth: usize, len: usize, read: impl FnOnce(usize, Span<'_>)) {
+        let (word, before) = Cell::payload(nth);
+        let len = (len - before).min((8 - word) * 8);
+        #[cfg(not(loom))]
+        // SAFETY: the words of the cell from `word` on hold so many bytes, which the sender writes again only
+        // after the cell was given back.
+        read(before, unsafe { Span::new(std::ptr::from_ref(&self.0[word]).cast(), len) });
+        #[cfg(loom)]
+        {
+            let mut words = [0u64; 8];
+            words.iter_mut().zip(&self.0[word..]).for_each(|(value, word)| *value = word.load(Relaxed));
+            // SAFETY: the words are a live local array of at least `len` bytes.
+            read(before, unsafe { Span::new(words.as_ptr().cast(), len) });
+        }
     }
 
     /// Returns the head word, if the cell has been published.
@@ -178,8 +213,7 @@ impl Cell {
                 if len > INLINE_BYTES {
                     return Err(TransportError::Corrupt("inline length"));
                 }
-                let payload = std::array::from_fn(|nth| word(2 + nth));
-                Ok(Content::Inline { payload, len })
+                Ok(Content::Inline { len })
             }
             KIND_LONG => Ok(Content::Long { len: (head >> 40 & 0xffff) as usize }),
             KIND_STAGED => {

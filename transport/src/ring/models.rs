@@ -60,9 +60,12 @@ fn until<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
 fn take_inline(receiver: &mut RingReceiver, publish: Publish) -> (u64, u64) {
     let head = until(|| receiver.head());
     let digest = receiver.digest();
-    let Ok(Content::Inline { payload, len: 8 }) = receiver.content(head) else { panic!("not sent here") };
+    assert!(matches!(receiver.content(head), Ok(Content::Inline { len: 8 })), "not sent here");
+    let mut first = 0;
+    // SAFETY: the payload has 8 bytes.
+    receiver.read_inline(8, |payload| first = unsafe { payload.as_ptr().cast::<u64>().read() });
     receiver.consume(None, publish);
-    (digest, payload[0])
+    (digest, first)
 }
 
 fn send_inline(sender: &mut RingSender, number: u64) {
@@ -104,8 +107,12 @@ fn loom_long_messages_come_whole_and_in_order() {
             }
         });
         for number in 1..=3u8 {
-            let words = until(|| receiver.0.long(60).expect("valid"));
-            assert_eq!(words[..7], [u64::from_ne_bytes([number; 8]); 7]);
+            until(|| receiver.0.has_long(60).expect("valid").then_some(()));
+            receiver.0.read_long(60, |_, part| {
+                // SAFETY: the part holds these bytes.
+                let bytes = unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) };
+                assert!(bytes.iter().all(|byte| *byte == number));
+            });
             receiver.0.consume_long(60);
         }
         other.join().expect("a sender");

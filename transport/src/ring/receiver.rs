@@ -7,7 +7,7 @@
 
 use super::{
     RingLayout,
-    cell::{Cell, ConsumerLine, Content, LONG_WORDS, cells_of},
+    cell::{Cell, ConsumerLine, Content, cells_of},
     costs::{Costs, TimedRead},
 };
 use crate::{TransportError, memory::Span, sync};
@@ -118,12 +118,22 @@ impl RingReceiver {
         self.cell().content(head)
     }
 
-    /// Returns the payload of a long message of `len` bytes if all of its cells have been published and the
-    /// first one is that of such a message.
+    /// Calls `read` with the payload of the next cell, which holds a whole message of `len` bytes.
+    #[inline]
+    pub(crate) fn read_inline(&self, len: usize, read: impl FnOnce(Span<'_>)) {
+        // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
+        unsafe { self.cell().read_payload(0, len, |_, payload| read(payload)) };
+    }
+
+    /// Whether all cells of a long message of `len` bytes have been published, and the first one is that of
+    /// such a message.
     ///
     /// All cells are looked at each time, so that their lines come at the same time.
+    ///
+    /// # Errors
+    /// [`TransportError::Corrupt`] if another one is no further cell.
     #[inline]
-    pub(crate) fn long(&self, len: usize) -> Result<Option<[u64; LONG_WORDS]>, TransportError> {
+    pub(crate) fn has_long(&self, len: usize) -> Result<bool, TransportError> {
         let cells = cells_of(len);
         let is_there = |nth: usize| {
             let index = self.cells + nth as u64;
@@ -133,11 +143,19 @@ impl RingReceiver {
         let published = (0..cells).fold(true, |all, nth| all & is_there(nth).is_some());
         let is_long = |head| matches!(self.content(head), Ok(Content::Long { len: found }) if found == len);
         if !published || !is_there(0).is_some_and(is_long) {
-            return Ok(None);
+            return Ok(false);
         }
-        let mut words = [0; LONG_WORDS];
-        (0..cells).try_for_each(|nth| self.cell_at(self.cells + nth as u64).take_long(nth, &mut words))?;
-        Ok(Some(words))
+        (1..cells).try_for_each(|nth| self.cell_at(self.cells + nth as u64).check_further())?;
+        Ok(true)
+    }
+
+    /// Calls `read` with the parts of a long message that is there, and with the bytes before each.
+    #[inline]
+    pub(crate) fn read_long(&self, len: usize, mut read: impl FnMut(usize, Span<'_>)) {
+        for nth in 0..cells_of(len) {
+            // SAFETY: the cells are published, and are given back by `consume_long`, which takes `&mut self`.
+            unsafe { self.cell_at(self.cells + nth as u64).read_payload(nth, len, &mut read) };
+        }
     }
 
     /// Returns the bytes of a staged piece.

@@ -7,7 +7,7 @@
 
 use super::{
     Buffers, RingLayout,
-    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_WORDS, cells_of},
+    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, cells_of},
     costs::Costs,
     fetches,
     stores::Sensor,
@@ -35,6 +35,9 @@ const TIMED_EVERY: u64 = 16;
 pub(crate) struct RingSender {
     base: *mut u8,
     layout: RingLayout,
+    /// Longest message that travels in cells, and longest one whose lines are fetched.
+    long_bytes: usize,
+    fetched_bytes: usize,
     /// Cells published since the ring was created.
     cells: u64,
     /// Staging bytes used since the ring was created, including those skipped at the end of a lap.
@@ -57,8 +60,17 @@ impl RingSender {
     /// This must be the ring's only sender.
     pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingSender {
         layout.check();
-        let sensor = Sensor::new(&layout);
-        RingSender { base, layout, cells: 0, staging: 0, consumed_cells: 0, consumed_staging: 0, sensor }
+        RingSender {
+            base,
+            long_bytes: layout.long_bytes(),
+            fetched_bytes: FETCHED_BYTES.min(layout.piece_bytes),
+            sensor: Sensor::new(&layout),
+            layout,
+            cells: 0,
+            staging: 0,
+            consumed_cells: 0,
+            consumed_staging: 0,
+        }
     }
 
     /// Creates the sending end of a ring on which `cells` cells have been sent and consumed.
@@ -127,10 +139,10 @@ impl RingSender {
     /// buffer that changes hands are here already.
     #[inline]
     pub(crate) fn fetch_next(&self, len: usize, buffers: &Buffers) {
-        if len > FETCHED_BYTES.min(self.layout.piece_bytes) {
+        if len > self.fetched_bytes {
             return;
         }
-        let is_staged = len > self.layout.long_bytes();
+        let is_staged = len > self.long_bytes;
         if is_staged && !buffers.has_one() && !self.sensor.streams(len) {
             let start = self.staging_at(self.next_position(len).0);
             for line in (0..len).step_by(RingLayout::LINE) {
@@ -139,8 +151,10 @@ impl RingSender {
         }
         // The receiver polls the cell of a longer one before its bytes are stored.
         if len <= FETCHED_CELL_BYTES {
-            for nth in 0..if is_staged { 1 } else { cells_of(len) } {
-                fetches::fetch(ptr::from_ref(self.cell(self.cells + nth as u64)).cast());
+            fetches::fetch(ptr::from_ref(self.cell(self.cells)).cast());
+            if len > INLINE_BYTES && !is_staged {
+                (1..cells_of(len) as u64)
+                    .for_each(|nth| fetches::fetch(ptr::from_ref(self.cell(self.cells + nth)).cast()));
             }
         }
     }
@@ -180,10 +194,9 @@ impl RingSender {
         if !self.has_cell()? {
             return Ok(false);
         }
-        let mut payload = [0u64; INLINE_BYTES / 8];
-        // SAFETY: `src` holds `len` readable bytes and `payload` has room for them, checked above.
-        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), payload.as_mut_ptr().cast(), len) };
-        self.publish(digest, &Content::Inline { payload, len });
+        // SAFETY: the cell is free.
+        unsafe { self.cell(self.cells).write_payload(0, src) };
+        self.publish(digest, &Content::Inline { len });
         Ok(true)
     }
 
@@ -192,21 +205,20 @@ impl RingSender {
     #[inline]
     pub(crate) fn send_long(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
         let len = src.len();
-        assert!(len > INLINE_BYTES && len <= self.layout.long_bytes(), "a long message of {len} bytes");
+        assert!(len > INLINE_BYTES && len <= self.long_bytes, "a long message of {len} bytes");
         let cells = cells_of(len);
         if !self.has_cells(cells)? {
             return Ok(false);
         }
-        let mut words = [0u64; LONG_WORDS];
-        // SAFETY: `src` holds `len` readable bytes and `words` has room for them, checked above.
-        unsafe { ptr::copy_nonoverlapping(src.as_ptr(), words.as_mut_ptr().cast(), len) };
-        let first = self.cells;
-        self.cell(first).publish_long(first, digest, &words, len);
-        for nth in 1..cells {
-            let index = first + nth as u64;
-            self.cell(index).publish_further(index, nth, &words);
+        for nth in 0..cells {
+            // SAFETY: the cells are free.
+            unsafe { self.cell(self.cells + nth as u64).write_payload(nth, src) };
         }
-        self.cells += cells as u64;
+        self.publish(digest, &Content::Long { len });
+        for _ in 1..cells {
+            self.cell(self.cells).publish_further(self.cells);
+            self.cells += 1;
+        }
         Ok(true)
     }
 

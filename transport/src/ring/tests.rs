@@ -53,13 +53,20 @@ impl Memory {
     }
 }
 
+/// Returns a copy of bytes that nobody writes meanwhile.
+fn bytes_of(span: Span<'_>) -> Vec<u8> {
+    // SAFETY: the span holds these bytes, and its owner does not write them until they are consumed.
+    unsafe { std::slice::from_raw_parts(span.as_ptr(), span.len()) }.to_vec()
+}
+
 /// Receives the next message's digest and bytes, if there is one.
 fn take(receiver: &mut RingReceiver) -> Option<(u64, Vec<u8>)> {
     let head = receiver.head()?;
     let digest = receiver.digest();
     match receiver.content(head).expect("valid") {
-        Content::Inline { payload, len } => {
-            let bytes = payload.iter().flat_map(|w| w.to_ne_bytes()).take(len).collect();
+        Content::Inline { len } => {
+            let mut bytes = vec![];
+            receiver.read_inline(len, |payload| bytes = bytes_of(payload));
             receiver.consume(None, Publish::Lazily);
             Some((digest, bytes))
         }
@@ -71,9 +78,16 @@ fn take(receiver: &mut RingReceiver) -> Option<(u64, Vec<u8>)> {
             Some((digest, bytes))
         }
         Content::Long { len } => {
-            let words = receiver.long(len).expect("valid")?;
+            if !receiver.has_long(len).expect("valid") {
+                return None;
+            }
+            let mut bytes = vec![];
+            receiver.read_long(len, |before, part| {
+                assert_eq!(before, bytes.len());
+                bytes.extend(bytes_of(part));
+            });
             receiver.consume_long(len);
-            Some((digest, words.iter().flat_map(|w| w.to_ne_bytes()).take(len).collect()))
+            Some((digest, bytes))
         }
         other => panic!("not sent here: {other:?}"),
     }
@@ -259,14 +273,14 @@ fn a_long_message_is_taken_only_where_all_of_it_is_there() {
     // SAFETY: the second cell follows the consumer line and the first cell, and is made of atomics.
     let head = unsafe { &*memory.0.as_ptr().cast::<AtomicU64>().add(second) };
     let published = head.swap(0, Relaxed);
-    assert!(receiver.long(100).expect("valid").is_none(), "its second cell is not there");
-    assert!(receiver.long(60).expect("valid").is_none());
+    assert!(!receiver.has_long(100).expect("valid"), "its second cell is not there");
+    assert!(!receiver.has_long(60).expect("valid"));
     head.store(published, Relaxed);
-    assert!(receiver.long(60).expect("valid").is_none(), "a message of another length");
-    assert!(receiver.long(100).expect("valid").is_some());
+    assert!(!receiver.has_long(60).expect("valid"), "a message of another length");
+    assert!(receiver.has_long(100).expect("valid"));
     // The second cell holds a message of its own.
     head.store(published & 0xffff_ffff | 1 << 32, Relaxed);
-    assert!(matches!(receiver.long(100), Err(TransportError::Corrupt(_))));
+    assert!(matches!(receiver.has_long(100), Err(TransportError::Corrupt(_))));
 }
 
 #[test]

@@ -39,16 +39,16 @@ pub(super) struct Partial {
 }
 
 impl Executor {
-    /// Runs a straight program. Returns what it has done if that is not all.
+    /// Runs a straight program. Returns whether it is complete, or leaves in `partial` what it has done.
     #[inline(always)]
     pub(super) fn run_straight<O: Observer>(
         &mut self,
         program: &Program,
         (binding, straight): (&Binding<'_>, &SizedStraight),
+        partial: &mut Partial,
         observer: &mut O,
-    ) -> Result<Option<Partial>, Stop> {
+    ) -> Result<bool, Stop> {
         let spins = self.wait.spin_polls > 0;
-        let mut partial = Partial::default();
         for SizedSend { step, number, stream, src } in &straight.sends {
             observer.polled(*step);
             let bytes = binding.source_range(src);
@@ -57,7 +57,7 @@ impl Executor {
             let sent = link.poll_send(&mut state, bytes);
             if sent.map_err(|error| failed(program, *step, stream.peer, error))? != SendProgress::Complete {
                 partial.send = Some((*step, state));
-                return Ok(Some(partial));
+                return Ok(false);
             }
             observer.message(program, binding, *number as usize, stream.first);
             partial.done |= 1 << step;
@@ -73,7 +73,7 @@ impl Executor {
                 if !self.run_receive(program, binding, at, &mut state, (spins, is_reply), observer)? {
                     // A message without a byte so far begins anew.
                     partial.recv = (state.received() > 0).then_some((*number, state));
-                    return Ok(Some(partial));
+                    return Ok(false);
                 }
             } else {
                 let combine = || combine(binding.constants, step.last);
@@ -90,7 +90,7 @@ impl Executor {
                 link(&mut self.links, &send.stream).prepare_send(straight.sent_bytes);
             }
         }
-        Ok(None)
+        Ok(true)
     }
 
     /// Receives the message of a stream. Returns whether it came soon.
