@@ -327,13 +327,13 @@ impl Communicator {
     /// Returns the scratch memory, of at least `bytes` bytes; `None` for none.
     #[inline(always)]
     fn take_scratch(&mut self, bytes: usize) -> Result<Option<Box<Registered>>> {
-        if bytes == 0 {
-            return Ok(None);
+        if bytes > 0 && self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
+            self.grow_scratch(bytes)?;
         }
-        self.grow_scratch(bytes)?;
-        Ok(self.scratch.take())
+        Ok(if bytes == 0 { None } else { self.scratch.take() })
     }
 
+    #[cold]
     pub(super) fn grow_scratch(&mut self, bytes: usize) -> Result<()> {
         if bytes > 0 && self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
             self.scratch = None;

@@ -45,17 +45,56 @@ pub(in crate::commands) struct Task<'a, T: Value> {
     lengths: Vec<usize>,
     /// Elements of the input and of the output of a call.
     extents: (usize, usize),
+    /// The collective and its operation, if a run is one call on blocks of equal lengths.
+    plain: Option<(Collective, Option<ReduceOp>)>,
 }
 
 impl<'a, T: Value> Task<'a, T> {
     pub(in crate::commands) fn new(case: Case, buffers: &'a mut Buffers<T>) -> Task<'a, T> {
         let lengths = case.vector_lengths().unwrap_or_default();
-        Task { case, buffers, calls: 1, lengths, extents: case.lengths() }
+        let plain = match case.operation {
+            Operation::Collective(collective) if case.packed.is_none() => {
+                let redop = collective.reduces().then(|| case.redop.unwrap_or(ReduceOp::Sum));
+                Some((collective, redop))
+            }
+            _ => None,
+        };
+        Task { case, buffers, calls: 1, lengths, extents: case.lengths(), plain }
     }
 
     /// Sets the calls of a run, which are made in a group if there are several.
     pub(super) fn with_calls(self, calls: u32) -> Task<'a, T> {
-        Task { calls: calls as usize, ..self }
+        Task { calls: calls as usize, plain: self.plain.filter(|_| calls == 1), ..self }
+    }
+
+    /// Runs messages, groups, packed calls, and calls on blocks of unequal lengths.
+    fn run_other(&mut self, comm: &mut Communicator, root: Rank) -> Result<()> {
+        let Case { operation, redop, form, rank, packed, .. } = self.case;
+        if let Some(packed) = packed {
+            return packed::run(packed, &self.case, self.buffers, comm);
+        }
+        let (calls, (_, len)) = (self.calls, self.extents);
+        let lengths = mem::take(&mut self.lengths);
+        let (input, output) = self.slices();
+        let redop = redop.unwrap_or(ReduceOp::Sum);
+        let Some(collective) = operation.collective() else {
+            return ping_pong(comm, rank, input, output);
+        };
+        let call = tbccl::Operation::new(collective).with_root(root);
+        let call = if collective.reduces() { call.with_op(redop) } else { call };
+        let call = match (operation, collective.shape().vector) {
+            (Operation::Vector(_), Some(VectorCounts::Own)) => call.with_own_counts(&lengths, &lengths),
+            (Operation::Vector(_), _) => call.with_counts(&lengths),
+            _ => call,
+        };
+        let done = match form {
+            _ if calls > 1 => run_group(comm, (&call, form, calls), input, (output, len)),
+            Form::OutOfPlace => comm.call(&call, input, output),
+            Form::InPlace => comm.call_in_place(&call, output),
+        };
+        drop(call);
+        self.lengths = lengths;
+        done
     }
 
     /// Returns the index of each call's first element in the output buffer.
@@ -114,36 +153,18 @@ impl<'a, T: Value> Task<'a, T> {
 }
 
 impl<T: Value> Work for Task<'_, T> {
+    // Most cases take few instructions, and none after the call: these would count as its time.
     fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()> {
-        let Case { operation, redop, form, rank, packed, .. } = self.case;
-        if let Some(packed) = packed {
-            return packed::run(packed, &self.case, self.buffers, comm);
-        }
-        let (calls, (_, len)) = (self.calls, self.extents);
-        let lengths = mem::take(&mut self.lengths);
+        let Some((collective, redop)) = self.plain else { return self.run_other(comm, root) };
+        let (form, call) = (self.case.form, tbccl::Operation::new(collective).with_root(root));
+        let call = match redop {
+            Some(redop) => call.with_op(redop),
+            None => call,
+        };
         let (input, output) = self.slices();
-        let redop = redop.unwrap_or(ReduceOp::Sum);
-        let Some(collective) = operation.collective() else {
-            return ping_pong(comm, rank, input, output);
-        };
-        let call = tbccl::Operation::new(collective).with_root(root);
-        let call = if collective.reduces() { call.with_op(redop) } else { call };
-        let call = match (operation, collective.shape().vector) {
-            (Operation::Vector(_), Some(VectorCounts::Own)) => call.with_own_counts(&lengths, &lengths),
-            (Operation::Vector(_), _) => call.with_counts(&lengths),
-            _ => call,
-        };
-        let done = match form {
-            _ if calls > 1 => run_group(comm, (&call, form, calls), input, (output, len)),
+        match form {
             Form::OutOfPlace => comm.call(&call, input, output),
             Form::InPlace => comm.call_in_place(&call, output),
-        };
-        drop(call);
-        self.lengths = lengths;
-        // Not `done`: moving a result takes a part of the time of a small call.
-        match done {
-            Ok(()) => Ok(()),
-            Err(error) => Err(error),
         }
     }
 
