@@ -173,6 +173,8 @@ impl RecvState {
 /// Destination of a received message.
 pub trait Sink {
     /// Receives the message's bytes from `offset` on. `data` is valid during the call only.
+    ///
+    /// `offset` is a multiple of 16: a link cuts no element.
     fn write(&mut self, offset: usize, data: Span<'_>);
 
     /// Returns the memory that the message is to be copied to, if the message is only to be copied.

@@ -166,7 +166,8 @@ impl Cell {
         }
     }
 
-    /// Calls `read` with the part of a message of `len` bytes in its `nth` cell, and with the bytes before it.
+    /// Calls `read` with the part of a message of `len` bytes in its `nth` cell, and with the bytes before
+    /// it.
     ///
     /// # Safety
     /// The cell must be published, and this end's until `read` returns.
@@ -178,7 +179,7 @@ impl Cell {
         let (word, before) = Cell::payload(nth);
         let len = (len - before).min((8 - word) * 8);
         #[cfg(not(loom))]
-        // SAFETY: the words of the cell from `word` on hold so many bytes, which the sender writes again only
+        // SAFETY: the words of the cell from `word` on hold the part, and the sender writes them again only
         // after the cell was given back.
         read(before, unsafe { Span::new(std::ptr::from_ref(&self.0[word]).cast(), len) });
         #[cfg(loom)]

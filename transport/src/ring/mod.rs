@@ -9,8 +9,8 @@
 //! message the cell holds. A receiver that polls the cell therefore learns of a small message and gets its
 //! payload with one line transfer. A message of up to 104 bytes continues in the next cell, which has a stamp
 //! too: a receiver knows the length and polls both, so that both lines come at the same time. Larger messages
-//! put a descriptor into the cell: the number of a buffer that changes hands ([`buffers`]), a position in the
-//! staging area, an offset in the sender's registered memory, or an address in the sender's process.
+//! put a descriptor into the cell: the number of a buffer that changes hands, a position in the staging area,
+//! an offset in the sender's registered memory, or an address in the sender's process.
 //!
 //! The ring lives in the receiver's arena. The sender writes cells and staging bytes. The receiver writes the
 //! consumer line: the numbers of cells and staging bytes consumed, which are the sender's credits. The

@@ -154,7 +154,7 @@ pub(crate) struct ReduceSink<'a>(pub(crate) &'a mut [u8]);
 
 impl Sink for ReduceSink<'_> {
     fn write(&mut self, offset: usize, data: Span<'_>) {
-        assert!(offset.is_multiple_of(64), "a cut at {offset}, within an element");
+        assert!(offset.is_multiple_of(16), "a cut at {offset}, within an element");
         SpanMut::from(&mut self.0[offset..offset + data.len()]).copy_from(data);
     }
 
