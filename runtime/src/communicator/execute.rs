@@ -327,18 +327,25 @@ impl Communicator {
     /// Returns the scratch memory, of at least `bytes` bytes; `None` for none.
     #[inline(always)]
     fn take_scratch(&mut self, bytes: usize) -> Result<Option<Box<Registered>>> {
-        if bytes > 0 && self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
-            self.grow_scratch(bytes)?;
+        if bytes == 0 {
+            return Ok(None);
         }
-        Ok(if bytes == 0 { None } else { self.scratch.take() })
+        self.grow_scratch(bytes)?;
+        Ok(self.scratch.take())
+    }
+
+    #[inline]
+    pub(super) fn grow_scratch(&mut self, bytes: usize) -> Result<()> {
+        if bytes > 0 && self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
+            return self.allocate_scratch(bytes);
+        }
+        Ok(())
     }
 
     #[cold]
-    pub(super) fn grow_scratch(&mut self, bytes: usize) -> Result<()> {
-        if bytes > 0 && self.scratch.as_ref().is_none_or(|scratch| scratch.len() < bytes) {
-            self.scratch = None;
-            self.scratch = Some(Box::new(self.slab.allocate(bytes)?));
-        }
+    fn allocate_scratch(&mut self, bytes: usize) -> Result<()> {
+        self.scratch = None;
+        self.scratch = Some(Box::new(self.slab.allocate(bytes)?));
         Ok(())
     }
 

@@ -83,6 +83,12 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     #[test]
+    fn buffers_take_up_an_eighth_of_an_area_but_two_at_least_and_eight_at_most() {
+        let of = |area_bytes| buffers(area_bytes, MIB / 32);
+        assert_eq!([MIB / 4, MIB, 2 * MIB, 4 * MIB, 8 * MIB].map(of), [2, 2, 4, 8, 8]);
+    }
+
+    #[test]
     fn laps_are_longer_than_a_core_s_caches_and_fit_into_the_shared_one() {
         let epyc = Caches { own: MIB, last: 32 * MIB };
         assert_eq!([2, 4, 8, 64].map(|ranks| lap_for(&epyc, ranks)), [4 * MIB, MIB / 2, LEAST, LEAST]);

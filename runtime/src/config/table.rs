@@ -228,7 +228,8 @@ options! {
         /// buffers of two pieces, per pair of ranks and direction, that change hands: a rank sends in those
         /// that it has received last, whose lines its core has, 16 at most (2 to 8, by the number of ranks)
         buffers: Option<u32> = None, "TBCCL_STAGING_BUFFERS", job, Auto<Plain>,
-            |count| count.is_none_or(|count| count <= 16) => "must be at most 16";
+            |count| count.is_none_or(|count| count as usize <= RingLayout::MOST_BUFFERS)
+                => "must be at most 16";
         /// how pieces are stored into staging areas: cached, fetched (cached, with lines fetched ahead),
         /// streamed past the caches, or auto, the fastest way by the processor and the time that pieces take;
         /// cached where the processor has no such stores (auto)

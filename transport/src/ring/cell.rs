@@ -13,8 +13,8 @@
 //!
 //! Payloads are written and read in place, as plain bytes between the stores and loads of stamps. Words that
 //! are stored one by one are not there for the vector loads of a copy until they have left the core's store
-//! buffer, which takes as long as some 50 instructions. Model checkers see words: Loom knows no plain
-//! accesses of them, and Miri fails on such after atomic ones, unless weak memory is not emulated.
+//! buffer. Model checkers see words: Loom knows no plain accesses of them, and Miri fails on such after
+//! atomic ones, unless weak memory is not emulated.
 //!
 //! # Safety
 //! Payloads are accessed by the end that has the cell: the sender until it stores the stamp (release), the

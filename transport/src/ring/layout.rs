@@ -81,7 +81,7 @@ impl RingLayout {
     /// Bytes of a cache line, which is also the size of a cell and the unit of the staging area.
     pub const LINE: usize = 64;
     /// Most buffers of a ring.
-    pub(super) const MOST_BUFFERS: usize = 16;
+    pub const MOST_BUFFERS: usize = 16;
 
     /// Returns the payload of the longest message that travels in cells, in bytes.
     ///
