@@ -154,14 +154,14 @@ fn collectives(comm: &mut Communicator) -> Result<()> {
         check_all::<i8>(comm, registered, 100)?;
         check_all::<u16>(comm, registered, 3000)?;
         check_all::<f64>(comm, registered, 5000)?;
-        check_all::<i32>(comm, registered, 300_000)?;
+        check_all::<i32>(comm, registered, 800_000)?;
         check_all::<u64>(comm, registered, 1024)?;
     }
     Ok(())
 }
 
 /// Messages up to this length may be copied at each end; longer ones in registered memory never are.
-const SHORT_MESSAGE_BYTES: usize = 64 << 10;
+const SHORT_MESSAGE_BYTES: usize = 128 << 10;
 
 /// Checks all collectives, and messages between neighbors, on blocks of `count` elements.
 fn check_all<T: SmallElement>(comm: &mut Communicator, registered: bool, count: usize) -> Result<()> {

@@ -86,7 +86,7 @@ pub(crate) fn one_buffer_is_read_by_a_neighbour_and_put_into_another_host_withou
     let mut neighbour = pair.0[0].kept.pop().expect("rank 1");
     let mut to_neighbour = pair.0[0].kept[0].link(1, 1);
     let mut at_neighbour = neighbour.link(0, 1);
-    for len in [100_000, (3 << 20) + 5] {
+    for len in [200_000, (3 << 20) + 5] {
         let bytes = noise(len, 8);
         let src = registered(&pair.0[0].slab, &bytes);
         let mut received = neighbour.slab().allocate(len).expect("room");

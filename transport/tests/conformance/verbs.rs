@@ -167,7 +167,7 @@ impl Sink for DeviceSink<'_> {
 }
 
 /// Messages of bulk operations up to this length travel in slots: both ends copy them, and neither waits.
-const COPIED_BYTES: usize = 64 << 10;
+const COPIED_BYTES: usize = 128 << 10;
 
 pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
     registered_memory_is_never_copied_between(&mut pair);
@@ -176,8 +176,8 @@ pub(crate) fn registered_memory_is_never_copied(mut pair: Pair) {
 /// Ranks in different calls get an error, not each other's data, at equal and at different lengths.
 pub(crate) fn pieces_of_another_operation_are_an_error(mut pair: Pair) {
     // A lane each, since a lane is of no use after an error.
-    for (at, expected_len) in [90_000, 9_000].into_iter().enumerate() {
-        let src = registered(&pair.0[0].slab, &noise(90_000, 3));
+    for (at, expected_len) in [190_000, 9_000].into_iter().enumerate() {
+        let src = registered(&pair.0[0].slab, &noise(190_000, 3));
         let mut dst = pair.0[1].slab.allocate(expected_len).expect("room");
         let (a, b) = pair.ends(at);
         let mut send = SendState::new(1, Protocol::Copy).with_size(SizeClass::Bulk);
@@ -226,12 +226,12 @@ pub(crate) fn a_short_message_does_not_wait_for_its_receiver(mut pair: Pair) {
 /// A call that has ended leaves nothing behind that its rank would have to send later: a program that
 /// computes next would keep its peer waiting.
 pub(crate) fn what_is_complete_needs_its_sender_no_more(mut pair: Pair) {
-    for (len, size) in [(8, SizeClass::Small), (65_536, SizeClass::Bulk), (1 << 20, SizeClass::Bulk)] {
+    for (len, size) in [(8, SizeClass::Small), (COPIED_BYTES, SizeClass::Bulk), (1 << 20, SizeClass::Bulk)] {
         let bytes = noise(len, 3);
         let mut received = vec![0; len];
         let (a, b) = pair.ends(1);
         // More messages than a send queue has entries.
-        for number in 0..if len < 100_000 { 600 } else { 40 } {
+        for number in 0..if len <= COPIED_BYTES { 600 } else { 40 } {
             let mut send = SendState::new(9, Protocol::Copy).with_size(size);
             let mut recv = RecvState::new(9, len).with_size(size);
             let (mut is_sent, mut is_received, mut polls) = (false, false, 0);
@@ -253,7 +253,7 @@ pub(crate) fn what_is_complete_needs_its_sender_no_more(mut pair: Pair) {
 }
 
 fn registered_memory_is_never_copied_between(pair: &mut Pair) {
-    for len in [COPIED_BYTES + 1, 100_000, 1 << 20, (3 << 20) + 5] {
+    for len in [COPIED_BYTES + 1, 200_000, 1 << 20, (3 << 20) + 5] {
         let bytes = noise(len, 3);
         let src = registered(&pair.0[0].slab, &bytes);
         let mut dst = pair.0[1].slab.allocate(len).expect("room");
@@ -343,7 +343,7 @@ pub(crate) fn a_device_far_from_the_cores_of_its_rank_has_the_last_rail() {
 /// Completions of a failed cable may be polled long after the sender has reported the arrival on another
 /// path.
 pub(crate) fn what_a_failed_cable_had_brought_is_no_piece_too_many() {
-    const PIECES: usize = 5;
+    const PIECES: usize = 9;
     let config = VerbsConfig {
         slab_bytes: Some(64 << 20),
         piece_bytes: 16 << 10,
@@ -407,7 +407,7 @@ fn fault(args: &[&str]) {
 /// Pieces have arrived when the operation is aborted and its memory is freed: their completions must not
 /// touch it.
 pub(crate) fn lent_memory_is_let_alone_once_it_was_given_back(mut pair: Pair) {
-    const LEN: usize = 128 << 10;
+    const LEN: usize = 2 * COPIED_BYTES;
     let bytes = noise(LEN, 3);
     let src = registered(&pair.0[0].slab, &bytes);
     let memory = Mapping::private_for_device(LEN, 4 << 30).expect("memory for a test");

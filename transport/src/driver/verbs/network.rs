@@ -27,7 +27,7 @@ use super::{
     shared_engine::SharedEngine,
     signals,
     slots::Queues,
-    wire::{LANES, LONG_BYTES},
+    wire::{LANES, SHARED_BYTES},
 };
 use crate::{
     TransportError,
@@ -186,7 +186,7 @@ impl Network {
         let late = opened.iter().all(|device| device.capabilities.late_registration);
         let default = if late { VerbsConfig::SLAB_LATE } else { VerbsConfig::SLAB_EARLY };
         let slab = slab(config.slab_bytes.unwrap_or(default))?;
-        let overlap = (config.piece_bytes as usize).max(LONG_BYTES);
+        let overlap = (config.piece_bytes as usize).max(SHARED_BYTES);
         let memory = Memory::new(&slab, config.segment_bytes as usize, overlap);
         let rules = Rules {
             piece_bytes: config.piece_bytes as usize,

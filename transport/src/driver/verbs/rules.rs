@@ -45,11 +45,13 @@ impl Rules {
     /// Bytes of the pieces of a bulk message, but for the last one.
     ///
     /// Pieces of a shorter message are shorter, so that the copy, the checksum and the reduction of one
-    /// overlap with the transfer of the next.
+    /// overlap with the transfer of the next. Each piece takes about 2 us of both ends besides: four to a
+    /// message instead of eight took 0.8 to 0.9 of the time of a `reduce_scatter` of 1 and 2 MiB over a cable
+    /// of 5 us and 75 Gb/s, 0.85 to 0.9 of an `all_reduce`, and 0.9 to 1.0 of an `all_gather`.
     #[inline]
     pub(super) fn piece_len(&self, total: usize) -> usize {
-        let eighth = (total / 8).next_multiple_of(FRAME_BYTES);
-        self.piece_bytes.min(eighth.max(LEAST_PIECE_BYTES))
+        let quarter = (total / 4).next_multiple_of(FRAME_BYTES);
+        self.piece_bytes.min(quarter.max(LEAST_PIECE_BYTES))
     }
 
     /// Whether the sender of a bulk message of `total` bytes returns to its caller after each piece that it

@@ -23,7 +23,7 @@ pub(super) fn communicator_of(stream: u32) -> u32 {
 /// In [`Header::stream`]: the message belongs to no stream, and carries the counters of none.
 pub(super) const NO_STREAM: u32 = u32::MAX;
 /// Version of everything in this file; equal at both ends.
-pub(super) const VERSION: u8 = 7;
+pub(super) const VERSION: u8 = 8;
 const MAGIC: u16 = 0x7bcc;
 /// Bytes of a frame, on devices that count in frames.
 pub(super) const FRAME_BYTES: usize = 4096;
@@ -31,10 +31,14 @@ pub(super) const FRAME_BYTES: usize = 4096;
 pub(super) const SHORT_BYTES: usize = FRAME_BYTES;
 /// Payload of a message in a short slot, at most.
 pub(super) const SHORT_PAYLOAD: usize = SHORT_BYTES - size_of::<Header>();
+/// Bytes of a long slot, on devices that count in frames: the fewest frames that take 8 KiB and their header.
+pub(super) const LONG_BYTES: usize = 3 * FRAME_BYTES;
 /// Payload of a message in a long slot, at most.
-pub(super) const LONG_PAYLOAD: usize = 16 << 10;
-/// Bytes of a long slot: five frames, of which the last one is not full.
-pub(super) const LONG_BYTES: usize = LONG_PAYLOAD + size_of::<Header>();
+pub(super) const LONG_PAYLOAD: usize = LONG_BYTES - size_of::<Header>();
+/// Payload of a message on other devices, at most.
+pub(super) const SHARED_PAYLOAD: usize = 16 << 10;
+/// Bytes of a slot on other devices.
+pub(super) const SHARED_BYTES: usize = SHARED_PAYLOAD + size_of::<Header>();
 /// Grants that fit into a message.
 pub(super) const GRANTS_PER_MESSAGE: usize = SHORT_PAYLOAD / size_of::<Grant>();
 /// Rails between two ranks, at most.

@@ -125,7 +125,7 @@ fn bytes_that_are_queued_stay_as_they_are_while_messages_are_repeated_and_acknow
 fn a_long_message_that_is_repeated_is_repeated_with_its_bytes() {
     for bits in UNRELIABLE {
         let mut rig = Rig::new(bits);
-        let bytes: Vec<u8> = (0..16_384).map(|at| (at % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..12_000).map(|at| (at % 251) as u8).collect();
         rig.send_message(0, &mut SendState::new(DIGEST, Protocol::Copy), &bytes);
         let sent = |rig: &Rig| {
             let copies = rig.requests().into_iter().filter(|request| request.bytes.ends_with(&bytes));
@@ -165,7 +165,7 @@ fn places_of_repeated_messages_are_free_again_once_their_requests_have_left_the_
 #[test]
 fn no_request_in_front_of_a_piece_sends_its_checksum() {
     let mut rig = Rig::new(UNRELIABLE[0]);
-    let bytes = vec![3; PIECE_BYTES + 8000];
+    let bytes = vec![3; 2 * PIECE_BYTES + 8000];
     let mut state = SendState::new(DIGEST, Protocol::Copy).with_size(SizeClass::Bulk);
     rig.send_message(0, &mut state, &bytes);
     rig.send_small(1);
