@@ -64,10 +64,6 @@ pub struct Tuning {
     pub tree_bytes: u64,
     /// Target size of one pipelined message, in bytes.
     pub segment_bytes: u64,
-    /// Largest message that the transport sends without a grant; 0 for transports without grants. Between
-    /// two ranks, a chunk of up to twice as many bytes is cut in two. With more peers the copies of such
-    /// messages take a rank longer than a grant.
-    pub eager_bytes: u64,
     /// Most segments that a chunk is cut into.
     pub max_segments: u32,
     /// Bytes that a link between hosts carries in the time of one stage. A hierarchical plan must save this
@@ -88,7 +84,6 @@ impl Default for Tuning {
             binomial_bytes: 64 << 10,
             tree_bytes: 128 << 10,
             segment_bytes: 512 << 10,
-            eager_bytes: 0,
             max_segments: 64,
             stage_bytes: 64 << 10,
             messages_are_calls: false,
@@ -102,10 +97,11 @@ impl Tuning {
     /// A stage costs a latency there and few copies, so one stage pays for more bytes than in shared memory.
     /// On two ranks both plans of `all_reduce` send a block per rank. Two stages divide the reduction between
     /// the ranks and reduce each piece as it arrives, also in place. One stage in place reduces when all
-    /// of it has come, since a block may not change before it has been sent.
+    /// of it has come, since a block may not change before it has been sent. From 128 KiB on its blocks
+    /// travel in pieces, those of two stages in slots.
     #[must_use]
     pub fn rdma() -> Tuning {
-        Tuning { mesh_bytes: 192 << 10, pair_bytes: 192 << 10, eager_bytes: 64 << 10, ..Tuning::default() }
+        Tuning { mesh_bytes: 192 << 10, pair_bytes: 128 << 10, ..Tuning::default() }
     }
 
     /// Returns the thresholds for ranks that reach each other over TCP.
@@ -462,8 +458,7 @@ fn reason_for_default(algorithm: &str) -> &'static str {
     }
 }
 
-/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`. Between two ranks,
-/// messages of up to twice `tuning.eager_bytes` are cut in two.
+/// Returns the number of segments that brings messages closest to `tuning.segment_bytes`.
 #[must_use]
 pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
     let chunks = match (call.collective, algorithm) {
@@ -480,8 +475,6 @@ pub fn segments(call: Call, algorithm: &str, tuning: &Tuning) -> u32 {
         _ => 1,
     };
     let chunk_bytes = call.block_bytes / u64::from(chunks.max(1));
-    let eager_bytes = tuning.eager_bytes;
-    let is_cut = call.ranks == 2 && chunk_bytes > eager_bytes && chunk_bytes.div_ceil(2) <= eager_bytes;
-    let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1)).max(if is_cut { 2 } else { 1 });
+    let pieces = chunk_bytes.div_ceil(tuning.segment_bytes.max(1));
     pieces.clamp(1, u64::from(tuning.max_segments.clamp(1, MAX_SEGMENTS))) as u32
 }

@@ -15,7 +15,6 @@ fn choice(collective: Collective, ranks: u32, block_bytes: u64) -> (&'static str
         binomial_bytes: 64 << 10,
         tree_bytes: 128 << 10,
         segment_bytes: 128 << 10,
-        eager_bytes: 0,
         max_segments: 64,
         stage_bytes: 64 << 10,
         messages_are_calls: false,
@@ -49,9 +48,12 @@ fn by_rdma_one_stage_is_taken_for_more_bytes_and_most_of_all_on_two_ranks() {
         choice.map(|choice| (choice.algorithm, choice.segments)).expect("a plan")
     };
     assert_eq!(choice(2, 64 << 10), ("mesh", 1));
-    assert_eq!(choice(2, 128 << 10), ("mesh", 2), "two messages that need no grant");
-    assert_eq!(choice(2, 192 << 10).0, "mesh");
-    assert_eq!(choice(2, 256 << 10).0, "rsag_mesh", "one stage in place reduces when all has come");
+    assert_eq!(choice(2, 128 << 10), ("mesh", 1), "a message in slots is a pipeline already");
+    assert_eq!(
+        choice(2, 192 << 10),
+        ("rsag_mesh", 1),
+        "its messages travel in slots, those of a mesh in pieces"
+    );
     assert_eq!(choice(2, 1 << 20), ("rsag_mesh", 1));
     assert_eq!(choice(4, 64 << 10), ("mesh", 1));
     assert_eq!(choice(4, 128 << 10), ("rsag_mesh", 1));

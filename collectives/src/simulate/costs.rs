@@ -109,7 +109,7 @@ impl Default for Costs {
 impl Costs {
     /// Returns the costs of this library's RDMA transport with remote writes, on a current machine.
     ///
-    /// Messages of up to 64 KiB travel in slots, in fragments of 16 KiB. Longer messages travel in pieces of
+    /// Messages of up to 128 KiB travel in slots, in fragments of 16 KiB. Longer messages travel in pieces of
     /// 128 KiB, eight at a time, from memory to memory, to places that the receiver has granted. The rates
     /// are estimates, to be replaced by measurements.
     #[must_use]
@@ -123,7 +123,7 @@ impl Costs {
             copy_gbs: 40.0,
             reduce_gbs: 60.0,
             pack_gbs: 20.0,
-            eager_bytes: 64 << 10,
+            eager_bytes: 128 << 10,
             fragment_bytes: 16 << 10,
             fragment_credits: 32,
             granted: true,
@@ -140,13 +140,14 @@ impl Costs {
     /// Returns the costs of the same transport where devices hold sends until their receives are posted, as
     /// Apple's do.
     ///
-    /// Pieces meet receives in their final places, so no message waits for a grant. Connections are
-    /// unreliable, so both ends compute a checksum of every byte.
+    /// Pieces meet receives in their final places, so no message waits for a grant. Fragments have three
+    /// frames of 4 KiB. Connections are unreliable, so both ends compute a checksum of every byte.
     #[must_use]
     pub fn rdma_held() -> Costs {
         Costs {
             send_us: 0.4,
             recv_us: 0.4,
+            fragment_bytes: 3 * 4096 - 64,
             granted: false,
             grant_us: 0.0,
             send_gbs: 180.0,

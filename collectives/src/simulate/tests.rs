@@ -258,7 +258,8 @@ fn grants_cost_one_hop_of_a_call_and_messages_in_slots_none() {
 fn a_software_device_and_checksums_cost_the_processor_time_per_byte() {
     let cluster = Cluster::mesh(2, Speed::new(5.0, 75.0));
     let schedule = messages(2, &[(0, 1, 0)]);
-    let time = |costs: &Costs| seconds(&schedule, 128 << 10, &cluster, costs);
+    let in_a_piece = |costs: &Costs| Costs { eager_bytes: 0, ..costs.clone() };
+    let time = |costs: &Costs| seconds(&schedule, 128 << 10, &cluster, &in_a_piece(costs));
     let bytes = f64::from(128 << 10);
     let plain = Costs { send_gbs: f64::INFINITY, recv_gbs: f64::INFINITY, ..Costs::rdma_held() };
     let software = time(&plain.clone().on_software_devices());

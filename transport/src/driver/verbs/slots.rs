@@ -5,8 +5,8 @@
 //! in its place there until it is acknowledged, so that it can be repeated.
 //!
 //! On devices that count in frames, a message and its receive must have the same number of frames. So a queue
-//! pair takes messages of one [`Class`] only: short ones of a frame, or long ones of three. Other devices have
-//! one queue pair, whose slots take messages of any length up to 16 KiB.
+//! pair takes messages of one [`Class`] only: short ones of a frame, or long ones of three. Other devices
+//! have one queue pair, whose slots take messages of any length up to 16 KiB.
 //!
 //! This module posts nothing.
 
@@ -44,9 +44,9 @@ const LEAST_LONG_BYTES: usize = LONG_BYTES - SHORT_BYTES + 1;
 /// Fewer bytes than this travel in one or two short messages, since a cable would also carry the padding of a
 /// long one.
 ///
-/// Two ranks on an AMD EPYC took, for 5 to 6.5 KiB in two short messages and in a long one, on a cable of 5 us
-/// and 75 Gb/s 6.5 to 6.7 and 7.0 to 7.1 us for an `all_reduce`; without a cable model 1.9 to 2.1 and 1.5 to
-/// 1.7 us, and 1.4 to 1.5 and 1.5 to 1.7 us for half a round trip.
+/// Two ranks on an AMD EPYC took, for 5 to 6.5 KiB in two short messages and in a long one, on a cable of
+/// 5 us and 75 Gb/s 6.5 to 6.7 and 7.0 to 7.1 us for an `all_reduce`; without a cable model 1.9 to 2.1 and
+/// 1.5 to 1.7 us, and 1.4 to 1.5 and 1.5 to 1.7 us for half a round trip.
 const LEAST_LONG_PAYLOAD: usize = 2 * SHORT_PAYLOAD + 1;
 
 /// Length class of a message.

@@ -21,10 +21,10 @@ use std::collections::VecDeque;
 pub(super) const CREDITS: u32 = 32;
 /// Bytes above which a message of a bulk operation travels in pieces.
 ///
-/// Fewer are faster in slots, whose copies, checksums and bytes on the cable overlap; a piece has one checksum,
-/// and a call that sends registered memory waits until it has arrived. Half a round trip of 128 KiB on a cable
-/// of 5 us and 75 Gb/s took 24.6 us in a piece and 20.4 in slots, from registered memory 25.9 and 20.4 (two
-/// ranks on an AMD EPYC). All other operations took about as long either way.
+/// Fewer are faster in slots, whose copies, checksums and bytes on the cable overlap; a piece has one
+/// checksum, and a call that sends registered memory waits until it has arrived. Half a round trip of 128 KiB
+/// on a cable of 5 us and 75 Gb/s took 24.6 us in pieces and 20.4 in slots, from registered memory 25.9 and
+/// 20.4 (two ranks on an AMD EPYC). `reduce_scatter` and `all_gather` took about as long either way.
 pub(super) const BULK_BYTES: usize = 128 << 10;
 /// Bytes above which a message of any other operation travels in pieces.
 pub(super) const LARGE_BYTES: usize = 256 << 10;
