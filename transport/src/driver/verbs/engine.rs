@@ -113,6 +113,24 @@ impl Engine {
         Ok((peer, Env { rules: &self.rules, memory, registration_cache, ports, notify: &self.notify.0 }))
     }
 
+    /// Calls `step` with a peer and the resources that its methods work with. Unlike those of
+    /// [`Engine::peer`], they are not moved: a core that loads what it has just stored in other parts waits
+    /// for its stores.
+    ///
+    /// # Errors
+    /// Those of `step`; [`TransportError::Lost`] once the engine has ended.
+    #[inline(always)]
+    pub(super) fn with_peer<P>(
+        &mut self,
+        rank: usize,
+        step: impl FnOnce(&mut Peer, &mut Env<'_>) -> Result<P, TransportError>,
+    ) -> Result<P, TransportError> {
+        let Some(peer) = self.peers[rank].as_mut() else { return Err(retired(rank, &self.retired)) };
+        let (memory, registration_cache) = (&self.memory, &self.registration_cache);
+        let (ports, notify) = (&mut self.ports[..], &self.notify.0);
+        step(peer, &mut Env { rules: &self.rules, memory, registration_cache, ports, notify })
+    }
+
     /// Whether polling a receive of a peer may do anything; see [`Peer::may_receive`].
     #[inline]
     pub(super) fn may_receive(&mut self, rank: usize, stream: usize, state: &RecvState) -> bool {
@@ -223,8 +241,9 @@ impl Engine {
         rank: usize,
         step: impl FnOnce(&mut Peer, &mut Env<'_>) -> Result<(), TransportError>,
     ) {
-        let Ok((peer, mut env)) = self.peer(rank) else { return };
-        if let Err(error) = step(peer, &mut env) {
+        if self.peers[rank].is_some()
+            && let Err(error) = self.with_peer(rank, step)
+        {
             self.give_up(rank, &error);
         }
     }

@@ -33,13 +33,13 @@ impl Env<'_> {
         let bytes = size_of::<Header>() + payload.len();
         if self.rules.checksum && bytes >= SPLIT_BYTES {
             let first = HEAD_BYTES - size_of::<Header>();
-            self.memory.put_message(at, *header, payload.sub(0, first));
+            self.memory.put_message(at, header.words(), payload.sub(0, first));
             let rest = payload.sub(first, payload.len() - first);
             let rest = self.memory.put_summed(at + HEAD_BYTES, rest);
             let crc = split_checksum(self.memory.bytes(at, HEAD_BYTES), rest);
             self.memory.write(at, crc);
         } else {
-            self.memory.put_message(at, *header, payload);
+            self.memory.put_message(at, header.words(), payload);
             self.write_checksum(at, bytes);
         }
         bytes
@@ -48,7 +48,7 @@ impl Env<'_> {
     /// Writes the header of a message of that many bytes before its payload, with the checksum of both.
     #[inline]
     pub(super) fn write_header(&self, at: usize, header: &Header, bytes: usize) {
-        self.memory.write(at, *header);
+        self.memory.put_message(at, header.words(), Span::from(&[][..]));
         self.write_checksum(at, bytes);
     }
 

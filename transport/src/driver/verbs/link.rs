@@ -126,8 +126,10 @@ impl VerbsLink {
         engine: &mut Engine,
         step: impl FnOnce(&mut Peer, &mut Env<'_>) -> Result<P, TransportError>,
     ) -> Result<P, TransportError> {
-        let (peer, mut env) = engine.peer(self.peer)?;
-        step(peer, &mut env).map_err(|error| self.failed(engine, error))
+        match engine.with_peer(self.peer, step) {
+            Ok(progress) => Ok(progress),
+            Err(error) => Err(self.failed(engine, error)),
+        }
     }
 
     /// Drives the engine for a message that waits, and unlocks it if nothing has arrived; returns it locked

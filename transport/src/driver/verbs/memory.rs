@@ -123,16 +123,23 @@ impl Memory {
         unsafe { Span::new(self.address(offset), len) }
     }
 
-    /// Writes a message to an offset in the slab: a header, and its payload behind it.
-    #[inline]
-    pub(super) fn put_message<T: bytemuck::Pod>(&self, offset: usize, header: T, payload: Span<'_>) {
-        self.check(offset, size_of::<T>() + payload.len());
+    /// Writes a message to an offset in the slab: the words of a header, one by one, and its payload behind
+    /// them.
+    #[inline(always)]
+    pub(super) fn put_message<const WORDS: usize>(
+        &self,
+        offset: usize,
+        header: [u64; WORDS],
+        payload: Span<'_>,
+    ) {
+        self.check(offset, size_of_val(&header) + payload.len());
         let start = self.address(offset);
-        // SAFETY: as for `put`; the check covers both.
-        unsafe {
-            start.cast::<T>().write_unaligned(header);
-            std::ptr::copy(payload.as_ptr(), start.add(size_of::<T>()), payload.len());
+        for (index, word) in header.into_iter().enumerate() {
+            // SAFETY: as for `put`; the check covers the header and the payload.
+            unsafe { start.add(index * size_of::<u64>()).cast::<u64>().write_unaligned(word) };
         }
+        // SAFETY: likewise.
+        unsafe { std::ptr::copy(payload.as_ptr(), start.add(size_of_val(&header)), payload.len()) };
     }
 
     /// Copies bytes to an offset in the slab.
@@ -255,7 +262,7 @@ impl DeviceKeys {
     }
 
     /// Returns a run for the device to work on. Registers the segment if it is not registered yet.
-    #[inline]
+    #[inline(always)]
     pub(super) fn run(&mut self, offset: usize, len: usize) -> Result<Run, TransportError> {
         self.memory.check(offset, len);
         let start = self.memory.address(offset);

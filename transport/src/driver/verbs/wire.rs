@@ -160,7 +160,7 @@ pub(super) struct Header {
     pub(super) crc: u32,
     pub(super) magic: u16,
     pub(super) version: u8,
-    pub(super) kind: u8,
+    pub(super) zero: u8,
     /// Number of a sequenced message.
     pub(super) seq: u32,
     /// Number of the stream that the message and its counters belong to, or [`NO_STREAM`].
@@ -168,7 +168,7 @@ pub(super) struct Header {
     /// Bytes after the header.
     pub(super) len: u16,
     pub(super) flags: u8,
-    pub(super) zero: u8,
+    pub(super) kind: u8,
     /// Life of the rail at the sender's end.
     pub(super) life: u8,
     /// Life of the rail at the receiver's end, as the sender knows it.
@@ -203,11 +203,31 @@ impl Header {
         Header { magic: MAGIC, version: VERSION, kind: kind as u8, stream: NO_STREAM, ..Header::zeroed() }
     }
 
+    /// Returns the header as it lies in memory, without its checksum, in words that a core can store one by
+    /// one. A checksum that loads these words need not wait until they have left the core's store buffer.
+    #[inline(always)]
+    pub(super) fn words(&self) -> [u64; size_of::<Header>() / 8] {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let quad = |[a, b, c, d]: [u8; 4]| u32::from_le_bytes([a, b, c, d]);
+        let lives = quad([self.life, self.their_life, 0, 0]) | u32::from(self.previous) << 16;
+        let [magic, more] = self.magic.to_le_bytes();
+        [
+            pair(0, quad([magic, more, self.version, self.zero])),
+            pair(self.seq, self.stream),
+            pair(u32::from(self.len) | quad([0, 0, self.flags, self.kind]), lives),
+            self.digest,
+            self.total,
+            pair(self.message, self.value),
+            pair(self.ack, self.limit),
+            pair(self.done, self.bandwidth),
+        ]
+    }
+
     /// Returns the kind of a message of `bytes` bytes that begins with this header, or why it is not valid.
     /// Messages may be padded.
     #[inline]
     pub(super) fn checked(&self, bytes: usize) -> Result<Kind, &'static str> {
-        if bytes < size_of::<Header>() || self.magic != MAGIC {
+        if bytes < size_of::<Header>() || self.magic != MAGIC || self.zero != 0 {
             return Err("not a message of this library");
         }
         if self.version != VERSION {
@@ -227,11 +247,15 @@ pub(super) const HEAD_BYTES: usize = 64;
 /// Length of a message from which its rest has a checksum of its own, which a copy computes.
 pub(super) const SPLIT_BYTES: usize = HEAD_BYTES + checksum::LEAST_HASHED_BYTES;
 
-/// Returns the checksum of a whole message, without padding: that of all bytes after the checksum field.
+/// Bytes in front of those that a checksum covers: itself, and what [`Header::checked`] compares.
+const UNSUMMED_BYTES: usize = 8;
+
+/// Returns the checksum of a whole message, without padding: that of all bytes after [`UNSUMMED_BYTES`],
+/// where a whole word of the header begins.
 #[inline]
 pub(super) fn message_checksum(message: &[u8]) -> u32 {
     if message.len() < SPLIT_BYTES {
-        return checksum(&message[size_of::<u32>()..]);
+        return checksum(&message[UNSUMMED_BYTES..]);
     }
     let (head, rest) = message.split_at(HEAD_BYTES);
     split_checksum(head, checksum(rest))
@@ -241,7 +265,7 @@ pub(super) fn message_checksum(message: &[u8]) -> u32 {
 /// checksum of its rest.
 #[inline]
 pub(super) fn split_checksum(head: &[u8], rest: u32) -> u32 {
-    checksum::join(checksum(&head[size_of::<u32>()..]), rest)
+    checksum::join(checksum(&head[UNSUMMED_BYTES..]), rest)
 }
 
 /// Permission to write a piece to a place of the granting rank's memory.
@@ -392,7 +416,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_bit_anywhere_changes_the_checksum() {
+    fn words_of_a_header_are_its_bytes_without_its_checksum() {
+        let bytes: [u8; size_of::<Header>()] = std::array::from_fn(|at| if at < 4 { 0 } else { at as u8 });
+        let header: Header = bytemuck::cast(bytes);
+        assert_eq!(bytemuck::bytes_of(&Header { crc: 7, ..header }.words()), bytes);
+    }
+
+    #[test]
+    fn a_wrong_bit_anywhere_is_found() {
         let header = Header { len: 4, seq: 7, ..Header::new(Kind::Eager) };
         for payload in [4, 1055, 1056, 4000] {
             let message = |header: Header| [bytemuck::bytes_of(&header), &vec![7; payload]].concat();
@@ -402,7 +433,10 @@ mod tests {
             for at in 4..with_crc.len() {
                 let mut wrong = with_crc.clone();
                 wrong[at] ^= 1;
-                assert_ne!(right, message_checksum(&wrong), "byte {at} of a payload of {payload}");
+                let header: Header = bytemuck::pod_read_unaligned(&wrong[..size_of::<Header>()]);
+                let is_refused = header.checked(wrong.len()).is_err();
+                let is_found = is_refused || right != message_checksum(&wrong);
+                assert!(is_found, "byte {at} of a payload of {payload}");
             }
         }
     }

@@ -182,7 +182,8 @@ fn no_request_in_front_of_a_piece_sends_its_checksum() {
     assert_eq!(rig.send_message(0, &mut state, &bytes), SendProgress::Advanced);
     let requests = null_device::requests(rig.pairs[0][0]);
     let piece = requests.iter().position(|request| request.is_write).expect("the piece");
-    let kinds: Vec<u8> = requests.iter().map(|request| rig.bytes_now(request)[7]).collect();
+    let kinds: Vec<u8> =
+        requests.iter().map(|request| rig.bytes_now(request)[std::mem::offset_of!(Header, kind)]).collect();
     assert!(kinds[piece + 1..].contains(&(Kind::Sent as u8)), "{kinds:?}");
     assert!(!kinds[..piece].contains(&(Kind::Sent as u8)), "{kinds:?}, the piece is request {piece}");
     rig.assert_unchanged();

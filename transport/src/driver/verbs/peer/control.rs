@@ -208,9 +208,9 @@ impl Peer {
 
     fn flush_notices(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         while let Some(notice) = self.notices.front() {
-            let (header, payload, len) = notice.encode();
+            let (mut header, payload, len) = notice.encode();
             let pinned = notice.pinned();
-            if !self.send(env, header, Span::from(&payload[..len]), true, pinned)? {
+            if !self.send(env, &mut header, Span::from(&payload[..len]), true, pinned)? {
                 break;
             }
             self.notices.pop_front();
@@ -230,7 +230,7 @@ impl Peer {
             let count = self.grants.len().min(GRANTS_PER_MESSAGE);
             batch[..count].copy_from_slice(&self.grants[..count]);
             let payload = Span::from(bytemuck::cast_slice(&batch[..count]));
-            if !self.send(env, Header::new(Kind::Grants), payload, true, None)? {
+            if !self.send(env, &mut Header::new(Kind::Grants), payload, true, None)? {
                 break;
             }
             self.grants.drain(..count);

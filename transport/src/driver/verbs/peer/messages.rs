@@ -96,8 +96,8 @@ impl Peer {
         if send.has_head() {
             return Ok(true);
         }
-        let header = Header { stream: number, ..send.head(state, total) };
-        if !send.has_credit() || !self.send(env, header, Span::from(&[][..]), false, None)? {
+        let mut header = Header { stream: number, ..send.head(state, total) };
+        if !send.has_credit() || !self.send(env, &mut header, Span::from(&[][..]), false, None)? {
             self.streams[stream].wants_word = true;
             return Ok(false);
         }
@@ -128,8 +128,8 @@ impl Peer {
             }
             let is_last = state.staged + len == total;
             let flags = if state.match_ack && is_last { CONFIRM } else { 0 };
-            let header = Header { stream: number, ..send.fragment(state, total, flags) };
-            if !self.send(env, header, src.sub(state.staged, len), false, None)? {
+            let mut header = Header { stream: number, ..send.fragment(state, total, flags) };
+            if !self.send(env, &mut header, src.sub(state.staged, len), false, None)? {
                 break;
             }
             let stream_state = &mut self.streams[stream];

@@ -21,11 +21,10 @@ use std::time::Instant;
 /// Bytes of a message from which it counts for the bandwidth estimate of its rail.
 const MEASURED_BYTES: usize = 4096;
 
-/// A sequenced message that is not acknowledged.
+/// A sequenced message that is not acknowledged. It lies in its place with its header.
 #[derive(Debug)]
 pub(super) struct Outbound {
     pub(super) kept: Kept,
-    header: Header,
     /// Latest request that sends it from its place, once there is one.
     pub(super) request: Option<Request>,
     /// Whether it has been sent before that request.
@@ -38,7 +37,7 @@ impl Peer {
     pub(super) fn send(
         &mut self,
         env: &mut Env<'_>,
-        header: Header,
+        header: &mut Header,
         payload: Span<'_>,
         is_control: bool,
         pinned: Option<u8>,
@@ -51,33 +50,28 @@ impl Peer {
         }
         let Some(kept) = self.store.take(payload.len(), is_control) else { return Ok(false) };
         let kept = Kept { pinned, ..kept };
-        let header = Header { len: payload.len() as u16, ..header };
+        header.len = payload.len() as u16;
         let is_first = !self.sequence.may_have_unsent();
-        let number = self.sequence.push(Outbound { kept, header, request: None, is_repeated: false });
+        let number = self.sequence.push(Outbound { kept, request: None, is_repeated: false });
         if is_first && let Some(route) = self.route_with_room(&kept, env.rules.queues) {
-            let header = self.completed(header, number, route);
-            env.write_message(kept.at, &header, payload);
-            self.post(env, number, &kept, header.stream, route, false)?;
+            self.complete(header, number, route);
+            env.write_message(kept.at, header, payload);
+            let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
+            self.post(env, number, (kept.at, wire_bytes), header.stream, route, false)?;
         } else {
-            env.memory.put(kept.at + size_of::<Header>(), payload);
+            env.memory.put_message(kept.at, header.words(), payload);
             self.post_unsent(env)?;
         }
         Ok(true)
     }
 
-    /// The rail and the queue pair that a message is sent by.
-    #[inline]
-    fn route(&self, kept: &Kept, queues: Queues) -> Option<Route> {
-        let queue = queues.queue(kept.class) as u8;
-        let rail = match &self.rails[..] {
-            [rail] => rail.is_up().then_some(0)?,
-            _ => match kept.pinned {
-                Some(rail) if self.rails[usize::from(rail)].is_up() => usize::from(rail),
-                _ if queue == 0 && queues == Queues::Both || kept.bytes < MEASURED_BYTES => self.active()?,
-                _ => self.fastest(kept.bytes)?,
-            },
-        };
-        Some(Route { rail: rail as u8, queue })
+    /// The rail, of several, that a message is sent by.
+    fn rail_of_several(&self, is_small: bool, bytes: usize, pinned: Option<u8>) -> Option<usize> {
+        match pinned {
+            Some(rail) if self.rails[usize::from(rail)].is_up() => Some(usize::from(rail)),
+            _ if is_small || bytes < MEASURED_BYTES => self.active(),
+            _ => self.fastest(bytes),
+        }
     }
 
     /// Selects the rail by which a message leaves first.
@@ -89,65 +83,70 @@ impl Peer {
         bandwidth::select_rail(used.map(candidate), bytes as u64, self.turns)
     }
 
-    /// The same, if the queue pair has room for the message.
-    #[inline]
+    /// The rail and the queue pair that a message is sent by, if that has room for it.
+    #[inline(always)]
     fn route_with_room(&self, kept: &Kept, queues: Queues) -> Option<Route> {
-        let route = self.route(kept, queues)?;
-        let wire_bytes = queues.wire_bytes(kept.class, kept.bytes);
-        let has_room = self.rails[usize::from(route.rail)].has_room(usize::from(route.queue), wire_bytes);
-        has_room.then_some(route)
+        let &Kept { bytes, class, pinned, .. } = kept;
+        let queue = queues.queue(class);
+        let rail = match &self.rails[..] {
+            [_] => 0,
+            _ => self.rail_of_several(queue == 0 && queues == Queues::Both, bytes, pinned)?,
+        };
+        let has_room = self.rails[rail].has_room(queue, queues.wire_bytes(class, bytes));
+        has_room.then_some(Route { rail: rail as u8, queue: queue as u8 })
     }
 
-    /// Returns the header of a message as it is sent now: with its number, lives and the latest counters.
+    /// Completes the header of a message that is sent now: with its number, lives and the latest counters.
     #[inline]
-    fn completed(&mut self, mut header: Header, number: u32, route: Route) -> Header {
+    fn complete(&mut self, header: &mut Header, number: u32, route: Route) {
         let rail = &self.rails[usize::from(route.rail)];
         header.seq = number;
         header.previous = rail.last_sequenced(usize::from(route.queue)).unwrap_or(number) as u16;
-        rail.stamp(&mut header);
-        self.count(&mut header);
-        header
+        rail.stamp(header);
+        self.count(header);
     }
 
     /// Posts unsent messages in order, as far as queue pairs have room.
     #[inline]
     pub(super) fn post_unsent(&mut self, env: &mut Env<'_>) -> Result<(), TransportError> {
         while let Some((number, outbound)) = self.sequence.unsent() {
-            let (mut kept, header, earlier) = (outbound.kept, outbound.header, outbound.request);
+            let (mut kept, earlier) = (outbound.kept, outbound.request);
             let is_repeat = outbound.is_repeated || earlier.is_some();
             let Some(route) = self.route_with_room(&kept, env.rules.queues) else { break };
+            let mut header = env.memory.read::<Header>(kept.at);
             if let Some(request) = earlier {
                 match self.place_of_repeat(env, number, &kept, &request) {
                     Some(place) => kept = place,
                     None => break,
                 }
             }
-            let header = self.completed(header, number, route);
+            self.complete(&mut header, number, route);
             env.write_header(kept.at, &header, kept.bytes);
-            if !self.post(env, number, &kept, header.stream, route, is_repeat)? {
+            let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
+            if !self.post(env, number, (kept.at, wire_bytes), header.stream, route, is_repeat)? {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Posts a message whose header is complete; returns whether the queue pair has taken it.
+    /// Posts a message whose header is complete, from its place, with the bytes that are sent for it; returns
+    /// whether the queue pair has taken it.
     #[inline]
     fn post(
         &mut self,
         env: &mut Env<'_>,
         number: u32,
-        kept: &Kept,
+        (at, wire_bytes): (usize, usize),
         stream: u32,
         route: Route,
         is_repeat: bool,
     ) -> Result<bool, TransportError> {
         let (index, queue) = (usize::from(route.rail), usize::from(route.queue));
-        let wire_bytes = env.rules.queues.wire_bytes(kept.class, kept.bytes);
         // The bandwidth of rails follows from completions. It counts only where there is a choice.
         let is_measured = self.rails.len() > 1 && wire_bytes >= MEASURED_BYTES;
         let rail = &mut self.rails[index];
-        let run = env.ports[rail.port()].keys.run(kept.at, wire_bytes)?;
+        let run = env.ports[rail.port()].keys.run(at, wire_bytes)?;
         let request = rail.next_request(route.rail, queue);
         // The place of a repeated message is free again only once its completion is known.
         match rail.slot_queues[queue].0.send(run, is_measured || is_repeat) {
