@@ -97,8 +97,8 @@ impl Tuning {
     /// A stage costs a latency there and few copies, so one stage pays for more bytes than in shared memory.
     /// On two ranks both plans of `all_reduce` send a block per rank. Two stages divide the reduction between
     /// the ranks and reduce each piece as it arrives, also in place. One stage in place reduces when all
-    /// of it has come, since a block may not change before it has been sent. From 128 KiB on its blocks
-    /// travel in pieces, those of two stages in slots.
+    /// of it has come, since a block may not change before it has been sent. Blocks of more than 128 KiB
+    /// travel in pieces, their halves in slots.
     #[must_use]
     pub fn rdma() -> Tuning {
         Tuning { mesh_bytes: 192 << 10, pair_bytes: 128 << 10, ..Tuning::default() }

@@ -113,9 +113,10 @@ impl Engine {
         Ok((peer, Env { rules: &self.rules, memory, registration_cache, ports, notify: &self.notify.0 }))
     }
 
-    /// Calls `step` with a peer and the resources that its methods work with. Unlike those of
-    /// [`Engine::peer`], they are not moved: a core that loads what it has just stored in other parts waits
-    /// for its stores.
+    /// Calls `step` with a peer and the resources that its methods work with.
+    ///
+    /// Unlike those of [`Engine::peer`] they are not moved. A vector load of words that were just stored one
+    /// by one waits until these have left the core's store buffer.
     ///
     /// # Errors
     /// Those of `step`; [`TransportError::Lost`] once the engine has ended.
