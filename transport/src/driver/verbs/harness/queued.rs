@@ -189,3 +189,44 @@ fn no_request_in_front_of_a_piece_sends_its_checksum() {
     rig.assert_unchanged();
     rig.engine.end();
 }
+
+/// A header is kept with its message, and nowhere else.
+#[test]
+fn a_message_that_waits_for_room_in_the_queue_is_sent_with_its_header() {
+    // No message is as long as the one that had its place before.
+    let len_of = |number: u32| 1 + number as usize % 60;
+    for bits in UNRELIABLE {
+        let mut rig = Rig::new(bits);
+        let pairs: Vec<u32> = rig.pairs.iter().flatten().copied().collect();
+        // The device reports no request as executed, so its queue gets full.
+        let waiting = (0..10_000).find(|number| {
+            let before = rig.requests().len();
+            let bytes = vec![1; len_of(*number)];
+            rig.send_message(0, &mut SendState::new(DIGEST, Protocol::Copy), &bytes);
+            let waits = rig.requests().len() == before;
+            if !waits {
+                let ack = number + 1;
+                rig.hear(Header { ack, stream: 0, limit: ack + 32, ..Header::new(Kind::Ack) }, &[]);
+            }
+            waits
+        });
+        let len = len_of(waiting.expect("the queue gets full"));
+        let mut executed = pairs.iter().flat_map(|pair| std::iter::from_fn(|| null_device::execute(*pair)));
+        let sent = executed.find(|request| {
+            if request.is_signaled {
+                let completion = Completion { id: request.id, ..Completion::default() };
+                let id = Id::unpack(request.id);
+                rig.engine.drive(1, |peer, env| {
+                    peer.take_completion(env, id, &completion)?;
+                    peer.flush(env)
+                });
+            }
+            number_of(&request.bytes) == waiting
+        });
+        let message = sent.expect("the message").bytes;
+        let header: Header = bytemuck::pod_read_unaligned(&message[..size_of::<Header>()]);
+        assert_eq!(header.checked(message.len()), Ok(Kind::Eager));
+        assert_eq!((header.digest, header.total, usize::from(header.len)), (DIGEST, len as u64, len));
+        rig.engine.end();
+    }
+}
