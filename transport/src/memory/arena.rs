@@ -21,7 +21,7 @@
 
 use crate::{
     TransportError,
-    memory::{Board, Mapping, Span},
+    memory::{Board, Mapping, Span, mapping::HUGE_PAGE_BYTES},
     ring::RingLayout,
     sync::{AtomicU64, fence},
 };
@@ -63,7 +63,8 @@ impl ArenaLayout {
 
     fn slab_start(&self) -> usize {
         let rings = self.ranks as usize * usize::from(self.lanes) * self.ring.bytes();
-        Self::board_bytes() + rings.next_multiple_of(Self::PAGE)
+        let unit = if self.slab_bytes < HUGE_PAGE_BYTES { Self::PAGE } else { HUGE_PAGE_BYTES };
+        (Self::board_bytes() + rings).next_multiple_of(unit)
     }
 
     /// Returns the size of the whole arena in bytes.

@@ -3,6 +3,9 @@
 //! Shared pages have no name. On Linux they are a memfd, elsewhere a POSIX shared-memory object that is
 //! unlinked right after its creation, so nothing is left behind however the processes end.
 //!
+//! A mapping of [`HUGE_PAGE_BYTES`] or more begins at a multiple of it, so that one entry of the page tables
+//! can map a huge page in every process that maps the object.
+//!
 //! # Safety
 //! A [`Mapping`] owns its pages: it maps them once, at an address that the kernel chooses, and unmaps them
 //! when dropped, except in a forked child. Every value that holds an address inside a mapping keeps the
@@ -14,6 +17,9 @@ use rustix::{
     fs, io, mm,
 };
 use std::ptr::{self, NonNull};
+
+/// Bytes of a huge page, which one entry of the TLB covers, on processors with pages of 4 KiB.
+pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A range of pages, zero when new. Pages take up memory when they are first written.
 #[derive(Debug)]
@@ -69,16 +75,8 @@ impl Mapping {
         boundary: u64,
     ) -> Result<(Mapping, OwnedFd), TransportError> {
         let fd = new_object(len)?;
-        let place = Mapping::map_at_boundary(len, from, boundary)?;
-        let (prot, flags) =
-            (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED);
-        // SAFETY: the call replaces the pages of `place`, which no other value has an address of yet, by the
-        // same number of pages of the object, which is as long. `place` owns them as it owned the pages
-        // before.
-        let mapped = unsafe { mm::mmap(place.as_ptr().cast(), len, prot, flags, &fd, 0) };
-        mapped.map_err(|e| creation_error(e, len))?;
-        place.exclude_from_core_dumps();
-        Ok((place, fd))
+        let mapping = Mapping::map_at_boundary(len, from, boundary)?.of_object(&fd)?;
+        Ok((mapping, fd))
     }
 
     /// Maps private pages of which those from `from` on are placed as by [`Mapping::private_for_device`].
@@ -89,11 +87,27 @@ impl Mapping {
             from < len && from.is_multiple_of(page) && boundary.is_multiple_of(page),
             "whole pages, and not none"
         );
-        let reserved = Mapping::private(len.saturating_add(boundary))?;
-        let first = reserved.as_ptr() as usize + from;
+        let reserved = Mapping::private(len.saturating_add(boundary).saturating_add(HUGE_PAGE_BYTES))?;
+        let start = reserved.as_ptr() as usize;
+        let aligned = if len < HUGE_PAGE_BYTES { start } else { start.next_multiple_of(HUGE_PAGE_BYTES) };
+        let first = aligned + from;
         let to_boundary = first.next_multiple_of(boundary) - first;
         let skipped = if len - from <= to_boundary { 0 } else { to_boundary };
-        Ok(reserved.trimmed(skipped, len))
+        Ok(reserved.trimmed(aligned - start + skipped, len))
+    }
+
+    /// Replaces new private pages, of which no other value has an address, by those of an object that is as
+    /// long.
+    fn of_object(self, object: impl AsFd) -> Result<Mapping, TransportError> {
+        let (prot, flags) =
+            (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED);
+        // SAFETY: `self` has been taken over, so no other value has an address of its pages. It owns the new
+        // ones as it owned those. The object is at least as long, and no process shortens it: it is sealed,
+        // or of a system without seals, where tbccl never does.
+        let mapped = unsafe { mm::mmap(self.as_ptr().cast(), self.len, prot, flags, object, 0) };
+        mapped.map_err(|e| creation_error(e, self.len))?;
+        self.exclude_from_core_dumps();
+        Ok(self)
     }
 
     /// Keeps the `len` bytes from `skipped` on and unmaps the others. All are whole pages.
@@ -133,14 +147,7 @@ impl Mapping {
         if !has_fixed_length(&fd) {
             return Err(creation_error(io::Errno::PERM, len));
         }
-        let prot = mm::ProtFlags::READ | mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory. The object
-        // is at least `len` bytes long, and no process shortens it: it is sealed, or of a system without
-        // seals, where tbccl never does.
-        let start = unsafe { mm::mmap(ptr::null_mut(), len, prot, mm::MapFlags::SHARED, fd, 0) };
-        let mapping = Mapping::mapped(start, len)?;
-        mapping.exclude_from_core_dumps();
-        Ok(mapping)
+        Mapping::map_at_boundary(len, 0, HUGE_PAGE_BYTES as u64)?.of_object(fd)
     }
 
     /// Maps the first `len` bytes of a file, which has them and which no process shortens.
@@ -198,6 +205,37 @@ impl Mapping {
             unsafe { mm::madvise(self.as_ptr().cast(), self.len.min(most), mm::Advice::LinuxPopulateWrite) };
         #[cfg(not(all(target_os = "linux", not(miri))))]
         let _ = most;
+    }
+
+    /// Replaces the pages of a range by huge pages, as far as the system can, and makes them where there are
+    /// none yet. Contents stay.
+    ///
+    /// The range consists of whole huge pages. A shared object gets huge pages from Linux 6.1 on unless
+    /// `/sys/kernel/mm/transparent_hugepage/shmem_enabled` says `deny`; private pages become huge when they
+    /// are first stored to, unless `.../enabled` says `never`.
+    pub(super) fn make_huge(&self, range: std::ops::Range<usize>, is_shared: bool) {
+        let start = self.as_ptr().wrapping_add(range.start);
+        assert!(range.start <= range.end && range.end <= self.len, "a range of the mapping");
+        assert!(start.addr().is_multiple_of(HUGE_PAGE_BYTES), "whole huge pages");
+        #[cfg(all(target_os = "linux", not(miri)))]
+        if is_shared {
+            for at in (0..range.len()).step_by(HUGE_PAGE_BYTES) {
+                let page = start.wrapping_add(at).cast();
+                // The kernel makes no huge page where there is no page at all.
+                // SAFETY: the byte is within this mapping; the advice changes no contents.
+                let first = unsafe { mm::madvise(page, 1, mm::Advice::LinuxPopulateWrite) };
+                // SAFETY: likewise for the range.
+                if first.is_err() || unsafe { libc::madvise(page, HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) } != 0
+                {
+                    return;
+                }
+            }
+        } else {
+            // SAFETY: the range is within this mapping; the advice changes no contents.
+            let _ = unsafe { mm::madvise(start.cast(), range.len(), mm::Advice::LinuxHugepage) };
+        }
+        #[cfg(not(all(target_os = "linux", not(miri))))]
+        let _ = is_shared;
     }
 
     fn exclude_from_core_dumps(&self) {

