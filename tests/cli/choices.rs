@@ -75,6 +75,15 @@ fn ranks_of_one_host_that_has_fewer_cores_send_fewer_messages() {
     assert_eq!(of(two_hosts, "all_reduce"), ["mesh", "hierarchical"], "their cores are not the same");
 }
 
+/// Ranks that share cores chose as ranks on cores of their own.
+#[test]
+fn ranks_that_share_cores_send_the_fewest_messages_over_tcp() {
+    let of = |vars, collective| algorithms(&job(4, vars, &bench(collective)));
+    assert_eq!(of("TBCCL_TRANSPORT=tcp TBCCL_CORES=3", "all_reduce"), ["reduce_broadcast"; 2]);
+    assert_eq!(of("TBCCL_TRANSPORT=tcp TBCCL_CORES=3", "all_gather"), ["pat", "ring"]);
+    assert_eq!(of("TBCCL_TRANSPORT=tcp TBCCL_CORES=4", "all_reduce"), ["mesh", "rsag_mesh"]);
+}
+
 #[test]
 fn ranks_that_count_other_cores_are_told_so() {
     let output = job(2, "TBCCL_CORES=$((TBCCL_RANK + 1))", &["barrier"]);

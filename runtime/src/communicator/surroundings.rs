@@ -53,14 +53,15 @@ impl Surroundings {
         let by_memory = endpoint.is_none_or(|endpoint| endpoint.hosts().is_some());
         let apart = placement.as_ref().is_some_and(|placement| placement.hosts() == size);
         let together = placement.as_ref().is_none_or(|placement| placement.hosts() == 1);
+        let tuning = tuning_of(transport, apart);
         let (share, elsewhere) = CoreShare::and_others(rank, names);
         Surroundings {
             share,
             elsewhere: if by_memory { elsewhere } else { Vec::new() },
             hosts: placement.as_ref().map_or(Hosts::One, Hosts::of),
             here: fingerprint(transport, names),
-            tuning: tuning_of(transport, apart),
-            is_oversubscribed: by_memory && together && size as usize > cores,
+            is_oversubscribed: (by_memory || tuning.messages_are_calls) && together && size as usize > cores,
+            tuning,
         }
     }
 
