@@ -4,8 +4,10 @@
 //! run one after the other for every plan, so stages that overlap elsewhere gain nothing here. The cost is
 //! the number of messages and the bytes of all ranks together, and for the smallest sizes on few ranks the
 //! number of waits. The fastest plan depends on which ranks share a core: these thresholds are for neighbors
-//! on one core, measured with 4 to 8 ranks on two cores. Up to three ranks the general thresholds apply,
-//! except to a barrier over TCP.
+//! on one core. Up to three ranks the general thresholds apply, except to a barrier over TCP.
+//!
+//! They were measured with 4, 6, 8, 12 and 16 ranks on two cores of an AMD EPYC (Zen 4), with a common cache
+//! and without: where the two differ, the choice is the one that loses less in the other case.
 //!
 //! Over TCP a message is a system call at both ends, and the plans of fewest messages are the fastest ones by
 //! far: an `all_reduce` of 4 bytes between 32 ranks on two cores took 4.7 ms by `mesh`, 1.2 by
@@ -16,39 +18,41 @@
 use super::{Call, Choice, Tuning, segments};
 use crate::Collective;
 
-/// Largest block that four ranks sum in one stage. Above it two stages of halves are faster.
-const FOUR_IN_ONE_STAGE_BYTES: u64 = 12 << 10;
-/// Largest block that other numbers of up to [`FEW_RANKS`] sum in one stage.
-const FEW_IN_ONE_STAGE_BYTES: u64 = 4 << 10;
-/// Ranks whose messages in one stage of a sum cost less than further waits up to [`FEW_IN_ONE_STAGE_BYTES`].
+/// Largest block that four ranks sum in one stage.
+const FOUR_IN_ONE_STAGE_BYTES: u64 = 16 << 10;
+/// Largest block that other numbers of up to [`SEVERAL_RANKS`] sum in one stage.
+const SEVERAL_IN_ONE_STAGE_BYTES: u64 = 4 << 10;
+/// Most bytes that one of up to [`TREE_RANKS`] sends in one stage of a sum.
+const MANY_IN_ONE_STAGE_BYTES: u64 = 12 << 10;
+/// Ranks with which a root exchanges in one stage at all sizes up to [`FEW_WITH_ROOT_BYTES`].
 const FEW_RANKS: u32 = 6;
-/// Ranks whose messages in one stage of a sum cost less than further waits up to
-/// [`SEVERAL_IN_ONE_STAGE_BYTES`].
+/// Ranks whose messages in one stage cost less than further waits.
 const SEVERAL_RANKS: u32 = 8;
-/// Most bytes that one of [`SEVERAL_RANKS`] sends in one stage of a sum.
-const SEVERAL_IN_ONE_STAGE_BYTES: u64 = 7 << 10;
-/// Most bytes that one of more ranks sends in one stage of a sum.
-const MANY_IN_ONE_STAGE_BYTES: u64 = 2 << 10;
-/// Largest block that more than four ranks exchange whole: halves take twice as many messages.
-const MANY_WHOLE_BYTES: u64 = 16 << 10;
-/// Most bytes that a rank sends in one stage of a collective without reduction.
-const PASSED_ON_BYTES: u64 = 16 << 10;
+/// Most bytes that a rank sends in one stage of an all-gather.
+const GATHERED_BYTES: u64 = 256 << 10;
+/// Most bytes that a rank sends in one stage of an all-gather of more than [`TREE_RANKS`].
+const MANY_GATHERED_BYTES: u64 = 16 << 10;
 /// Most bytes that a rank sends in a pairwise reduce-scatter, in which each rank adds one block per message.
-const SCATTERED_BYTES: u64 = 48 << 10;
-/// Most bytes that the root of a reduce receives from all other ranks in one stage.
-const ROOT_BYTES: u64 = 256 << 10;
-/// Blocks of a reduce below this size go down a chain whole. Ranks read longer ones in each other's memory,
-/// for which each waits for the next one.
-const WHOLE_BLOCK_BYTES: u64 = 4 << 10;
+const SCATTERED_BYTES: u64 = 1 << 20;
+/// Most bytes that one of four ranks sends in a pairwise reduce-scatter.
+const FOUR_SCATTERED_BYTES: u64 = 4 << 20;
+/// Most bytes that a root sends to [`SEVERAL_RANKS`], or receives from [`FEW_RANKS`], in one stage.
+const FEW_WITH_ROOT_BYTES: u64 = 3 << 20;
+/// Range of bytes that the root of a broadcast sends to more ranks in one stage. A chain is faster below and
+/// above it.
+const FROM_ROOT_BYTES: (u64, u64) = (16 << 10, 1 << 20);
+/// Most bytes that the root of a reduce receives from more than [`FEW_RANKS`] in one stage.
+const TO_ROOT_BYTES: u64 = 768 << 10;
+/// Smaller blocks of a reduce go down a chain of more than [`FEW_RANKS`].
+const CHAINED_BLOCK_BYTES: u64 = 4 << 10;
+/// Largest block of a reduce that goes down a chain of [`TREE_RANKS`] and more.
+const MANY_CHAINED_BLOCK_BYTES: u64 = 32 << 10;
 /// Smallest block for which bytes cost more than messages.
 const LARGE_BYTES: u64 = 256 << 10;
-/// Range of bytes that the root of a broadcast sends to all others in one stage. A chain is faster below and
-/// above it.
-const FROM_ROOT_BYTES: (u64, u64) = (16 << 10, 512 << 10);
-/// Ranks from which a tree has fewer messages one after the other than a chain, and from which a mesh has too
-/// many for any size.
+/// Ranks from which a tree has fewer messages one after the other than a chain, and above which a mesh has
+/// too many for any size.
 const TREE_RANKS: u32 = 16;
-/// Largest block that recursive plans of a gather and a scatter move where each message is a call.
+/// Largest block that is moved by the plans of the fewest messages where each message is a call.
 const CALLS_BLOCK_BYTES: u64 = 16 << 10;
 /// Segment size of an all-reduce over a tree, in bytes. Such a segment stays in the cache of the ranks that
 /// share a core.
@@ -76,71 +80,104 @@ pub(super) fn choice(call: Call, tuning: &Tuning) -> Option<Choice> {
 fn fewest_messages(call: Call) -> Option<(&'static str, &'static str)> {
     const FEWEST: &str = "more ranks than cores, over TCP: the fewest messages";
     let Call { collective, ranks, block_bytes } = call;
-    let algorithm = match collective {
-        Collective::Barrier if ranks > 2 => "binomial",
-        _ if ranks < 4 => return None,
-        Collective::AllReduce => "reduce_broadcast",
-        Collective::AllGather if block_bytes <= CALLS_BLOCK_BYTES => "pat",
-        Collective::ReduceScatter if block_bytes <= CALLS_BLOCK_BYTES => "recursive_halving",
-        Collective::Broadcast | Collective::Reduce if ranks >= TREE_RANKS && block_bytes < LARGE_BYTES => {
-            "binomial"
+    let (is_small, is_large) = (block_bytes <= CALLS_BLOCK_BYTES, block_bytes >= LARGE_BYTES);
+    if ranks < 4 {
+        return (collective == Collective::Barrier && ranks > 2).then_some(("binomial", FEWEST));
+    }
+    Some(match collective {
+        Collective::Barrier => ("binomial", FEWEST),
+        Collective::AllReduce => ("reduce_broadcast", FEWEST),
+        Collective::AllGather if is_small => ("pat", FEWEST),
+        Collective::AllGather if !is_large => ("bidirectional_ring", NEIGHBOURS),
+        Collective::ReduceScatter if is_small => ("recursive_halving", FEWEST),
+        Collective::AllGather | Collective::ReduceScatter => ("ring", NEIGHBOURS),
+        Collective::Broadcast | Collective::Reduce if ranks >= TREE_RANKS && !is_large => {
+            ("binomial", FEWEST)
         }
+        Collective::Broadcast | Collective::Reduce if ranks <= FEW_RANKS => return None,
+        Collective::Broadcast if is_small && ranks < TREE_RANKS => ("direct", ONE_STAGE),
+        Collective::Broadcast => ("chain", NEIGHBOURS),
+        Collective::Reduce if !is_small => ("binomial", FEWER),
         _ => return None,
-    };
-    Some((algorithm, FEWEST))
+    })
 }
 
 /// Whether an all-reduce takes one stage.
 fn is_in_one_stage(call: Call) -> bool {
     let Call { ranks, block_bytes, .. } = call;
-    let sent_bytes = block_bytes.saturating_mul(u64::from(ranks - 1));
     match ranks {
         4 => block_bytes <= FOUR_IN_ONE_STAGE_BYTES,
-        _ if ranks <= FEW_RANKS => block_bytes <= FEW_IN_ONE_STAGE_BYTES,
-        _ if ranks <= SEVERAL_RANKS => sent_bytes <= SEVERAL_IN_ONE_STAGE_BYTES,
-        _ => ranks < TREE_RANKS && sent_bytes <= MANY_IN_ONE_STAGE_BYTES,
+        _ if ranks <= SEVERAL_RANKS => block_bytes <= SEVERAL_IN_ONE_STAGE_BYTES,
+        _ => ranks <= TREE_RANKS && to_all_others(call) <= MANY_IN_ONE_STAGE_BYTES,
     }
 }
 
+/// Returns the bytes of one block for each other rank.
+fn to_all_others(call: Call) -> u64 {
+    call.block_bytes.saturating_mul(u64::from(call.ranks - 1))
+}
+
+const FEWER: &str = "more ranks than cores: fewer messages";
+const ONE_STAGE: &str = "more ranks than cores: one stage has the fewest waits";
+const NEIGHBOURS: &str = "more ranks than cores: one peer after the other";
+
 fn preferred(call: Call) -> Option<(&'static str, &'static str)> {
-    const FEWER: &str = "more ranks than cores: fewer messages";
-    const NEIGHBOURS: &str = "more ranks than cores: one peer after the other";
     let Call { collective, ranks, block_bytes } = call;
     if ranks < 4 {
         return None;
     }
-    let sent_bytes = block_bytes.saturating_mul(u64::from(ranks - 1));
-    match collective {
-        Collective::AllReduce if is_in_one_stage(call) => {
-            Some(("mesh", "more ranks than cores: one stage has the fewest waits"))
+    let choice = match collective {
+        Collective::AllReduce if is_in_one_stage(call) => ("mesh", ONE_STAGE),
+        Collective::AllReduce if ranks == 4 && block_bytes < LARGE_BYTES => ("rabenseifner", FEWER),
+        Collective::AllReduce => {
+            ("reduce_broadcast", "more ranks than cores: up a tree and down, in pieces that caches hold")
         }
-        Collective::AllReduce if ranks > TREE_RANKS || block_bytes > LARGE_BYTES => Some((
-            "reduce_broadcast",
-            "more ranks than cores: up a tree and down, in pieces that caches hold",
-        )),
-        Collective::AllReduce if ranks == 4 => Some(("rabenseifner", FEWER)),
-        Collective::AllReduce if block_bytes <= MANY_WHOLE_BYTES => Some(("recursive_doubling", FEWER)),
-        Collective::AllReduce => Some(("rabenseifner", FEWER)),
-        Collective::AllGather if sent_bytes <= PASSED_ON_BYTES => None,
-        Collective::AllGather if block_bytes < LARGE_BYTES => Some(("bidirectional_ring", NEIGHBOURS)),
-        Collective::AllGather => Some(("ring", NEIGHBOURS)),
-        Collective::ReduceScatter if sent_bytes <= SCATTERED_BYTES => Some(("pairwise", NEIGHBOURS)),
-        Collective::ReduceScatter => Some(("ring", NEIGHBOURS)),
-        Collective::Broadcast if (FROM_ROOT_BYTES.0..FROM_ROOT_BYTES.1).contains(&sent_bytes) => {
-            Some(("direct", FEWER))
-        }
-        Collective::Broadcast => Some(("chain", NEIGHBOURS)),
-        Collective::Reduce if block_bytes < WHOLE_BLOCK_BYTES => Some(("chain", NEIGHBOURS)),
-        Collective::Reduce if sent_bytes <= ROOT_BYTES => Some(("direct", FEWER)),
-        Collective::Reduce => Some(("binomial", FEWER)),
-        Collective::Barrier if ranks < TREE_RANKS => {
-            Some(("mesh", "more ranks than cores: the fewest waits"))
-        }
-        Collective::ExclusiveScan => Some(("chain", "more ranks than cores: in pieces that caches hold")),
-        _ => None,
-    }
+        Collective::AllGather => return gather(call),
+        Collective::ReduceScatter => scatter(call),
+        Collective::Broadcast => broadcast(call),
+        Collective::Reduce => reduce(call),
+        Collective::Barrier if ranks < TREE_RANKS => ("mesh", "more ranks than cores: the fewest waits"),
+        Collective::ExclusiveScan => ("chain", "more ranks than cores: in pieces that caches hold"),
+        _ => return None,
+    };
+    Some(choice)
 }
 
+fn gather(call: Call) -> Option<(&'static str, &'static str)> {
+    let sent_bytes = to_all_others(call);
+    Some(match call.ranks {
+        ..=TREE_RANKS if sent_bytes <= GATHERED_BYTES => ("direct", ONE_STAGE),
+        _ if sent_bytes <= MANY_GATHERED_BYTES => return None,
+        _ if call.block_bytes <= LARGE_BYTES => ("bidirectional_ring", NEIGHBOURS),
+        _ => ("ring", NEIGHBOURS),
+    })
+}
+
+fn scatter(call: Call) -> (&'static str, &'static str) {
+    let most = if call.ranks == 4 { FOUR_SCATTERED_BYTES } else { SCATTERED_BYTES };
+    (if to_all_others(call) <= most { "pairwise" } else { "ring" }, NEIGHBOURS)
+}
+
+fn broadcast(call: Call) -> (&'static str, &'static str) {
+    let from_root = to_all_others(call);
+    let in_one_stage = match call.ranks {
+        ..=SEVERAL_RANKS => from_root <= FEW_WITH_ROOT_BYTES,
+        _ => (FROM_ROOT_BYTES.0..=FROM_ROOT_BYTES.1).contains(&from_root),
+    };
+    if in_one_stage { ("direct", ONE_STAGE) } else { ("chain", NEIGHBOURS) }
+}
+
+fn reduce(call: Call) -> (&'static str, &'static str) {
+    let to_root = to_all_others(call);
+    match call.ranks {
+        ..=FEW_RANKS if to_root <= FEW_WITH_ROOT_BYTES => ("direct", ONE_STAGE),
+        ..=FEW_RANKS => ("binomial", FEWER),
+        TREE_RANKS.. if call.block_bytes <= MANY_CHAINED_BLOCK_BYTES => ("chain", NEIGHBOURS),
+        _ if call.block_bytes < CHAINED_BLOCK_BYTES => ("chain", NEIGHBOURS),
+        ..TREE_RANKS if to_root <= TO_ROOT_BYTES => ("direct", ONE_STAGE),
+        _ => ("binomial", FEWER),
+    }
+}
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,7 +199,7 @@ mod tests {
         assert_eq!((scanned(64 << 10).segments, scanned(4).algorithm), (1, "chain"));
         let of = |collective, ranks, block_bytes| of(collective, ranks, block_bytes).algorithm;
         assert_eq!(of(Collective::AllReduce, 4, 16), "mesh");
-        let largest_in_one_stage = [(4, 12 << 10), (5, 4 << 10), (6, 4 << 10), (8, 1 << 10), (12, 186)];
+        let largest_in_one_stage = [(4, 16 << 10), (5, 4 << 10), (8, 4 << 10), (12, 1117), (16, 819)];
         for (ranks, block_bytes) in largest_in_one_stage {
             assert_eq!(of(Collective::AllReduce, ranks, block_bytes), "mesh", "{ranks} ranks");
             assert_ne!(of(Collective::AllReduce, ranks, block_bytes + 1), "mesh", "{ranks} ranks");
@@ -171,18 +208,26 @@ mod tests {
             [3, 15, 16].map(|ranks| of(Collective::Barrier, ranks, 0)),
             ["mesh", "mesh", "dissemination"]
         );
-        assert_eq!(of(Collective::AllReduce, 8, 16 << 10), "recursive_doubling");
-        assert_eq!(of(Collective::AllReduce, 8, 32 << 10), "rabenseifner");
-        assert_eq!(of(Collective::AllReduce, 4, 16 << 10), "rabenseifner");
-        assert_eq!(of(Collective::AllReduce, 4, 1 << 20), "reduce_broadcast");
+        assert_eq!(of(Collective::AllReduce, 8, 16 << 10), "reduce_broadcast");
+        assert_eq!(of(Collective::AllReduce, 4, 17 << 10), "rabenseifner");
+        assert_eq!(of(Collective::AllReduce, 4, 256 << 10), "reduce_broadcast");
         assert_eq!(of(Collective::AllReduce, 3, 16 << 10), "mesh");
         assert_eq!(of(Collective::AllReduce, 32, 4), "reduce_broadcast");
-        assert_eq!(of(Collective::AllGather, 6, 64 << 10), "bidirectional_ring");
-        assert_eq!(of(Collective::ReduceScatter, 8, 64 << 10), "ring");
-        assert_eq!(of(Collective::ReduceScatter, 5, 1 << 10), "pairwise");
-        assert_eq!([4095, 4096].map(|bytes| of(Collective::Reduce, 4, bytes)), ["chain", "direct"]);
-        assert_eq!(of(Collective::Reduce, 4, 64 << 10), "direct");
-        assert_eq!(of(Collective::Reduce, 4, 1 << 20), "binomial");
+        let gathers = [(4, 85 << 10), (4, 86 << 10), (4, 1 << 20), (16, 16 << 10), (32, 16 << 10)];
+        let expected = ["direct", "bidirectional_ring", "ring", "direct", "bidirectional_ring"];
+        assert_eq!(gathers.map(|(ranks, bytes)| of(Collective::AllGather, ranks, bytes)), expected);
+        let scatters = [(4, 1 << 20), (4, 2 << 20), (8, 128 << 10), (8, 256 << 10)];
+        let expected = ["pairwise", "ring", "pairwise", "ring"];
+        assert_eq!(scatters.map(|(ranks, bytes)| of(Collective::ReduceScatter, ranks, bytes)), expected);
+        let broadcasts = [(4, 4), (4, 1 << 20), (4, 2 << 20), (8, 4), (12, 4), (12, 64 << 10), (16, 1 << 20)];
+        let expected = ["direct", "direct", "chain", "direct", "chain", "direct", "chain"];
+        assert_eq!(broadcasts.map(|(ranks, bytes)| of(Collective::Broadcast, ranks, bytes)), expected);
+        let few = [(4, 4), (4, 1 << 20), (4, 2 << 20), (6, 256 << 10)];
+        let expected = ["direct", "direct", "binomial", "direct"];
+        assert_eq!(few.map(|(ranks, bytes)| of(Collective::Reduce, ranks, bytes)), expected);
+        let many = [(8, 4095), (8, 64 << 10), (8, 1 << 20), (16, 32 << 10), (16, 33 << 10)];
+        let expected = ["chain", "direct", "binomial", "chain", "binomial"];
+        assert_eq!(many.map(|(ranks, bytes)| of(Collective::Reduce, ranks, bytes)), expected);
     }
 
     #[test]
@@ -203,8 +248,14 @@ mod tests {
         assert_eq!([3, 8, 64].map(|ranks| of(Collective::Barrier, ranks, 0)), ["binomial"; 3]);
         assert_eq!(of(Collective::AllGather, 6, 1 << 10), "pat");
         assert_eq!(of(Collective::ReduceScatter, 6, 1 << 10), "recursive_halving");
-        assert_eq!([8, 32].map(|ranks| of(Collective::Broadcast, ranks, 64)), ["chain", "binomial"]);
-        assert_eq!([8, 32].map(|ranks| of(Collective::Reduce, ranks, 64)), ["chain", "binomial"]);
+        let with_root = |collective| [4, 8, 32].map(|ranks| of(collective, ranks, 64));
+        assert_eq!(with_root(Collective::Broadcast), ["direct", "direct", "binomial"]);
+        assert_eq!(with_root(Collective::Reduce), ["direct", "chain", "binomial"]);
+        let longer = |collective| [4, 8, 32].map(|ranks| of(collective, ranks, 64 << 10));
+        assert_eq!(longer(Collective::Broadcast), ["direct", "chain", "binomial"]);
+        assert_eq!(longer(Collective::Reduce), ["direct", "binomial", "binomial"]);
+        assert_eq!(longer(Collective::AllGather), ["bidirectional_ring"; 3]);
+        assert_eq!(longer(Collective::ReduceScatter), ["ring"; 3]);
     }
 
     #[test]
