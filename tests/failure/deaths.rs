@@ -157,7 +157,7 @@ fn stopped(transport: &str, activities: &[&str]) {
 #[test]
 fn a_rank_that_was_stopped_does_not_take_what_a_failed_one_left() {
     for transport in TRANSPORTS {
-        let env = [("TBCCL_TIMEOUT", "0.3"), ("TBCCL_ALGO", "mesh"), ("TBCCL_TRANSPORT", transport)];
+        let env = [("TBCCL_TIMEOUT", "1"), ("TBCCL_ALGO", "mesh"), ("TBCCL_TRANSPORT", transport)];
         let job = job::start(2, "give_up", &env);
         let stopping = job.next_message();
         assert_eq!(stopping.word, "stopping");

@@ -21,6 +21,10 @@ use std::ptr::{self, NonNull};
 /// Bytes of a huge page, which one entry of the TLB covers, on processors with pages of 4 KiB.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// Bytes that are replaced by huge pages at a time.
+#[cfg(all(target_os = "linux", not(miri)))]
+const COLLAPSED_BYTES: usize = 64 << 20;
+
 /// A range of pages, zero when new. Pages take up memory when they are first written.
 #[derive(Debug)]
 pub struct Mapping {
@@ -219,14 +223,18 @@ impl Mapping {
         assert!(start.addr().is_multiple_of(HUGE_PAGE_BYTES), "whole huge pages");
         #[cfg(all(target_os = "linux", not(miri)))]
         if is_shared {
-            for at in (0..range.len()).step_by(HUGE_PAGE_BYTES) {
-                let page = start.wrapping_add(at).cast();
-                // The kernel makes no huge page where there is no page at all.
-                // SAFETY: the byte is within this mapping; the advice changes no contents.
-                let first = unsafe { mm::madvise(page, 1, mm::Advice::LinuxPopulateWrite) };
+            // Each advice waits for every core to give up its list of new pages.
+            for at in (0..range.len()).step_by(COLLAPSED_BYTES) {
+                let len = COLLAPSED_BYTES.min(range.len() - at);
+                let first_page = start.wrapping_add(at);
+                let has_pages = (0..len).step_by(HUGE_PAGE_BYTES).all(|page| {
+                    let byte = first_page.wrapping_add(page).cast();
+                    // The kernel makes no huge page where there is no page at all.
+                    // SAFETY: the byte is within this mapping; the advice changes no contents.
+                    unsafe { mm::madvise(byte, 1, mm::Advice::LinuxPopulateWrite) }.is_ok()
+                });
                 // SAFETY: likewise for the range.
-                if first.is_err() || unsafe { libc::madvise(page, HUGE_PAGE_BYTES, libc::MADV_COLLAPSE) } != 0
-                {
+                if !has_pages || unsafe { libc::madvise(first_page.cast(), len, libc::MADV_COLLAPSE) } != 0 {
                     return;
                 }
             }
