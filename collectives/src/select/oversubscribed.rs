@@ -42,11 +42,10 @@ const FEW_WITH_ROOT_BYTES: u64 = 3 << 20;
 /// above it.
 const FROM_ROOT_BYTES: (u64, u64) = (16 << 10, 1 << 20);
 /// Most bytes that the root of a reduce receives from more than [`FEW_RANKS`] in one stage.
-const TO_ROOT_BYTES: u64 = 768 << 10;
-/// Smaller blocks of a reduce go down a chain of more than [`FEW_RANKS`].
+const TO_ROOT_BYTES: u64 = 512 << 10;
+/// Smaller blocks of a reduce go down a chain of more than [`FEW_RANKS`]. Those of 4 to 16 KiB take 0.8 to
+/// 1.1 of the time of one stage along a chain of 8 to 16 ranks, but 4 to 8 times as long along one of 32.
 const CHAINED_BLOCK_BYTES: u64 = 4 << 10;
-/// Largest block of a reduce that goes down a chain of [`TREE_RANKS`] and more.
-const MANY_CHAINED_BLOCK_BYTES: u64 = 32 << 10;
 /// Smallest block for which bytes cost more than messages.
 const LARGE_BYTES: u64 = 256 << 10;
 /// Ranks from which a tree has fewer messages one after the other than a chain, and above which a mesh has
@@ -172,9 +171,8 @@ fn reduce(call: Call) -> (&'static str, &'static str) {
     match call.ranks {
         ..=FEW_RANKS if to_root <= FEW_WITH_ROOT_BYTES => ("direct", ONE_STAGE),
         ..=FEW_RANKS => ("binomial", FEWER),
-        TREE_RANKS.. if call.block_bytes <= MANY_CHAINED_BLOCK_BYTES => ("chain", NEIGHBOURS),
         _ if call.block_bytes < CHAINED_BLOCK_BYTES => ("chain", NEIGHBOURS),
-        ..TREE_RANKS if to_root <= TO_ROOT_BYTES => ("direct", ONE_STAGE),
+        _ if to_root <= TO_ROOT_BYTES => ("direct", ONE_STAGE),
         _ => ("binomial", FEWER),
     }
 }
@@ -225,8 +223,8 @@ mod tests {
         let few = [(4, 4), (4, 1 << 20), (4, 2 << 20), (6, 256 << 10)];
         let expected = ["direct", "direct", "binomial", "direct"];
         assert_eq!(few.map(|(ranks, bytes)| of(Collective::Reduce, ranks, bytes)), expected);
-        let many = [(8, 4095), (8, 64 << 10), (8, 1 << 20), (16, 32 << 10), (16, 33 << 10)];
-        let expected = ["chain", "direct", "binomial", "chain", "binomial"];
+        let many = [(8, 4095), (8, 64 << 10), (8, 1 << 20), (16, 32 << 10), (16, 64 << 10)];
+        let expected = ["chain", "direct", "binomial", "direct", "binomial"];
         assert_eq!(many.map(|(ranks, bytes)| of(Collective::Reduce, ranks, bytes)), expected);
     }
 
