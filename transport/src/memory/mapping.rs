@@ -100,14 +100,14 @@ impl Mapping {
         Ok(reserved.trimmed(aligned - start + skipped, len))
     }
 
-    /// Replaces new private pages, of which no other value has an address, by those of an object that is as
-    /// long.
+    /// Replaces new private pages, of which no other value has an address, by those of an object that has as
+    /// many.
     fn of_object(self, object: impl AsFd) -> Result<Mapping, TransportError> {
         let (prot, flags) =
             (mm::ProtFlags::READ | mm::ProtFlags::WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED);
         // SAFETY: `self` has been taken over, so no other value has an address of its pages. It owns the new
-        // ones as it owned those. The object is at least as long, and no process shortens it: it is sealed,
-        // or of a system without seals, where tbccl never does.
+        // ones as it owned those. The object reaches into the last page at least, and no process shortens it:
+        // it is sealed, or of a system without seals, where tbccl never does.
         let mapped = unsafe { mm::mmap(self.as_ptr().cast(), self.len, prot, flags, object, 0) };
         mapped.map_err(|e| creation_error(e, self.len))?;
         self.exclude_from_core_dumps();

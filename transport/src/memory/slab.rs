@@ -238,10 +238,11 @@ impl Shared {
     fn make_huge(&self, offset: u64, len: u64) {
         let in_mapping = self.start as usize - self.mapping.as_ptr() as usize;
         let first = self.next_huge_page(offset);
-        let Some(bytes) = (offset + len).checked_sub(first) else { return };
-        let bytes = bytes as usize / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-        let start = in_mapping + first as usize;
-        self.mapping.make_huge(start..start + bytes, self.object.is_some());
+        let pages = (offset + len).saturating_sub(first) as usize / HUGE_PAGE_BYTES;
+        if pages > 0 {
+            let start = in_mapping + first as usize;
+            self.mapping.make_huge(start..start + pages * HUGE_PAGE_BYTES, self.object.is_some());
+        }
     }
 
     /// Zeroes the parts of ranges below `end`.

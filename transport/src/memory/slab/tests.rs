@@ -87,7 +87,7 @@ fn is_huge(start: *const u8) -> bool {
     !line.contains(" 0 kB")
 }
 
-/// Page walks made up a fifth of the time of calls on 16 MiB of registered memory.
+/// With pages of 4 KiB an `all_reduce` of 16 MiB of registered memory took 1.2 times as long.
 #[test]
 #[cfg(all(target_os = "linux", not(miri)))]
 fn large_buffers_consist_of_huge_pages_for_their_rank_and_its_peers() {
