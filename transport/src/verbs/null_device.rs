@@ -21,6 +21,9 @@ use verbs_sys::{
     QpState, RecvWr, SendFlags, SendWr, Wc,
 };
 
+#[cfg(test)]
+use verbs_sys::WcOpcode;
+
 /// Requests posted to a queue pair and not completed.
 #[derive(Debug, Default)]
 struct Posted {
@@ -48,11 +51,20 @@ thread_local! {
     static DESTROYED: Cell<c_int> = const { Cell::new(0) };
     /// Requests of each queue pair, by number.
     static POSTED: RefCell<HashMap<u32, Posted>> = RefCell::default();
+    /// Completions that have not been polled, by the address of their queue.
+    static COMPLETIONS: RefCell<HashMap<usize, VecDeque<Wc>>> = RefCell::default();
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Addresses of the completion queues of the sends and of the receives of each queue pair, by number.
+    static QUEUES: RefCell<HashMap<u32, (usize, usize)>> = RefCell::default();
 }
 
 /// Returns the library of the device, and forgets all requests that this thread has posted.
 pub(crate) fn library() -> Library {
     POSTED.with_borrow_mut(HashMap::clear);
+    COMPLETIONS.with_borrow_mut(HashMap::clear);
     Library::of_functions(FUNCTIONS)
 }
 
@@ -93,6 +105,43 @@ pub(crate) fn execute(queue_pair: u32) -> Option<PostedRequest> {
         }
         Some(request)
     })
+}
+
+/// Completes the oldest send or write of a queue pair, as a device whose completions are polled.
+#[cfg(test)]
+pub(crate) fn finish_send(queue_pair: u32) -> Option<PostedRequest> {
+    let request = execute(queue_pair)?;
+    if request.is_signaled {
+        let (sends, _) = QUEUES.with_borrow(|queues| queues.get(&queue_pair).copied())?;
+        add_completion(sends, request.id, WcOpcode::SEND, request.bytes.len());
+    }
+    Some(request)
+}
+
+/// Completes the oldest receive of a queue pair, as a device whose completions are polled.
+#[cfg(test)]
+pub(crate) fn finish_receive(queue_pair: u32, bytes: usize) -> Option<u64> {
+    let id = take_receive(queue_pair)?;
+    let (_, receives) = QUEUES.with_borrow(|queues| queues.get(&queue_pair).copied())?;
+    add_completion(receives, id, WcOpcode::RECV, bytes);
+    Some(id)
+}
+
+/// Returns the completions of a queue pair's queue of receives that have not been polled.
+#[cfg(test)]
+pub(crate) fn unpolled_receives(queue_pair: u32) -> usize {
+    let queue = QUEUES.with_borrow(|queues| queues.get(&queue_pair).map(|(_, receives)| *receives));
+    COMPLETIONS.with_borrow(|queues| queue.and_then(|queue| queues.get(&queue)).map_or(0, VecDeque::len))
+}
+
+#[cfg(test)]
+fn add_completion(queue: usize, id: u64, opcode: WcOpcode, bytes: usize) {
+    // SAFETY: zeroes are valid for it.
+    let mut completion: Wc = unsafe { std::mem::zeroed() };
+    completion.wr_id = id;
+    completion.opcode = opcode;
+    completion.byte_len = bytes as u32;
+    COMPLETIONS.with_borrow_mut(|queues| queues.entry(queue).or_default().push_back(completion));
 }
 
 /// Notes a request, with the bytes that the device would read now.
@@ -140,8 +189,16 @@ unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
 unsafe extern "C" fn get_device_name(_: *mut Device) -> *const c_char {
     c"null".as_ptr()
 }
-unsafe extern "C" fn poll(_: *mut Cq, _: c_int, _: *mut Wc) -> c_int {
-    0
+unsafe extern "C" fn poll(queue: *mut Cq, count: c_int, found: *mut Wc) -> c_int {
+    COMPLETIONS.with_borrow_mut(|queues| {
+        let Some(due) = queues.get_mut(&(queue as usize)) else { return 0 };
+        let count = due.len().min(count as usize);
+        for (index, completion) in due.drain(..count).enumerate() {
+            // SAFETY: the caller has room for `count` completions.
+            unsafe { found.add(index).write(completion) };
+        }
+        count as c_int
+    })
 }
 unsafe extern "C" fn post_send(queue_pair: *mut Qp, request: *mut SendWr, _: *mut *mut SendWr) -> c_int {
     // SAFETY: both live until the call returns.
@@ -203,24 +260,35 @@ unsafe extern "C" fn dereg_mr(region: *mut Mr) -> c_int {
     destroyed(region)
 }
 unsafe extern "C" fn create_cq(
-    _: *mut Context,
+    context: *mut Context,
     _: c_int,
     _: *mut c_void,
     _: *mut CompChannel,
     _: c_int,
 ) -> *mut Cq {
-    made()
+    let queue = made::<Cq>();
+    // SAFETY: the structure was made above.
+    unsafe { addr_of_mut!((*queue).context).write(context) };
+    queue
 }
 unsafe extern "C" fn destroy_cq(queue: *mut Cq) -> c_int {
     destroyed(queue)
 }
-unsafe extern "C" fn create_qp(domain: *mut Pd, _: *mut QpInitAttr) -> *mut Qp {
+unsafe extern "C" fn create_qp(domain: *mut Pd, attributes: *mut QpInitAttr) -> *mut Qp {
     let queue_pair = made::<Qp>();
     let number = POSTED.with_borrow_mut(|posted| {
         let number = posted.len() as u32 + 1;
         posted.insert(number, Posted::default());
         number
     });
+    #[cfg(test)]
+    QUEUES.with_borrow_mut(|queues| {
+        // SAFETY: the caller's attributes live until the call returns.
+        let (sends, receives) = unsafe { ((*attributes).send_cq, (*attributes).recv_cq) };
+        queues.insert(number, (sends as usize, receives as usize))
+    });
+    #[cfg(not(test))]
+    let _ = attributes;
     // SAFETY: the structure was made above, and the domain is alive.
     unsafe {
         addr_of_mut!((*queue_pair).context).write((*domain).context);

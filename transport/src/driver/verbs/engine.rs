@@ -147,6 +147,10 @@ impl Engine {
             if self.ports[port].failure.is_some() {
                 continue;
             }
+            // A send that waits for room leaves before pieces are checked, which takes longer than a post.
+            if self.ports[port].take_full() && self.take_sends(port) {
+                return true;
+            }
             let mut came = CompletionBatch::default();
             if let Err(error) = self.ports[port].receives.poll_batch(self.batch, &mut came) {
                 self.lose_port(port, &error.into());

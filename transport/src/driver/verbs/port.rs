@@ -49,6 +49,8 @@ pub(super) struct Port {
     pub(super) depth_high_water: u64,
     /// Polls of the receives that may still find nothing before the sends are polled.
     skipped_sends: u32,
+    /// Whether a send has found no room in its queue since the sends were last polled for that.
+    has_full_queue: bool,
 }
 
 impl Port {
@@ -76,6 +78,7 @@ impl Port {
             due: 0,
             depth_high_water: 0,
             skipped_sends: 0,
+            has_full_queue: false,
         }
     }
 
@@ -91,6 +94,18 @@ impl Port {
     #[inline]
     pub(super) fn found_sends(&mut self, any: bool) {
         self.skipped_sends = if any { 0 } else { IDLE_SENDS_EVERY - 1 };
+    }
+
+    /// Notes that a queue pair of this device has no room for a send.
+    #[inline]
+    pub(super) fn found_full(&mut self) {
+        self.has_full_queue = true;
+    }
+
+    /// Whether a send had no room since the last call.
+    #[inline]
+    pub(super) fn take_full(&mut self) -> bool {
+        std::mem::take(&mut self.has_full_queue)
     }
 
     /// Lets the sends be polled next time in any case.

@@ -230,3 +230,65 @@ fn a_message_that_waits_for_room_in_the_queue_is_sent_with_its_header() {
         rig.engine.end();
     }
 }
+
+impl Rig {
+    /// Completes all requests and a receive, without a poll; returns the requests.
+    fn finish_all(&self) -> Vec<null_device::PostedRequest> {
+        let pairs = self.pairs.iter().flatten();
+        let finished =
+            pairs.flat_map(|pair| std::iter::from_fn(|| null_device::finish_send(*pair))).collect();
+        null_device::finish_receive(self.pairs[0][0], size_of::<Header>()).expect("a receive that is posted");
+        finished
+    }
+
+    /// Asserts that a poll posts what waits for room, and leaves the receive for the next poll.
+    fn assert_room_is_used_first(&mut self) {
+        assert!(!self.finish_all().is_empty());
+        assert!(self.engine.progress(), "there are completions");
+        assert!(!self.requests().is_empty(), "what waited for room is posted");
+        assert_eq!(null_device::unpolled_receives(self.pairs[0][0]), 1, "the receive is polled later");
+    }
+}
+
+/// The peer waits for what has no room, and receives take long: each piece is checked.
+#[test]
+fn a_message_that_waits_for_room_is_sent_before_receives_are_taken() {
+    for bits in UNRELIABLE {
+        let mut rig = Rig::new(bits);
+        let is_full = (0..10_000).any(|number| {
+            let before = rig.requests().len();
+            rig.send_message(0, &mut SendState::new(DIGEST, Protocol::Copy), &[1; 40]);
+            let (ack, is_full) = (number + 1, rig.requests().len() == before);
+            if !is_full {
+                rig.hear(Header { ack, stream: 0, limit: ack + 32, ..Header::new(Kind::Ack) }, &[]);
+            }
+            is_full
+        });
+        assert!(is_full, "the device executes nothing, so its queue gets full");
+        rig.assert_room_is_used_first();
+        rig.engine.end();
+    }
+}
+
+/// The fourth piece of each call left after those of the peer had been checked, and up to 25 us late.
+#[test]
+fn a_piece_that_waits_for_room_is_sent_before_receives_are_taken() {
+    let mut rig = Rig::new(2);
+    let bytes = vec![1; WINDOW * PIECE_BYTES];
+    rig.hear(Header { seq: 0, stream: 0, value: 0, ..Header::new(Kind::Placed) }, &[]);
+    let is_full = (0..1000).any(|number| {
+        let before = rig.requests().len();
+        let mut state = SendState::new(DIGEST, Protocol::Copy).with_size(SizeClass::Bulk);
+        while rig.send_message(0, &mut state, &bytes) == SendProgress::Advanced {}
+        let (ack, done) = (number + 1, (number + 1) * WINDOW as u32);
+        // The head and four pieces with their trailers.
+        let is_full = rig.requests().len() < before + 1 + 2 * WINDOW;
+        if !is_full {
+            rig.hear(Header { ack, done, stream: 0, limit: ack + 32, ..Header::new(Kind::Ack) }, &[]);
+        }
+        is_full
+    });
+    assert!(is_full, "the device executes nothing, so its queue gets full");
+    rig.assert_room_is_used_first();
+    rig.engine.end();
+}

@@ -89,9 +89,11 @@ impl Peer {
         grant: &Grant,
         src: Span<'_>,
     ) -> Result<bool, TransportError> {
-        let has_room = self.is_in_force(grant) && self.rails[usize::from(grant.rail)].has_room(0, 0);
+        let rail = &self.rails[usize::from(grant.rail)];
+        let has_room = self.is_in_force(grant) && rail.has_room(0, 0);
         let send = &mut self.streams[stream].granted.send;
         if !has_room || send.has_repetitions() {
+            env.ports[rail.port()].found_full();
             return Ok(false);
         }
         let (at, stage, crc) = match env.locate(src.as_ptr(), src.len()) {

@@ -150,7 +150,11 @@ impl Peer {
             let (index, epoch) = (placed.epoch.outgoing_rail(number), placed.epoch.number());
             let several = self.rails.len() > 1;
             let rail = &mut self.rails[index];
-            if !rail.has_room_for_piece(piece.len) || !rail.is_up() {
+            if !rail.has_room_for_piece(piece.len) {
+                env.ports[rail.port()].found_full();
+                return Ok(());
+            }
+            if !rail.is_up() {
                 return Ok(());
             }
             let mark = Mark { piece: number, crc: piece.crc, stream: piece.stream, attempt: epoch };

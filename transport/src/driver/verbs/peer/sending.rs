@@ -9,6 +9,7 @@ use crate::{
         attempts::Retry,
         bandwidth,
         env::Env,
+        port::Port,
         rail::{Rail, Request},
         sequence::{Route, WINDOW},
         slots::{Kept, Queues},
@@ -112,7 +113,10 @@ impl Peer {
         while let Some((number, outbound)) = self.sequence.unsent() {
             let (mut kept, earlier) = (outbound.kept, outbound.request);
             let is_repeat = outbound.is_repeated || earlier.is_some();
-            let Some(route) = self.route_with_room(&kept, env.rules.queues) else { break };
+            let Some(route) = self.route_with_room(&kept, env.rules.queues) else {
+                env.ports.iter_mut().for_each(Port::found_full);
+                break;
+            };
             let mut header = env.memory.read::<Header>(kept.at);
             if let Some(request) = earlier {
                 match self.place_of_repeat(env, number, &kept, &request) {
