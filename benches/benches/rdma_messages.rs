@@ -9,13 +9,13 @@
 //!
 //! `cargo bench -p benches --bench rdma_messages -- 8 100000` makes 100,000 rounds of 8 bytes by links only,
 //! for a profiler.
-//!
-//! # Safety
-//! Memory of requests is leaked, so it outlives the queue pairs.
 
 #![allow(clippy::print_stdout, reason = "a report is what this prints")]
 
-use std::{env, error::Error, fs, path::Path, process::Command, time::Instant};
+mod plain_verbs;
+
+use plain_verbs::{End, in_fabric, library};
+use std::{env, error::Error, path::Path, time::Instant};
 use transport::{
     Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, TransportError,
     driver::{
@@ -23,14 +23,8 @@ use transport::{
         verbs::{VerbsConfig, VerbsEndpoint},
     },
     memory::{Span, SpanMut},
-    verbs::{
-        Access, Completion, CompletionQueue, Context, Library, LocalAddress, LocalRun, Mtu, Operation,
-        POLL_BATCH, PacketClass, QpType, QueuePair, QueuePairSpec, RemoteAddress, SendRequest,
-    },
+    verbs::Library,
 };
-
-/// Marks the inner process, which has the fabric in its environment.
-const INNER: &str = "TBCCL_BENCH_VERBS_LIBRARY";
 
 /// A device of each kind, connected to itself.
 const FABRIC: &str = "
@@ -95,72 +89,6 @@ fn exchange(links: &mut [OpenLink; 2], src: &[u8], dst: &mut [u8]) {
     }
 }
 
-/// One end of a connection by plain verbs.
-struct End {
-    queue_pair: QueuePair,
-    sends: CompletionQueue,
-    receives: CompletionQueue,
-    run: LocalRun,
-    _region: transport::verbs::Region,
-    context: Context,
-    posted: u64,
-}
-
-impl End {
-    fn new(library: &Library, device: &str) -> Result<End, Box<dyn Error>> {
-        let context = library.open(device)?;
-        let domain = context.domain()?;
-        let sends = context.completion_queue(256, None)?;
-        let receives = context.completion_queue(256, None)?;
-        let memory: &'static mut [u8] = Box::leak(vec![1; 256 << 10].into_boxed_slice());
-        let access = Access::Local;
-        // SAFETY: the memory is never freed.
-        let region = unsafe { domain.register(memory.as_mut_ptr(), memory.len(), access) }?;
-        let spec = QueuePairSpec { service: QpType::UC, send_depth: 256, recv_depth: 128, inline_bytes: 0 };
-        let queue_pair = domain.queue_pair_on(&spec, &sends, &receives)?;
-        queue_pair.initialize(access)?;
-        let run = LocalRun { start: region.start(), len: 0, lkey: region.lkey() };
-        Ok(End { queue_pair, sends, receives, run, _region: region, context, posted: 0 })
-    }
-
-    fn receive(&self, len: usize) {
-        let run = LocalRun { len: len as u32, start: self.run.start.wrapping_add(128 << 10), ..self.run };
-        // SAFETY: see the module.
-        unsafe { self.queue_pair.post_receive(1, run) }.expect("room");
-    }
-
-    fn connect(&self, to: &End) -> Result<(), Box<dyn Error>> {
-        let gid = |end: &End| {
-            let gids = end.context.gids();
-            *gids.iter().find(|(_, gid)| gid.is_ipv4_mapped()).unwrap_or(&gids[0])
-        };
-        let ours =
-            LocalAddress { gid_index: gid(self).0, mtu: Mtu::B4096, psn: 7, class: PacketClass::default() };
-        let qp = to.queue_pair.number();
-        Ok(self.queue_pair.connect(&ours, &RemoteAddress { qp, gid: gid(to).1, lid: 0, psn: 7 })?)
-    }
-
-    /// Sends a message; every eighth asks for its completion.
-    fn send(&mut self, len: usize) {
-        self.posted += 1;
-        let run = LocalRun { len: len as u32, ..self.run };
-        let signaled = self.posted.is_multiple_of(8);
-        let request = SendRequest { id: 0, run, operation: Operation::Send, signaled, inline: false };
-        // SAFETY: see the module.
-        unsafe { self.queue_pair.post_send(&request) }.expect("room");
-        if signaled {
-            let mut out = [Completion::default(); POLL_BATCH];
-            self.sends.poll(&mut out).expect("a queue");
-        }
-    }
-
-    fn take(&self, len: usize) {
-        let mut out = [Completion::default(); POLL_BATCH];
-        while self.receives.poll(&mut out).expect("a queue").is_empty() {}
-        self.receive(len);
-    }
-}
-
 /// Returns the nanoseconds per message of rounds of two messages.
 fn median(mut round: impl FnMut()) -> f64 {
     let sample = |_| {
@@ -176,14 +104,17 @@ fn median(mut round: impl FnMut()) -> f64 {
 /// Measures messages by plain verbs.
 fn device_alone(library: &Library, device: &str, len: usize) -> Result<f64, Box<dyn Error>> {
     let mut ends = [End::new(library, device)?, End::new(library, device)?];
-    ends[0].connect(&ends[1])?;
-    ends[1].connect(&ends[0])?;
-    for end in &ends {
+    ends[0].connect(&ends[1].address())?;
+    ends[1].connect(&ends[0].address())?;
+    for end in &mut ends {
         (0..16).for_each(|_| end.receive(len));
     }
     Ok(median(|| {
         ends.iter_mut().for_each(|end| end.send(len));
-        ends.iter().for_each(|end| end.take(len));
+        for end in &mut ends {
+            end.take();
+            end.receive(len);
+        }
     }))
 }
 
@@ -210,24 +141,5 @@ fn measure(path: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    if let Some(library) = env::var_os(INNER) {
-        return measure(Path::new(&library));
-    }
-    let this = env::current_exe()?;
-    let folder = this.parent().and_then(Path::parent).ok_or("no folder")?;
-    let library = folder.join("libsoftrdma.so");
-    if !library.exists() {
-        return Err("build the software device first: cargo build --release -p tbccl-softrdma".into());
-    }
-    let scratch = tempfile::tempdir()?;
-    let fabric = scratch.path().join("fabric.toml");
-    fs::write(&fabric, FABRIC)?;
-    let status = Command::new(this)
-        .args(env::args().skip(1))
-        .env(INNER, &library)
-        .env("SOFTRDMA_FABRIC", &fabric)
-        .env("SOFTRDMA_DIR", scratch.path().join("shared"))
-        .env_remove("SOFTRDMA_NODE")
-        .status()?;
-    status.success().then_some(()).ok_or_else(|| "the inner process failed".into())
+    library().map_or_else(|| in_fabric(FABRIC, &[]), |library| measure(&library))
 }

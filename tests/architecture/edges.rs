@@ -69,7 +69,7 @@ const UNSAFE: &[&str] = &[
     "benches/benches/c_calls.rs",
     "benches/benches/calls.rs",
     "benches/benches/messages.rs",
-    "benches/benches/rdma_messages.rs",
+    "benches/benches/plain_verbs/mod.rs",
     "benches/benches/reduce.rs",
     "ffi/bundle/src/",
     "ffi/jaccl/src/",
