@@ -13,7 +13,7 @@
 
 mod plain_verbs;
 
-use plain_verbs::{End, in_fabric, library};
+use plain_verbs::{End, PATIENCE, in_fabric, library};
 use std::{
     env,
     error::Error,
@@ -38,8 +38,6 @@ ends = ['left/rdma_en2', 'right/rdma_en2']
 const NODES: [&str; 2] = ["left", "right"];
 
 const SIZES: [usize; 8] = [64, 256, 1024, 4096, 16_384, 65_536, 262_144, 1 << 20];
-/// Time that a process waits for the other one.
-const PATIENCE: Duration = Duration::from_secs(10);
 const SAMPLES: usize = 201;
 /// Bytes of the rounds of a sample, about, and most rounds.
 const SAMPLE_BYTES: usize = 1 << 20;
@@ -99,8 +97,9 @@ fn median(rank: usize, end: &mut End, len: usize, round: Round) -> f64 {
 fn exchange(rank: usize, end: &End) -> Result<RemoteAddress, Box<dyn Error>> {
     let own = end.address();
     let bytes = [&own.qp.to_ne_bytes()[..], &own.gid.0[..]].concat();
-    fs::write("unfinished".to_owned() + &rank.to_string(), bytes)?;
-    fs::rename("unfinished".to_owned() + &rank.to_string(), rank.to_string())?;
+    let unfinished = format!("unfinished-{rank}");
+    fs::write(&unfinished, bytes)?;
+    fs::rename(unfinished, rank.to_string())?;
     let (began, theirs) = (Instant::now(), (1 - rank).to_string());
     while !Path::new(&theirs).exists() {
         if began.elapsed() > PATIENCE {

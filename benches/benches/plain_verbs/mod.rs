@@ -16,6 +16,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
+    time::{Duration, Instant},
 };
 use transport::verbs::{
     Access, Completion, CompletionQueue, Context, Gid, Library, LocalAddress, LocalRun, Mtu, Operation,
@@ -29,6 +30,10 @@ const INNER: &str = "TBCCL_BENCH_VERBS_LIBRARY";
 const DEPTH: u32 = 2048;
 /// Bytes of a part of an end's memory: one is sent, two receive in turns.
 const PART_BYTES: usize = 1 << 20;
+/// Time that an end waits for the other one.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Polls that find nothing, for one look at the clock.
+const POLLS_PER_LOOK: u32 = 1 << 16;
 /// Frames of sends of which the last one asks for its completion.
 const SIGNALED_FRAMES: usize = 128;
 
@@ -120,11 +125,17 @@ impl End {
         }
     }
 
-    /// Waits until a message has arrived.
+    /// Waits until a message has arrived, for [`PATIENCE`] at most.
     pub(crate) fn take(&mut self) {
         let mut out = [Completion::default(); POLL_BATCH];
+        let (mut polls, mut began) = (0_u32, None);
         while self.arrived == self.taken {
             self.arrived += self.receives.poll(&mut out).expect("a queue").len();
+            polls += 1;
+            if polls.is_multiple_of(POLLS_PER_LOOK) {
+                let began = began.get_or_insert_with(Instant::now);
+                assert!(began.elapsed() < PATIENCE, "no message has arrived for {PATIENCE:?}");
+            }
         }
         self.taken += 1;
     }
