@@ -7,7 +7,7 @@
 //! `all_reduce` must. `half` is half a round trip. A library that takes as long as `untouched` would have no
 //! protocol at all and copy nothing.
 //!
-//! What it does not do: divide messages, so that the parts of one overlap.
+//! Messages are not divided, so no parts of one overlap.
 
 #![allow(clippy::print_stdout, reason = "a report is what this prints")]
 
