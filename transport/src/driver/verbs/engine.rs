@@ -148,8 +148,10 @@ impl Engine {
                 continue;
             }
             // A send that waits for room leaves before pieces are checked, which takes longer than a post.
+            // Windows of messages and pieces bound what leaves before receives are polled again.
             if self.ports[port].take_full() && self.take_sends(port) {
-                return true;
+                any = true;
+                continue;
             }
             let mut came = CompletionBatch::default();
             if let Err(error) = self.ports[port].receives.poll_batch(self.batch, &mut came) {

@@ -90,10 +90,13 @@ impl Peer {
         src: Span<'_>,
     ) -> Result<bool, TransportError> {
         let rail = &self.rails[usize::from(grant.rail)];
-        let has_room = self.is_in_force(grant) && rail.has_room(0, 0);
-        let send = &mut self.streams[stream].granted.send;
-        if !has_room || send.has_repetitions() {
+        if !rail.has_room(0, 0) {
             env.ports[rail.port()].found_full();
+            return Ok(false);
+        }
+        let is_in_force = self.is_in_force(grant);
+        let send = &mut self.streams[stream].granted.send;
+        if !is_in_force || send.has_repetitions() {
             return Ok(false);
         }
         let (at, stage, crc) = match env.locate(src.as_ptr(), src.len()) {
