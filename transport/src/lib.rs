@@ -42,7 +42,9 @@ mod wait;
 pub use capabilities::Capabilities;
 pub use counters::{Counters, PollCounters};
 pub use error::TransportError;
-pub use link::{Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, SizeClass};
+pub use link::{
+    BriefMessage, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink, SizeClass,
+};
 pub use memory::Board;
 pub use vendor::is_intel;
 pub use wait::{Sleeper, WaitPolicy, Waiter};

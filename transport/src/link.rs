@@ -183,6 +183,17 @@ pub trait Sink {
     fn destination(&mut self) -> Option<SpanMut<'_>>;
 }
 
+/// The next message to receive, where it is a brief one.
+#[derive(Clone, Copy, Debug)]
+pub enum BriefMessage<'l> {
+    /// Nothing has arrived, or not all of it.
+    NotYet,
+    /// The bytes of the whole message, in two parts, the second of which may be empty.
+    Whole([Span<'l>; 2]),
+    /// The next message is no brief one, or not the expected one. [`Link::poll_recv`] tells more.
+    Another,
+}
+
 /// One end of a FIFO between two ranks on one lane.
 ///
 /// No method blocks or sleeps. An error other than [`TransportError::Mismatch`] or [`TransportError::Length`]
@@ -240,6 +251,29 @@ pub trait Link: Send + std::fmt::Debug {
         state: &mut RecvState,
         sink: &mut dyn Sink,
     ) -> Result<RecvProgress, TransportError>;
+
+    /// Sends a brief message: one so short that it leaves at once, and its source is free then.
+    ///
+    /// Returns false, and has done nothing, if the message is not brief on this link, or finds no room.
+    /// [`Link::poll_send`] sends it then, and reports errors. The message is like any other one of this
+    /// digest for the receiver. `is_awaited`: see [`SendState::awaited`].
+    fn send_brief(&mut self, _digest: u64, _src: Span<'_>, _is_awaited: bool) -> bool {
+        false
+    }
+
+    /// Looks for the next message, of which nothing has been received, until it is there, or has been looked
+    /// for `polls` times in vain.
+    ///
+    /// A message that is returned stays the next one until [`Link::end_brief`] is called. The default
+    /// implementation knows no brief messages.
+    fn poll_brief(&mut self, _digest: u64, _len: usize, _polls: u32) -> BriefMessage<'_> {
+        BriefMessage::Another
+    }
+
+    /// Ends the message of `len` bytes that [`Link::poll_brief`] has returned. Its bytes are no longer used;
+    /// `is_copied` tells whether they were copied rather than combined. `next_sent`: as the argument of
+    /// [`Link::prepare_send`], if there is a next message to prepare for.
+    fn end_brief(&mut self, _len: usize, _is_copied: bool, _next_sent: Option<usize>) {}
 
     /// Prepares for the next message to send, which is likely to have `len` bytes and to come soon. The peer
     /// does not wait for it yet.

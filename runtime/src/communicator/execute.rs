@@ -19,10 +19,10 @@ use super::{
     watch::CallWatch,
 };
 use crate::{
-    agreement::Failure,
+    agreement::{Agreement, Failure},
     call::{CallRecord, Words},
     error::{Error, Place, Result},
-    executor::{Binding, Executor, Program, SizedStraight, Stop},
+    executor::{Binding, Done, Executor, Program, SizedStraight, Stop},
     forks,
     recorder::Outcome,
 };
@@ -51,11 +51,24 @@ pub(super) trait Work: Copy {
         visit(&record.encode());
     }
 
-    /// Runs, and makes sure that peers are in the same calls.
+    /// Enters the calls on this rank's board, unless that was done before.
+    #[inline]
+    fn enter(self, _agreement: &Agreement) {}
+
+    /// Runs as far as brief messages go, and calls `meanwhile` once what comes first is on its way. Returns
+    /// how far it has come; `None` if all is complete.
+    #[inline(always)]
+    fn run_brief(self, _executor: &mut Executor, meanwhile: impl FnOnce()) -> Option<Done> {
+        meanwhile();
+        Some(Done::default())
+    }
+
+    /// Runs from where `done` says, and makes sure that peers are in the same calls.
     fn run(
         self,
         executor: &mut Executor,
         records: &[CallRecord],
+        done: Done,
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop>;
 }
@@ -86,6 +99,7 @@ impl<'m> Work for PlannedWork<'_, 'm> {
         self,
         executor: &mut Executor,
         records: &[CallRecord],
+        _done: Done,
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop> {
         let PlannedWork { program, bindings, confirms } = self;
@@ -125,13 +139,25 @@ impl Work for OneCall<'_, '_> {
     }
 
     #[inline]
+    fn enter(self, agreement: &Agreement) {
+        agreement.enter(self.words);
+    }
+
+    #[inline(always)]
+    fn run_brief(self, executor: &mut Executor, meanwhile: impl FnOnce()) -> Option<Done> {
+        let left = executor.run_brief(self.program, self.binding, meanwhile);
+        if self.confirms { left.or(Some(Done::all(self.binding))) } else { left }
+    }
+
+    #[inline]
     fn run(
         self,
         executor: &mut Executor,
         records: &[CallRecord],
+        done: Done,
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop> {
-        executor.run_call(self.program, self.binding, watch)?;
+        executor.run_call(self.program, self.binding, done, watch)?;
         if self.confirms {
             confirm(executor, self.program, records, watch)?;
         }
@@ -189,7 +215,7 @@ impl Communicator {
     ) -> Result<()> {
         let mut variant = Variant::of(planned);
         variant.bind(blocks, &planned.program, self.executor.protocols())?;
-        let straight = SizedStraight::new(&planned.program, &variant.constants);
+        let straight = SizedStraight::new(&planned.program, &variant.constants, self.executor.protocols());
         self.run_planned(planned, Some((&variant, straight.as_ref())), memory)
     }
 
@@ -223,7 +249,6 @@ impl Communicator {
                 (&varied.0, &varied.1, record.unnumbered_digest())
             }
         };
-        self.peers.agreement.enter(words);
         let binding = Binding {
             constants: variant.map_or(&planned.constants, |(variant, _)| &variant.constants),
             straight: variant.map_or(planned.straight.as_ref(), |(_, straight)| straight),
@@ -372,7 +397,9 @@ impl Communicator {
     fn fail_by_panic(&mut self, panic: &(dyn Any + Send), work: impl Work, records: &[CallRecord]) {
         self.executor.abort_links();
         self.end_use(work);
-        self.peers.control.recorder.end(records.len(), Outcome::Failed, false, || {});
+        if self.peers.control.recorder.is_in_call() {
+            self.peers.control.recorder.end(records.len(), Outcome::Failed, false, || {});
+        }
         let said = panic.downcast_ref::<&str>().copied();
         let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
         let said = said.unwrap_or("a panic without a message");
@@ -395,10 +422,30 @@ impl Communicator {
     /// Runs calls, and turns the reason of an early end into an error.
     #[inline]
     fn run_and_explain(&mut self, work: impl Work, records: &[CallRecord]) -> Result<()> {
-        for (call, record) in records.iter().enumerate() {
-            let recorder = &self.peers.control.recorder;
-            work.with_words(record, |words| recorder.begin(words, work.bytes(call)));
+        let lends = self.lender().is_some();
+        let (agreement, recorder) = (&self.peers.agreement, &self.peers.control.recorder);
+        let begin = || {
+            work.enter(agreement);
+            for (call, record) in records.iter().enumerate() {
+                work.with_words(record, |words| recorder.begin(words, work.bytes(call)));
+            }
+        };
+        let left = if lends {
+            begin();
+            Some(Done::default())
+        } else {
+            work.run_brief(&mut self.executor, begin)
+        };
+        if left.is_none() && !self.peers.is_disturbed() {
+            recorder.end(records.len(), Outcome::Done, true, || self.publish_counters());
+            return Ok(());
         }
+        self.run_on(work, records, left)
+    }
+
+    /// Runs calls from where a run in brief messages has come to; `None` if they are complete.
+    #[inline(never)]
+    fn run_on(&mut self, work: impl Work, records: &[CallRecord], left: Option<Done>) -> Result<()> {
         if let Some(endpoint) = self.lender() {
             work.for_each_span(|span| endpoint.begin_use(span));
         }
@@ -411,7 +458,7 @@ impl Communicator {
             endpoint: self.endpoint.as_deref(),
             slab: &self.slab,
         };
-        let ran = work.run(&mut self.executor, records, &mut watch);
+        let ran = left.map_or(Ok(()), |done| work.run(&mut self.executor, records, done, &mut watch));
         let failed = match ran {
             Ok(()) => watch.failure_meanwhile(|| "after its last step".into()),
             Err(stop) => Some(explain(stop, &mut watch)),

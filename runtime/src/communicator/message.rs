@@ -11,9 +11,10 @@ use super::{
     watch::CallWatch,
 };
 use crate::{
+    agreement::Agreement,
     call::{CallKind, CallRecord, UnnumberedDigest, Words},
     error::{Error, Result},
-    executor::{CallConstants, Executor, Message, MessageMemory, Program, Sizing, Stop},
+    executor::{CallConstants, Done, Executor, Message, MessageMemory, Program, Sizing, Stop},
 };
 use collectives::{BlockLayout, DType};
 use std::{slice, sync::Arc};
@@ -69,10 +70,21 @@ impl Work for Entered<'_> {
     }
 
     #[inline]
+    fn enter(self, agreement: &Agreement) {
+        agreement.enter_message(self.words);
+    }
+
+    #[inline(always)]
+    fn run_brief(self, executor: &mut Executor, meanwhile: impl FnOnce()) -> Option<Done> {
+        executor.run_brief_message(self.message, meanwhile)
+    }
+
+    #[inline]
     fn run(
         self,
         executor: &mut Executor,
         _records: &[CallRecord],
+        _done: Done,
         watch: &mut CallWatch<'_>,
     ) -> Result<(), Stop> {
         executor.run_message(self.message, watch)
@@ -97,7 +109,7 @@ impl Communicator {
             self.carry_out(work, &[record])?;
         } else {
             let mut record = self.record_of_message(kind, dtype, peer, input.len().max(output.len()))?;
-            let words = self.enter_message(&mut record);
+            let words = self.number_message(&mut record);
             let memory = match kind {
                 CallKind::Send => MessageMemory::Send(input),
                 _ => MessageMemory::Recv(output),
@@ -114,7 +126,7 @@ impl Communicator {
 
     /// Returns the record of a message of `bytes` bytes with another rank, which gets its number when it is
     /// entered.
-    // Always inlined, as `enter_message`: what is known of the record there makes its encoding short.
+    // Always inlined, as `number_message`: what is known of the record there makes its encoding short.
     #[inline(always)]
     fn record_of_message(
         &self,
@@ -180,16 +192,21 @@ impl Communicator {
         Ok(Prepared { program, variant, input, output, confirmed: false })
     }
 
-    /// Gives a message its number, and enters it on this rank's board. Returns the words of its record.
+    /// Gives a message its number, and enters it on this rank's board.
+    pub(super) fn enter_message(&mut self, record: &mut CallRecord) {
+        let words = self.number_message(record);
+        self.peers.agreement.enter_message(&words);
+    }
+
+    /// Gives a message its number. Returns the words of its record.
+    // Always inlined, as `record_of_message`.
     #[inline(always)]
-    pub(super) fn enter_message(&mut self, record: &mut CallRecord) -> Words {
+    fn number_message(&mut self, record: &mut CallRecord) -> Words {
         let messages = &mut self.peer_messages[record.root.index()];
         let seq = if record.kind == CallKind::Send { &mut messages.sent } else { &mut messages.received };
         *seq += 1;
         record.seq = *seq;
-        let words = record.encode();
-        self.peers.agreement.enter_message(&words);
-        words
+        record.encode()
     }
 
     fn message_program(&mut self, peer: Rank, sends: bool) -> Arc<Program> {

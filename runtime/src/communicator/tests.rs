@@ -5,9 +5,9 @@ use super::execute::scratch_of;
 use super::keys::CallKey;
 use super::link_access::ErrorContext;
 use super::*;
-use crate::CallRecord;
-use collectives::MAX_SEGMENTS;
-use transport::TransportError;
+use crate::{CallRecord, call::CallKind};
+use collectives::{MAX_SEGMENTS, ReduceOp};
+use transport::{TransportError, memory::Span};
 
 fn alone() -> Communicator {
     let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
@@ -105,6 +105,28 @@ fn a_panic_in_a_run_fails_the_communicator_of_all_ranks_at_once_and_names_its_ca
     assert!(began.elapsed() < TIMEOUT / 2, "after {:?}", began.elapsed());
 }
 
+/// A rank enters its call after it has sent what is brief. The error was a broken link where the peer looked
+/// between the two.
+#[test]
+fn a_mismatch_names_the_call_of_a_peer_that_enters_it_after_its_first_message() {
+    let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
+    let mut comms = Communicator::local(2, &config).expect("memory for a test");
+    let (mut other, mut comm) = (comms.pop().expect("two"), comms.pop().expect("two"));
+    let kind = CallKind::Collective(Collective::AllGather);
+    let record = CallRecord { kind, dtype: DType::F32, count: 2, ..CallRecord::nothing(1) };
+    let message = [0u8; 8];
+    assert!(other.executor.link(0).send_brief(record.digest(), Span::from(&message[..]), false));
+    let call = std::thread::spawn(move || {
+        comm.all_reduce_in_place(&mut [1.0f32, 2.0], ReduceOp::Sum).expect_err("the peer is in another call")
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    other.peers.agreement.enter(&record.encode());
+    let error = call.join().expect("an error and no panic");
+    let text = error.to_string();
+    assert!(matches!(error, Error::Mismatch { .. }), "{text}");
+    assert!(text.contains("all_reduce of 2 f32") && text.contains("all_gather of 2 f32"), "{text}");
+}
+
 #[test]
 fn threads_of_one_process_don_t_take_each_other_s_earlier_choice() {
     let config = Config { slab_bytes: Some(1 << 20), ..Config::default() };
@@ -115,7 +137,7 @@ fn threads_of_one_process_don_t_take_each_other_s_earlier_choice() {
                 for (algorithm, messages) in [("mesh", 1), ("rsag_mesh", 2), ("mesh", 1)] {
                     comm.set_algorithm(Some(algorithm), 1).expect("known");
                     let before = comm.counters().sent_messages;
-                    comm.all_reduce_in_place(&mut [1.0f32; 64], collectives::ReduceOp::Sum).expect("done");
+                    comm.all_reduce_in_place(&mut [1.0f32; 64], ReduceOp::Sum).expect("done");
                     assert_eq!(comm.counters().sent_messages - before, messages, "{algorithm}");
                 }
             });

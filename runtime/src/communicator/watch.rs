@@ -20,6 +20,7 @@ use std::{
         Arc,
         atomic::{Ordering::Acquire, fence},
     },
+    thread,
     time::{Duration, Instant},
 };
 use topology::Rank;
@@ -108,6 +109,13 @@ impl Peers {
             }
         }
         self.read_notices(Duration::ZERO);
+    }
+
+    /// Whether a rank has failed or the job was aborted while this rank's last call was carried out.
+    #[inline]
+    pub(super) fn is_disturbed(&self) -> bool {
+        fence(Acquire);
+        self.agreement.has_failure() || self.control.is_aborted()
     }
 
     /// Whether no rank has failed or died, as far as known.
@@ -243,8 +251,7 @@ impl CallWatch<'_> {
     /// failed.
     #[inline]
     pub(super) fn failure_meanwhile(&self, step: impl FnOnce() -> String) -> Option<Error> {
-        fence(Acquire);
-        if !self.peers.agreement.has_failure() && !self.peers.control.is_aborted() {
+        if !self.peers.is_disturbed() {
             return None;
         }
         let place =
@@ -304,21 +311,23 @@ impl CallWatch<'_> {
         Ok(())
     }
 
-    /// Returns the call of a peer with this digest. Where boards are not shared memory the peer, if it waits,
-    /// is about to publish it.
+    /// Returns the call of a peer with this digest. The peer may be about to publish it: where boards are not
+    /// shared memory once it waits, and after a brief message at once.
     pub(super) fn find(&mut self, peer: Rank, digest: u64) -> Option<CallRecord> {
         const TELLING: Duration = Duration::from_millis(500);
+        const PAUSE: Duration = Duration::from_millis(5);
         let asked = Instant::now();
         loop {
             let found = self.peers.agreement.find(peer, digest);
-            let is_over = self.peers.agreement.is_mapped()
-                || self.peers.agreement.has_failure()
-                || asked.elapsed() > TELLING;
-            if found.is_some() || is_over {
+            if found.is_some() || self.peers.agreement.has_failure() || asked.elapsed() > TELLING {
                 return found;
             }
             self.peers.keep_in_touch();
-            self.peers.read_notices(Duration::from_millis(5));
+            if self.peers.hears_news() {
+                self.peers.read_notices(PAUSE);
+            } else {
+                thread::sleep(PAUSE);
+            }
         }
     }
 

@@ -57,10 +57,11 @@ impl Links {
     /// Returns the link with an index, to a reachable peer.
     #[inline]
     pub(super) fn at(&mut self, index: usize) -> &mut Box<dyn Link> {
-        if self.made[index].is_none() {
-            self.make_one(index);
+        let link = &mut self.made[index];
+        if link.is_none() {
+            *link = self.make.as_mut().map(|make| make(index));
         }
-        self.made[index].as_mut().expect("a link to every peer")
+        link.as_mut().expect("a link to every peer")
     }
 
     /// Replaces the link with an index by what is made of it.
@@ -68,11 +69,6 @@ impl Links {
     pub(super) fn wrap(&mut self, index: usize, wrap: impl FnOnce(Box<dyn Link>) -> Box<dyn Link>) {
         self.at(index);
         self.made[index] = self.made[index].take().map(wrap);
-    }
-
-    #[cold]
-    fn make_one(&mut self, index: usize) {
-        self.made[index] = self.make.as_mut().map(|make| make(index));
     }
 }
 

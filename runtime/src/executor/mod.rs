@@ -41,6 +41,6 @@ pub(crate) use constants::{CallConstants, Packed, Sizing};
 pub(crate) use links::{LinkMaker, Links};
 pub(crate) use program::Program;
 pub(crate) use protocols::Protocols;
-pub(crate) use run::{Executor, Message, MessageMemory, OnOtherCores, Stop, Waiting, Watch};
+pub(crate) use run::{Done, Executor, Message, MessageMemory, OnOtherCores, Stop, Waiting, Watch};
 pub(crate) use sink::{Combine, CopySink, ReduceSink, Writes};
 pub(crate) use sized::SizedStraight;

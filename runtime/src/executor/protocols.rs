@@ -46,6 +46,12 @@ impl Protocols {
         if operation_bytes >= self.direct_min_bytes { SizeClass::Bulk } else { SizeClass::Small }
     }
 
+    /// Whether a message is copied wherever its bytes are.
+    #[inline]
+    pub(super) fn always_copies(&self, size: SizeClass, message_bytes: usize) -> bool {
+        size == SizeClass::Small && message_bytes < self.gather_pull_min_bytes
+    }
+
     /// Returns the protocol of a message, by the link's capabilities, the operation's size, and the
     /// message's memory: whether its ranks exchange and combine nothing (`gathered`), whether its call
     /// combines messages into this memory (`combined`), and whether it is registered.
@@ -59,7 +65,7 @@ impl Protocols {
         registered: impl FnOnce() -> bool,
     ) -> Protocol {
         // Most messages are of this kind; nothing else need be known about them.
-        if size == SizeClass::Small && message_bytes < self.gather_pull_min_bytes {
+        if self.always_copies(size, message_bytes) {
             return Protocol::Copy;
         }
         // The lines of a combined message are in the caches of this rank's core alone.

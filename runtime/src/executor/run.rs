@@ -1,6 +1,7 @@
 //! Running a program: polls its streams until every step is complete.
 
 mod announcing;
+mod brief;
 mod brief_wait;
 mod entry;
 mod following;
@@ -12,6 +13,7 @@ mod waiting;
 
 pub(crate) use brief_wait::OnOtherCores;
 pub(crate) use message::{Message, MessageMemory};
+pub(crate) use straight::Done;
 pub(crate) use waiting::{Stop, Waiting, Watch};
 
 use super::{
@@ -172,7 +174,7 @@ impl Executor {
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
         if let [binding] = bindings {
-            return self.run_call(program, binding, watch);
+            return self.run_call(program, binding, Done::default(), watch);
         }
         let announced_bytes = &self.announced_bytes;
         let ran = match bindings.iter().any(|binding| is_announced(binding, announced_bytes)) {
@@ -182,16 +184,18 @@ impl Executor {
         ran.map_err(|stop| self.abort(stop))
     }
 
-    /// Runs the program of one call. After an error no link uses its memory.
+    /// Runs the program of one call, from where a run in brief messages has come to. After an error no link
+    /// uses its memory.
     #[inline(always)]
     pub(crate) fn run_call(
         &mut self,
         program: &Program,
         binding: &Binding<'_>,
+        done: Done,
         watch: &mut dyn Watch,
     ) -> Result<(), Stop> {
         let ran = match is_announced(binding, &self.announced_bytes) {
-            false => self.run_one(program, binding, watch, Unobserved),
+            false => self.run_one(program, (binding, done), watch, Unobserved),
             true => self.run_announced::<false>(program, slice::from_ref(binding), watch),
         };
         ran.map_err(|stop| self.abort(stop))
@@ -203,12 +207,12 @@ impl Executor {
     fn run_one<O: Observer>(
         &mut self,
         program: &Program,
-        binding: &Binding<'_>,
+        (binding, done): (&Binding<'_>, Done),
         watch: &mut dyn Watch,
         mut observer: O,
     ) -> Result<(), Stop> {
-        let mut partial = Partial::default();
-        if let Some(straight) = binding.straight {
+        let mut partial = Partial::of(done);
+        if let Some(straight) = binding.straight.filter(|_| !done.is_late) {
             self.workspace.make_room(program);
             if self.run_straight(program, (binding, straight), &mut partial, &mut observer)? {
                 return Ok(());

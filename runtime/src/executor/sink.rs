@@ -83,6 +83,21 @@ pub(crate) struct Combine<'r> {
 }
 
 impl Combine<'_> {
+    /// Computes `dst = a ⊕ b` as [`Combine::apply`], where `b` has two parts.
+    #[inline(always)]
+    pub(super) fn apply_parts(
+        &self,
+        (dst, writes): (SpanMut<'_>, Writes),
+        a: Span<'_>,
+        [first, second]: [Span<'_>; 2],
+    ) {
+        let len = first.len();
+        self.apply_by(writes, dst.sub(0, len), a.sub(0, len), first);
+        if !second.is_empty() {
+            self.apply(dst.sub(len, second.len()), a.sub(len, second.len()), second);
+        }
+    }
+
     /// Computes `dst = a ⊕ b` as [`Combine::apply`], and writes it in this way.
     #[inline]
     pub(crate) fn apply_by(&self, writes: Writes, dst: SpanMut<'_>, a: Span<'_>, b: Span<'_>) {
@@ -123,6 +138,16 @@ impl Combine<'_> {
                 self.last,
             );
         }
+    }
+}
+
+/// Copies a brief message, which has two parts, to its destination.
+#[inline(always)]
+pub(super) fn copy_parts(dst: SpanMut<'_>, writes: Writes, [first, second]: [Span<'_>; 2]) {
+    let mut sink = CopySink::new(dst, writes);
+    sink.write(0, first);
+    if !second.is_empty() {
+        sink.write(first.len(), second);
     }
 }
 

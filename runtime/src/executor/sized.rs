@@ -6,6 +6,7 @@
 use super::{
     constants::{CallConstants, Range},
     program::{OpKind, Program, StraightStep, Stream},
+    protocols::Protocols,
     sink::Writes,
 };
 
@@ -20,6 +21,8 @@ pub(crate) struct SizedStraight {
     pub(super) receives: bool,
     /// Bytes of the last send.
     pub(super) sent_bytes: usize,
+    /// Bytes of the only send, if there is one, and the only receive is of the same link.
+    pub(super) exchanged_bytes: Option<usize>,
 }
 
 /// A send, which begins the program.
@@ -30,6 +33,8 @@ pub(super) struct SizedSend {
     pub(super) number: u32,
     pub(super) stream: Stream,
     pub(super) src: Range,
+    /// Whether it is copied wherever its bytes are.
+    pub(super) is_copied: bool,
 }
 
 /// A step that does not send.
@@ -49,11 +54,16 @@ pub(super) struct SizedStep {
 
 impl SizedStraight {
     /// Returns the ranges of a straight program; `None` for another program.
-    pub(crate) fn new(program: &Program, constants: &CallConstants) -> Option<SizedStraight> {
+    pub(crate) fn new(
+        program: &Program,
+        constants: &CallConstants,
+        protocols: &Protocols,
+    ) -> Option<SizedStraight> {
         let straight = program.straight.as_ref()?;
         let send = |&StraightStep { step, stream }: &StraightStep| {
             let src = constants.range(&program.ops[step as usize].a);
-            stream.map(|(number, stream)| SizedSend { step, number, stream, src })
+            let is_copied = protocols.always_copies(constants.size_of(protocols, src.len), src.len);
+            stream.map(|(number, stream)| SizedSend { step, number, stream, src, is_copied })
         };
         let sized = |&StraightStep { step, stream }: &StraightStep| {
             let op = &program.ops[step as usize];
@@ -62,11 +72,19 @@ impl SizedStraight {
             SizedStep { step, kind: op.kind, stream, dst, a, b, last: op.last, writes }
         };
         let sends: Box<[_]> = straight.sends.iter().filter_map(send).collect();
+        let steps: Box<[_]> = straight.steps.iter().map(sized).collect();
+        let mut receives = steps.iter().filter_map(|step| step.stream);
+        let received = receives.next().filter(|_| receives.next().is_none());
+        let exchanged_bytes = match (&*sends, received) {
+            ([sent], Some((_, stream))) if sent.stream.link == stream.link => Some(sent.src.len),
+            _ => None,
+        };
         Some(SizedStraight {
             sent_bytes: sends.last().map_or(0, |send| send.src.len),
             sends,
-            steps: straight.steps.iter().map(sized).collect(),
+            steps,
             receives: straight.receives,
+            exchanged_bytes,
         })
     }
 }

@@ -23,6 +23,7 @@ use transport::{
 };
 
 mod announcing;
+mod brief;
 mod following;
 mod preparing;
 mod stub_link;
@@ -54,15 +55,25 @@ fn links(rank: u32, ranks: u32, mut make: impl FnMut(u32, u8) -> Box<dyn Link>) 
 }
 
 fn executor(links: Links, slab: &Slab, ranks: u32) -> Executor {
-    let wait = WaitPolicy::for_host(ranks, 1);
+    executor_on(1, links, slab, ranks)
+}
+
+/// Returns the executor of a rank on a host with this number of cores.
+fn executor_on(cores: u32, links: Links, slab: &Slab, ranks: u32) -> Executor {
+    let wait = WaitPolicy::for_host(ranks, cores);
     Executor::new(links, slab.clone(), wait, Protocols::with_minima(usize::MAX, 64))
 }
 
 fn over_local(ranks: u32) -> Vec<(Executor, Slab)> {
+    over_local_on(1, ranks)
+}
+
+fn over_local_on(cores: u32, ranks: u32) -> Vec<(Executor, Slab)> {
     let arenas = local::arenas(layout(ranks)).expect("memory for a test");
     let one = |rank: u32| {
         let slab = Slab::new(&arenas[rank as usize], None);
-        (executor(links(rank, ranks, |p, lane| local::link(&arenas, rank, p, lane)), &slab, ranks), slab)
+        let links = links(rank, ranks, |p, lane| local::link(&arenas, rank, p, lane));
+        (executor_on(cores, links, &slab, ranks), slab)
     };
     (0..ranks).map(one).collect()
 }
@@ -97,8 +108,18 @@ struct Job {
     count: u64,
     /// Delay of rank 0 after the others.
     late: Duration,
-    /// Whether straight programs run as all others.
-    runs_step_by_step: bool,
+    start: Start,
+}
+
+/// How straight programs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Start {
+    /// As all others.
+    StepByStep,
+    /// By states of messages.
+    AtOnce,
+    /// By brief messages as far as they go, and then as above.
+    Brief,
 }
 
 impl Job {
@@ -126,9 +147,9 @@ impl Job {
             gathers: false,
             ..constants(self.count, ELEM_BYTES, (program.chunks, blocks))
         };
-        let straight = SizedStraight::new(&program, &constants);
+        let straight = SizedStraight::new(&program, &constants, executor.protocols());
         let binding = Binding {
-            straight: straight.as_ref().filter(|_| !self.runs_step_by_step),
+            straight: straight.as_ref().filter(|_| self.start != Start::StepByStep),
             input: given,
             output: got,
             scratch: scratch.span_mut(),
@@ -139,7 +160,12 @@ impl Job {
         if rank == 0 {
             thread::sleep(self.late);
         }
-        let ran = executor.run(&program, &[binding], &mut TimeoutWatch);
+        let ran = match self.start {
+            Start::Brief => executor
+                .run_brief(&program, &binding, || {})
+                .map_or(Ok(()), |done| executor.run_call(&program, &binding, done, &mut TimeoutWatch)),
+            _ => executor.run(&program, &[binding], &mut TimeoutWatch),
+        };
         ran.unwrap_or_else(|stop| panic!("rank {rank} of {}: {stop:?}", self.schedule));
         let mut result = vec![0; got.len()];
         SpanMut::from(result.as_mut_slice()).copy_from(got.as_span());
@@ -198,7 +224,7 @@ fn jobs(ranks: u32) -> Vec<Job> {
                     schedule,
                     count,
                     late: Duration::ZERO,
-                    runs_step_by_step: false,
+                    start: Start::AtOnce,
                 }));
             }
         }
@@ -232,9 +258,13 @@ fn straight_programs_give_what_their_steps_give() {
         let at_once = jobs(ranks);
         let is_straight = |job: &&Job| Program::compile(&job.schedule, Rank(0), LANES).straight.is_some();
         assert!(at_once.iter().filter(is_straight).count() > 20, "few of {}", at_once.len());
-        let step_by_step = jobs(ranks).into_iter().map(|job| Job { runs_step_by_step: true, ..job });
-        let expected = outputs(over_local(ranks), &step_by_step.collect::<Vec<_>>());
+        let by = |start| jobs(ranks).into_iter().map(|job| Job { start, ..job }).collect::<Vec<_>>();
+        let expected = outputs(over_local(ranks), &by(Start::StepByStep));
         assert!(outputs(over_local(ranks), &at_once) == expected, "{ranks} ranks");
+        for cores in [1, ranks] {
+            let brief = outputs(over_local_on(cores, ranks), &by(Start::Brief));
+            assert!(brief == expected, "{ranks} ranks on {cores} cores");
+        }
     }
 }
 
@@ -269,7 +299,7 @@ fn a_landing_waits_for_an_earlier_receive_that_uses_its_memory() {
         packing: None,
         programs: vec![first, second],
     };
-    compare(2, &[Job { schedule, count: 5000, late: Duration::from_millis(100), runs_step_by_step: false }]);
+    compare(2, &[Job { schedule, count: 5000, late: Duration::from_millis(100), start: Start::AtOnce }]);
 }
 
 /// Runs a message's program; `confirmed` is for sends.
@@ -283,7 +313,7 @@ fn message(executor: &mut Executor, peer: u32, data: &mut Registered, way: Way) 
         gathers: false,
         ..constants(count, 1, (1, 1))
     };
-    let straight = SizedStraight::new(&program, &constants);
+    let straight = SizedStraight::new(&program, &constants, executor.protocols());
     let binding = Binding {
         straight: straight.as_ref(),
         input: if sends { memory.as_span() } else { Span::empty() },

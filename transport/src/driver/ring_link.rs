@@ -11,12 +11,12 @@
 
 use super::pull::Puller;
 use crate::{
-    Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, Sink,
-    TransportError,
+    BriefMessage, Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState,
+    Sink, TransportError,
     memory::{Arena, Span},
     ring::{
         Buffers, Content, INLINE_BYTES, Publish, ReplyTimer, RingLayout, RingReceiver, RingSender, TimedRead,
-        Way,
+        Way, end_speculation,
     },
 };
 
@@ -53,6 +53,18 @@ const HANDED_BYTES: usize = 512 << 10;
 /// and the sender, which has not filled it yet, would have to take it back.
 const SHORT_PIECE_BYTES: usize = 16 * 1024;
 
+/// Longest brief message. What the short way saves is a small part of the time of a longer one.
+const BRIEF_BYTES: usize = 16 << 10;
+
+/// The memory of a brief message in one piece, which its end gives back.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    /// The staging area up to this position.
+    Staged { end: u64 },
+    /// Nothing: the buffer is this end's from then on.
+    Handed { buffer: u8 },
+}
+
 /// Returns the bytes of the pieces of a message that its receiver waits for: `least` to `most`, which is
 /// whole cache lines.
 fn awaited_piece_bytes(total: usize, least: usize, most: usize) -> usize {
@@ -72,6 +84,10 @@ pub(super) struct RingLink {
     replies: ReplyTimer,
     /// Bytes of the latest message that was staged, or sent in cells.
     sent_bytes: usize,
+    /// Bytes of the longest brief message.
+    brief_bytes: usize,
+    /// The brief message that was found in one piece, and has not ended.
+    found: Option<Found>,
     /// Arena of this rank, which holds its registered memory and its receiving rings.
     ours: Arena,
     /// Arena of the peer, from which its registered memory is read.
@@ -122,6 +138,8 @@ impl RingLink {
             buffers,
             replies: ReplyTimer::here(),
             sent_bytes: 0,
+            brief_bytes: BRIEF_BYTES.min(layout.piece_bytes).min(layout.buffer_bytes()),
+            found: None,
             ours: ours.clone(),
             theirs: theirs.clone(),
             peer,
@@ -337,6 +355,34 @@ impl RingLink {
     }
 }
 
+/// Returns the next message, if it is one of this digest and of `len` bytes in one piece.
+#[inline]
+fn whole_piece<'l>(
+    receiver: &'l RingReceiver,
+    buffers: &'l Buffers,
+    digest: u64,
+    len: usize,
+) -> (BriefMessage<'l>, Option<Found>) {
+    let another = (BriefMessage::Another, None);
+    let Some(head) = receiver.head() else { return (BriefMessage::NotYet, None) };
+    if receiver.digest() != digest {
+        return another;
+    }
+    let whole = |piece| BriefMessage::Whole([piece, Span::empty()]);
+    match receiver.content(head) {
+        Ok(Content::Staged { total, position, len: staged, timed: None })
+            if total == len && staged == len =>
+        {
+            let end = position + len.next_multiple_of(RingLayout::LINE) as u64;
+            receiver.piece(position, len).map_or(another, |piece| (whole(piece), Some(Found::Staged { end })))
+        }
+        Ok(Content::Handed { total, buffer, len: handed }) if total == len && handed == len => buffers
+            .piece(buffer, len)
+            .map_or(another, |(buffer, piece)| (whole(piece), Some(Found::Handed { buffer }))),
+        _ => another,
+    }
+}
+
 impl Link for RingLink {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -394,6 +440,63 @@ impl Link for RingLink {
     }
 
     #[inline]
+    fn send_brief(&mut self, digest: u64, src: Span<'_>, is_awaited: bool) -> bool {
+        let len = src.len();
+        let sent = match len {
+            ..=INLINE_BYTES => self.sender.send_inline(digest, src),
+            _ if len <= self.capabilities.inline_bytes => self.sender.send_long(digest, src),
+            // Longer ones that are awaited have several pieces.
+            _ if len > self.brief_bytes || is_awaited && len >= LEAST_IN_PIECES => return false,
+            _ if self.buffers.has_one() => self.sender.hand_over(digest, len, src, &mut self.buffers),
+            _ => self.sender.send_piece(digest, len, src),
+        };
+        // The same error comes again when the message is polled.
+        let is_sent = matches!(sent, Ok(true));
+        if is_sent {
+            self.complete_copy(len);
+        }
+        is_sent
+    }
+
+    #[inline]
+    fn poll_brief(&mut self, digest: u64, len: usize, polls: u32) -> BriefMessage<'_> {
+        if len > self.brief_bytes {
+            return BriefMessage::Another;
+        }
+        if len > self.capabilities.inline_bytes {
+            return self.poll_piece(digest, len, polls);
+        }
+        let mut polled = 0;
+        loop {
+            let message = self.receiver.brief(digest, len);
+            if !matches!(message, BriefMessage::NotYet) || polled == polls {
+                return message;
+            }
+            if polled == 0 {
+                self.replies.polled(false);
+            }
+            end_speculation();
+            polled += 1;
+        }
+    }
+
+    #[inline]
+    fn end_brief(&mut self, len: usize, is_copied: bool, next_sent: Option<usize>) {
+        self.counters.received_messages += 1;
+        self.counters.moved_bytes += len as u64;
+        self.counters.copied_bytes += if is_copied { len as u64 } else { 0 };
+        if len <= self.capabilities.inline_bytes {
+            self.receiver.consume_long(len);
+        } else {
+            self.end_piece();
+        }
+        self.replies.polled(true);
+        if let Some(next_sent) = next_sent {
+            self.sender.fetch_next(next_sent, &self.buffers);
+        }
+    }
+
+    #[inline]
     fn await_reply(&mut self, len: usize) {
         // Staged bytes come no sooner.
         if len <= self.capabilities.inline_bytes {
@@ -416,6 +519,38 @@ impl Link for RingLink {
 }
 
 impl RingLink {
+    /// Polls a message that does not travel in cells; see [`Link::poll_brief`].
+    // Out of line, since it makes polls of messages in cells slower.
+    #[inline(never)]
+    fn poll_piece(&mut self, digest: u64, len: usize, polls: u32) -> BriefMessage<'_> {
+        let mut polled = 0;
+        loop {
+            let (message, found) = whole_piece(&self.receiver, &self.buffers, digest, len);
+            if !matches!(message, BriefMessage::NotYet) || polled == polls {
+                self.found = found;
+                return message;
+            }
+            if polled == 0 {
+                self.replies.polled(false);
+            }
+            end_speculation();
+            polled += 1;
+        }
+    }
+
+    /// Consumes a brief message that was found in one piece.
+    #[inline(never)]
+    fn end_piece(&mut self) {
+        match self.found.take() {
+            Some(Found::Staged { end }) => self.receiver.consume(Some(end), Publish::Lazily),
+            Some(Found::Handed { buffer }) => {
+                self.buffers.take(buffer);
+                self.receiver.consume(None, Publish::Lazily);
+            }
+            None => debug_assert!(false, "the end of a message that was not found"),
+        }
+    }
+
     /// Receives what has arrived of the expected message.
     #[inline(always)]
     fn poll_ring(

@@ -56,7 +56,7 @@ pub(super) const fn bytes_in(cells: usize) -> usize {
 /// Returns the cells of a long message.
 #[inline]
 pub(super) const fn cells_of(bytes: usize) -> usize {
-    1 + bytes.saturating_sub(INLINE_BYTES).div_ceil(FURTHER_BYTES)
+    if bytes <= INLINE_BYTES { 1 } else { 1 + (bytes - INLINE_BYTES).div_ceil(FURTHER_BYTES) }
 }
 
 /// Content of a cell.
@@ -115,13 +115,34 @@ impl Cell {
             }
         };
         self.0[1].store(digest, Relaxed);
-        self.0[0].store(u64::from(Self::stamp(index)) | kind << 32 | more << 40, Release);
+        self.0[0].store(Self::head_of(index, kind, more), Release);
+    }
+
+    /// Returns the head word of the `index`-th cell since the ring was created.
+    #[inline]
+    fn head_of(index: u64, kind: u64, more: u64) -> u64 {
+        u64::from(Self::stamp(index)) | kind << 32 | more << 40
+    }
+
+    /// Whether the cell has been published as the first one of a message in cells, of `len` bytes; `None` if
+    /// it has not been published.
+    #[inline]
+    pub(super) fn begins_message(&self, index: u64, len: usize) -> Option<bool> {
+        let kind = if len <= INLINE_BYTES { KIND_INLINE } else { KIND_LONG };
+        let (head, expected) = (self.0[0].load(Acquire), Self::head_of(index, kind, len as u64));
+        (head as u32 == expected as u32).then_some(head == expected)
+    }
+
+    /// Whether the cell has been published as a further one of a long message.
+    #[inline]
+    pub(super) fn continues_message(&self, index: u64) -> bool {
+        self.0[0].load(Acquire) == Self::head_of(index, KIND_FURTHER, 0)
     }
 
     /// Publishes the cell as a further one of a long message.
     #[inline]
     pub(super) fn publish_further(&self, index: u64) {
-        self.0[0].store(u64::from(Self::stamp(index)) | KIND_FURTHER << 32, Release);
+        self.0[0].store(Self::head_of(index, KIND_FURTHER, 0), Release);
     }
 
     /// Checks that a published cell is a further one of a long message.
@@ -178,19 +199,30 @@ impl Cell {
     /// If no message of this length has such a cell.
     #[inline]
     pub(super) unsafe fn read_payload(&self, nth: usize, len: usize, read: impl FnOnce(usize, Span<'_>)) {
-        let (word, before) = Cell::payload(nth);
-        let len = (len - before).min((8 - word) * 8);
         #[cfg(not(any(loom, miri)))]
-        // SAFETY: the words of the cell from `word` on hold the part, and the sender writes them again only
-        // after the cell was given back.
-        read(before, unsafe { Span::new(self.0.as_ptr().add(word).cast(), len) });
+        // SAFETY: the caller's contract.
+        read(Cell::payload(nth).1, unsafe { self.payload_part(nth, len) });
         #[cfg(any(loom, miri))]
         {
+            let (word, before) = Cell::payload(nth);
+            let len = (len - before).min((8 - word) * 8);
             let mut words = [0u64; 8];
             words.iter_mut().zip(&self.0[word..]).for_each(|(value, word)| *value = word.load(Relaxed));
             // SAFETY: the words are a live local array of at least `len` bytes.
             read(before, unsafe { Span::new(words.as_ptr().cast(), len) });
         }
+    }
+
+    /// Returns the part of a message of `len` bytes that the `nth` cell of it has.
+    ///
+    /// # Safety
+    /// The cell must be this end's, and stay so while the part is used.
+    #[inline]
+    pub(super) unsafe fn payload_part(&self, nth: usize, len: usize) -> Span<'_> {
+        let (word, before) = Cell::payload(nth);
+        // SAFETY: the words of the cell from `word` on hold the part, and the sender writes them again only
+        // after the cell was given back.
+        unsafe { Span::new(self.0.as_ptr().add(word).cast(), (len - before).min((8 - word) * 8)) }
     }
 
     /// Returns the head word, if the cell has been published.

@@ -7,10 +7,10 @@
 
 use super::{
     RingLayout,
-    cell::{Cell, ConsumerLine, Content, cells_of},
+    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, cells_of},
     costs::{Costs, TimedRead},
 };
-use crate::{TransportError, memory::Span, sync};
+use crate::{BriefMessage, TransportError, memory::Span, sync};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The receiving end of a ring.
@@ -123,6 +123,31 @@ impl RingReceiver {
     pub(crate) fn read_inline(&self, len: usize, read: impl FnOnce(Span<'_>)) {
         // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
         unsafe { self.cell().read_payload(0, len, |_, payload| read(payload)) };
+    }
+
+    /// Returns the next message, if it is one of this digest and of `len` bytes in cells.
+    ///
+    /// Only one word decides about most messages. Model checkers see no memory of cells, so that there every
+    /// message is another one.
+    #[inline]
+    pub(crate) fn brief(&self, digest: u64, len: usize) -> BriefMessage<'_> {
+        if cfg!(any(loom, miri)) {
+            return BriefMessage::Another;
+        }
+        let (cell, next) = (self.cell(), self.cell_at(self.cells + 1));
+        let is_long = len > INLINE_BYTES;
+        // Both cells are looked at each time, so that their lines come at the same time.
+        let is_whole = !is_long || next.continues_message(self.cells + 1);
+        match cell.begins_message(self.cells, len) {
+            None => BriefMessage::NotYet,
+            Some(is_expected) if !is_expected || cell.digest() != digest => BriefMessage::Another,
+            Some(_) if !is_whole => BriefMessage::NotYet,
+            // SAFETY: the cells are published, and are given back by `consume`, which takes `&mut self`.
+            Some(_) => BriefMessage::Whole(unsafe {
+                let rest = if is_long { next.payload_part(1, len) } else { Span::empty() };
+                [cell.payload_part(0, len), rest]
+            }),
+        }
     }
 
     /// Whether all cells of a long message of `len` bytes have been published, and the first one is that of

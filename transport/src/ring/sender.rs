@@ -139,6 +139,9 @@ impl RingSender {
     /// buffer that changes hands are here already.
     #[inline]
     pub(crate) fn fetch_next(&self, len: usize, buffers: &Buffers) {
+        if len <= INLINE_BYTES {
+            return fetches::fetch(ptr::from_ref(self.cell(self.cells)).cast());
+        }
         if len > self.fetched_bytes {
             return;
         }
@@ -152,7 +155,7 @@ impl RingSender {
         // The receiver polls the cell of a longer one before its bytes are stored.
         if len <= FETCHED_CELL_BYTES {
             fetches::fetch(ptr::from_ref(self.cell(self.cells)).cast());
-            if len > INLINE_BYTES && !is_staged {
+            if !is_staged {
                 (1..cells_of(len) as u64)
                     .for_each(|nth| fetches::fetch(ptr::from_ref(self.cell(self.cells + nth)).cast()));
             }

@@ -1,5 +1,6 @@
 //! Conformance suite of links: one set of cases, run on every driver.
 
+mod brief;
 mod corruption;
 mod delivery;
 mod fixture;
@@ -49,6 +50,7 @@ macro_rules! on_every_driver {
 on_every_driver! {
     delivery::every_size_arrives_whole_by_every_protocol,
     delivery::bytes_moved_and_copied_are_counted_exactly,
+    brief::brief_messages_and_polled_ones_are_the_same,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
     prefix::what_is_there_of_a_message_is_sent_on,
     flow::a_full_ring_is_idle_and_never_overwritten,
@@ -61,6 +63,30 @@ on_every_driver! {
     revocation::memory_of_a_rank_that_has_failed_is_not_received,
     revocation::a_message_whose_sender_fails_during_the_read_is_not_received,
     revocation::staged_messages_of_a_rank_that_has_failed_still_arrive,
+}
+
+/// Runs the cases of links that have brief messages.
+macro_rules! on_rings {
+    ($($case:ident),* $(,)?) => {
+        mod brief_over_local {
+            $(#[test]
+            fn $case() {
+                crate::brief::$case(crate::fixture::Pair::local());
+            })*
+        }
+        mod brief_over_shm {
+            $(#[test]
+            fn $case() {
+                crate::brief::$case(crate::fixture::Pair::shm());
+            })*
+        }
+    };
+}
+
+on_rings! {
+    short_messages_are_brief,
+    a_message_that_is_not_expected_is_no_brief_one_and_stays,
+    a_brief_message_without_room_is_not_sent,
 }
 
 /// Runs the cases that need no rings, over connections of every kind.

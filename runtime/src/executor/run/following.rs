@@ -16,7 +16,7 @@ use crate::executor::{
 };
 use collectives::schedule::Buffer;
 use transport::{
-    Link, SendProgress, SendState, TransportError,
+    Link, Protocol, SendProgress, SendState, SizeClass, TransportError,
     memory::{Slab, Span},
 };
 
@@ -81,13 +81,25 @@ pub(super) fn begun(
     link: &dyn Link,
     (src, buffer): (Span<'_>, Buffer),
 ) -> SendState {
-    let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
-    let size = binding.constants.size_of(protocols, src.len());
-    let combined = || binding.combines_into(buffer);
-    let message = (size, src.len());
-    let exchanges = binding.constants.gathers && program.exchanges;
-    let protocol = protocols.choose(|| link.capabilities(), message, exchanges, combined, registered);
+    let (size, protocol) = protocol_of((program, binding), slab, protocols, link, (src, buffer));
     let state = SendState::new(binding.digest, protocol).with_size(size);
     let state = if binding.confirmed { state.with_match_ack() } else { state };
     if program.is_awaited { state.awaited() } else { state }
+}
+
+/// Returns the size class of a message to send, and the way in which it travels.
+#[inline(always)]
+pub(super) fn protocol_of(
+    (program, binding): (&Program, &Binding<'_>),
+    slab: &Slab,
+    protocols: &Protocols,
+    link: &dyn Link,
+    (src, buffer): (Span<'_>, Buffer),
+) -> (SizeClass, Protocol) {
+    let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
+    let size = binding.constants.size_of(protocols, src.len());
+    let combined = || binding.combines_into(buffer);
+    let exchanges = binding.constants.gathers && program.exchanges;
+    let message = (size, src.len());
+    (size, protocols.choose(|| link.capabilities(), message, exchanges, combined, registered))
 }

@@ -8,7 +8,7 @@ use crate::executor::sink::CopySink;
 use std::sync::atomic::Ordering::Relaxed;
 use topology::Rank;
 use transport::{
-    Link, RecvProgress, RecvState, SendProgress, SendState, TransportError, Waiter,
+    Link, Protocol, RecvProgress, RecvState, SendProgress, SendState, SizeClass, TransportError, Waiter,
     memory::{Span, SpanMut},
 };
 
@@ -70,12 +70,18 @@ impl Executor {
     /// Returns the state of a message outside of programs, by its length and the place of its bytes.
     #[inline]
     pub(crate) fn message_to_send(&mut self, index: usize, digest: u64, src: Span<'_>) -> SendState {
+        let (size, protocol) = self.protocol_of_message(index, src);
+        SendState::new(digest, protocol).with_size(size).awaited()
+    }
+
+    /// Returns the size class of a message outside of programs, and the way in which it travels.
+    #[inline(always)]
+    pub(super) fn protocol_of_message(&mut self, index: usize, src: Span<'_>) -> (SizeClass, Protocol) {
         let size = self.protocols.size_class(src.len() as u64);
         let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
         let link = self.links.at(index);
         let message = (size, src.len());
-        let protocol = self.protocols.choose(|| link.capabilities(), message, false, || false, registered);
-        SendState::new(digest, protocol).with_size(size).awaited()
+        (size, self.protocols.choose(|| link.capabilities(), message, false, || false, registered))
     }
 
     /// Returns the state of a receive outside of programs.
@@ -107,9 +113,6 @@ impl Executor {
             MessageMemory::Recv(dst) => {
                 let mut state = self.message_to_receive(message.digest, dst.len());
                 let mut sink = CopySink::new(dst, self.protocols.writes_of(dst.len()));
-                if self.wait.spin_polls > 0 {
-                    self.links.at(message.link).await_reply(dst.len());
-                }
                 self.poll_message(message, watch, |link| {
                     Ok(match link.poll_recv(&mut state, &mut sink)? {
                         RecvProgress::Complete => Progress::Complete,

@@ -2,7 +2,7 @@
 
 use super::{
     super::{binding::Binding, program::Program},
-    Executor, Stop, Watch, is_announced,
+    Done, Executor, Stop, Watch, is_announced,
     observer::Recording,
 };
 use crate::trace::Trace;
@@ -39,7 +39,7 @@ impl Executor {
         let ran = if bindings.iter().any(|binding| is_announced(binding, &recorded.announced_bytes)) {
             self.run_to_completion::<true, true, _>(program, bindings, watch, observer, None)
         } else if let [binding] = bindings {
-            self.run_one(program, binding, watch, observer)
+            self.run_one(program, (binding, Done::default()), watch, observer)
         } else {
             self.run_to_completion::<false, true, _>(program, bindings, watch, observer, None)
         };

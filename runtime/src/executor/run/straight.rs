@@ -12,7 +12,7 @@
 use super::{Executor, Run, combine, following::begun, link, observer::Observer};
 use crate::executor::{
     binding::Binding,
-    program::{Op, OpKind, Program, Stream},
+    program::{Op, OpKind, Program, Straight, Stream},
     run::Stop,
     sink::{Combine, CopySink, EmptySink, ReduceSink, Writes},
     sized::{SizedSend, SizedStep, SizedStraight},
@@ -25,17 +25,46 @@ use transport::{
 };
 
 /// Fruitless polls for a message before the run goes on as any other.
-const POLLS: u32 = 300;
+pub(super) const POLLS: u32 = 300;
+
+/// How many of its sends, and of its other steps, a straight program has completed, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Done {
+    pub(in crate::executor) sends: usize,
+    pub(in crate::executor) steps: usize,
+    /// Whether the message of the next step has been waited for in vain.
+    pub(in crate::executor) is_late: bool,
+}
+
+impl Done {
+    /// Returns what a complete run has done.
+    pub(crate) fn all(binding: &Binding<'_>) -> Done {
+        let (sends, steps) = binding.straight.map_or((0, 0), |all| (all.sends.len(), all.steps.len()));
+        Done { sends, steps, is_late: false }
+    }
+}
 
 /// The steps and messages of a straight run that goes on as any other.
 #[derive(Default)]
 pub(super) struct Partial {
-    /// The complete steps, one bit each.
-    done: u64,
+    done: Done,
     /// The send that is not complete.
     send: Option<(u32, SendState)>,
     /// The receive that is not complete, by its stream.
     recv: Option<(u32, RecvState)>,
+}
+
+impl Partial {
+    /// Returns the state of a run that has come so far in brief messages.
+    pub(super) fn of(done: Done) -> Partial {
+        Partial { done, ..Partial::default() }
+    }
+
+    /// Returns the complete steps of a program, one bit each.
+    fn steps(&self, straight: &Straight) -> u64 {
+        let (sends, steps) = (&straight.sends[..self.done.sends], &straight.steps[..self.done.steps]);
+        sends.iter().chain(steps).fold(0, |bits, step| bits | 1 << step.step)
+    }
 }
 
 impl Executor {
@@ -49,7 +78,7 @@ impl Executor {
         observer: &mut O,
     ) -> Result<bool, Stop> {
         let spins = self.wait.spin_polls > 0;
-        for SizedSend { step, number, stream, src } in &straight.sends {
+        for SizedSend { step, number, stream, src, .. } in &straight.sends[partial.done.sends..] {
             observer.polled(*step);
             let bytes = binding.source_range(src);
             let link = link(&mut self.links, stream).as_mut();
@@ -60,9 +89,9 @@ impl Executor {
                 return Ok(false);
             }
             observer.message(program, binding, *number as usize, stream.first);
-            partial.done |= 1 << step;
+            partial.done.sends += 1;
         }
-        for step in &straight.steps {
+        for step in &straight.steps[partial.done.steps..] {
             observer.polled(step.step);
             if let Some((number, stream)) = &step.stream {
                 let is_reply = straight.sends.is_empty();
@@ -76,21 +105,24 @@ impl Executor {
                     return Ok(false);
                 }
             } else {
-                let combine = || combine(binding.constants, step.last);
-                let (a, b) = (binding.source_range(&step.a), || binding.source_range(&step.b));
-                compute_on((step.kind, step.writes), combine, binding.target_range(&step.dst), a, b);
+                compute_step(binding, step);
                 observer.local(program, binding, step.step);
             }
-            partial.done |= 1 << step.step;
+            partial.done.steps += 1;
         }
-        // The next messages are taken for ones as long as the last one. Ranks that share cores run in turns:
-        // the peer may wait for the next call already.
-        if straight.receives && spins {
+        self.prepare_next(straight);
+        Ok(true)
+    }
+
+    /// Prepares for the messages of the next call, which are taken for ones as long as the last one. Ranks
+    /// that share cores run in turns: the peer may wait for the next call already.
+    #[inline(always)]
+    pub(super) fn prepare_next(&mut self, straight: &SizedStraight) {
+        if straight.receives && self.wait.spin_polls > 0 {
             for send in &straight.sends {
                 link(&mut self.links, &send.stream).prepare_send(straight.sent_bytes);
             }
         }
-        Ok(true)
     }
 
     /// Receives the message of a stream. Returns whether it came soon.
@@ -147,16 +179,17 @@ impl<const ANNOUNCES: bool, const GROUPED: bool, O: Observer> Run<'_, '_, ANNOUN
     /// Enters how far a straight run has come into the workspace, which has begun the program.
     #[cold]
     pub(super) fn take_over(&mut self, partial: &Partial) {
+        let done = self.program.straight.as_ref().map_or(0, |straight| partial.steps(straight));
         for (at, stream) in self.program.streams.iter().enumerate() {
             let step = self.program.order[stream.first as usize];
-            if partial.done >> step & 1 != 0 {
+            if done >> step & 1 != 0 {
                 self.workspace.pass(at, stream.end);
             }
         }
-        for step in (0..self.program.ops.len() as u32).filter(|step| partial.done >> step & 1 != 0) {
+        for step in (0..self.program.ops.len() as u32).filter(|step| done >> step & 1 != 0) {
             self.workspace.complete(self.program, step);
         }
-        self.workspace.ready.retain(|step| partial.done >> step & 1 == 0);
+        self.workspace.ready.retain(|step| done >> step & 1 == 0);
         if let Some((step, state)) = &partial.send {
             self.workspace.sends[*step as usize] = Some(*state);
         }
@@ -203,6 +236,14 @@ fn with_sink<'b, R>(
         Some(combine) => poll(&mut ReduceSink { combine, writes, local: local(), dst }),
         None => poll(&mut EmptySink),
     }
+}
+
+/// Carries out a local step of a straight program.
+#[inline(always)]
+pub(super) fn compute_step(binding: &Binding<'_>, step: &SizedStep) {
+    let combine = || combine(binding.constants, step.last);
+    let (a, b) = (binding.source_range(&step.a), || binding.source_range(&step.b));
+    compute_on((step.kind, step.writes), combine, binding.target_range(&step.dst), a, b);
 }
 
 /// Copies `a` to `dst`, or combines it with `b` there.

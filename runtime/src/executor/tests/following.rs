@@ -2,7 +2,7 @@
 //! without them.
 
 use super::{
-    ELEM_BYTES, Executor, Job, LANES, Links, Protocols, executor, layout, links, outputs, over_local,
+    ELEM_BYTES, Executor, Job, LANES, Links, Protocols, Start, executor, layout, links, outputs, over_local,
 };
 use crate::executor::Program;
 use collectives::{Spec, pass, plan, schedule::InPlace};
@@ -145,7 +145,7 @@ fn jobs(algorithm: &plan::Algorithm, ranks: u32) -> Vec<Job> {
                 schedule,
                 count,
                 late: Duration::ZERO,
-                runs_step_by_step: false,
+                start: Start::AtOnce,
             }));
         }
     }
@@ -197,7 +197,7 @@ fn later_messages_of_a_stream_are_sent_on_in_halves_where_that_costs_a_system_ca
     let spec = Spec::new(collectives::Collective::AllReduce, RANKS).expect("three");
     let schedule = plan::plan(&spec, "ring").expect("a plan");
     let count = u64::from(RANKS) << 17;
-    let job = || Job { schedule: schedule.clone(), count, late: Duration::ZERO, runs_step_by_step: false };
+    let job = || Job { schedule: schedule.clone(), count, late: Duration::ZERO, start: Start::AtOnce };
     let jobs = [job(), Job { late: Duration::from_millis(1), ..job() }];
     let sent_on = Arc::new(AtomicU32::new(0));
     let got = outputs(copying(RANKS, &sent_on, true), &jobs);

@@ -21,7 +21,7 @@ fn sends_prepared_by(steps: Vec<Step>, cores: u32) -> u32 {
     let protocols = Protocols::with_minima(usize::MAX, u64::MAX);
     let mut executor = Executor::new(links, slab, WaitPolicy::for_host(2, cores), protocols);
     let constants = constants(0, 1, (1, 2));
-    let straight = SizedStraight::new(&program, &constants);
+    let straight = SizedStraight::new(&program, &constants, &protocols);
     let binding = Binding { straight: straight.as_ref(), ..without_memory(&constants) };
     executor.run(&program, &[binding], &mut TimeoutWatch).expect("all is there");
     prepared.load(Relaxed)

@@ -44,7 +44,7 @@ fn pauses_of_an_exchange(on_other_cores: &[Rank]) -> u32 {
         .with_sleeper(Some(Arc::<Pauses>::clone(&pauses)))
         .with_others(OnOtherCores::new(on_other_cores));
     let constants = constants(0, 1, (1, 2));
-    let straight = SizedStraight::new(&program, &constants);
+    let straight = SizedStraight::new(&program, &constants, executor.protocols());
     let binding = Binding { straight: straight.as_ref(), ..without_memory(&constants) };
     executor.run(&program, &[binding], &mut TimeoutWatch).expect("all comes");
     pauses.0.load(Relaxed)
