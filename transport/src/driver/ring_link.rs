@@ -9,6 +9,8 @@
 //! # Safety
 //! The rings lie in arenas that the link keeps alive; see the constructor.
 
+mod brief;
+
 use super::pull::Puller;
 use crate::{
     BriefMessage, Capabilities, Counters, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState,
@@ -19,6 +21,7 @@ use crate::{
         Way, end_speculation,
     },
 };
+use brief::{BRIEF_BYTES, Found};
 
 /// Maximum bytes moved in one poll, so that a long message does not delay others.
 const POLL_BYTES: usize = 256 * 1024;
@@ -52,18 +55,6 @@ const HANDED_BYTES: usize = 512 << 10;
 /// Longest piece during whose read the next cell is fetched: a longer one takes far more time than the cell,
 /// and the sender, which has not filled it yet, would have to take it back.
 const SHORT_PIECE_BYTES: usize = 16 * 1024;
-
-/// Longest brief message. What the short way saves is a small part of the time of a longer one.
-const BRIEF_BYTES: usize = 16 << 10;
-
-/// The memory of a brief message in one piece, which its end gives back.
-#[derive(Clone, Copy, Debug)]
-enum Found {
-    /// The staging area up to this position.
-    Staged { end: u64 },
-    /// Nothing: the buffer is this end's from then on.
-    Handed { buffer: u8 },
-}
 
 /// Returns the bytes of the pieces of a message that its receiver waits for: `least` to `most`, which is
 /// whole cache lines.
@@ -355,34 +346,6 @@ impl RingLink {
     }
 }
 
-/// Returns the next message, if it is one of this digest and of `len` bytes in one piece.
-#[inline]
-fn whole_piece<'l>(
-    receiver: &'l RingReceiver,
-    buffers: &'l Buffers,
-    digest: u64,
-    len: usize,
-) -> (BriefMessage<'l>, Option<Found>) {
-    let another = (BriefMessage::Another, None);
-    let Some(head) = receiver.head() else { return (BriefMessage::NotYet, None) };
-    if receiver.digest() != digest {
-        return another;
-    }
-    let whole = |piece| BriefMessage::Whole([piece, Span::empty()]);
-    match receiver.content(head) {
-        Ok(Content::Staged { total, position, len: staged, timed: None })
-            if total == len && staged == len =>
-        {
-            let end = position + len.next_multiple_of(RingLayout::LINE) as u64;
-            receiver.piece(position, len).map_or(another, |piece| (whole(piece), Some(Found::Staged { end })))
-        }
-        Ok(Content::Handed { total, buffer, len: handed }) if total == len && handed == len => buffers
-            .piece(buffer, len)
-            .map_or(another, |(buffer, piece)| (whole(piece), Some(Found::Handed { buffer }))),
-        _ => another,
-    }
-}
-
 impl Link for RingLink {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -519,38 +482,6 @@ impl Link for RingLink {
 }
 
 impl RingLink {
-    /// Polls a message that does not travel in cells; see [`Link::poll_brief`].
-    // Out of line, since it makes polls of messages in cells slower.
-    #[inline(never)]
-    fn poll_piece(&mut self, digest: u64, len: usize, polls: u32) -> BriefMessage<'_> {
-        let mut polled = 0;
-        loop {
-            let (message, found) = whole_piece(&self.receiver, &self.buffers, digest, len);
-            if !matches!(message, BriefMessage::NotYet) || polled == polls {
-                self.found = found;
-                return message;
-            }
-            if polled == 0 {
-                self.replies.polled(false);
-            }
-            end_speculation();
-            polled += 1;
-        }
-    }
-
-    /// Consumes a brief message that was found in one piece.
-    #[inline(never)]
-    fn end_piece(&mut self) {
-        match self.found.take() {
-            Some(Found::Staged { end }) => self.receiver.consume(Some(end), Publish::Lazily),
-            Some(Found::Handed { buffer }) => {
-                self.buffers.take(buffer);
-                self.receiver.consume(None, Publish::Lazily);
-            }
-            None => debug_assert!(false, "the end of a message that was not found"),
-        }
-    }
-
     /// Receives what has arrived of the expected message.
     #[inline(always)]
     fn poll_ring(
