@@ -54,7 +54,7 @@ impl Executor {
         };
         let sends = self.send_ahead(program, (binding, straight));
         meanwhile();
-        // For a run that goes on from here after a later call has waited for long.
+        // Room for a later call that goes on in another way: its wait allocates nothing.
         self.workspace.make_room(program);
         if sends < straight.sends.len() {
             return Some(Done { sends, ..Done::default() });
