@@ -80,6 +80,12 @@ macro_rules! on_rings {
                 crate::brief::$case(crate::fixture::Pair::shm());
             })*
         }
+        mod brief_over_mixed {
+            $(#[test]
+            fn $case() {
+                crate::brief::$case(crate::fixture::Pair::mixed());
+            })*
+        }
     };
 }
 

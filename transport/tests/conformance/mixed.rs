@@ -5,7 +5,7 @@ use crate::{
     tcp::{config, connect_all, open},
 };
 use transport::{
-    Protocol, RecvProgress, RecvState, SendProgress, SendState,
+    BriefMessage, Link, Protocol, RecvProgress, RecvState, SendProgress, SendState,
     driver::{Endpoint, mixed::Mixed, tcp::Security},
     memory::Span,
 };
@@ -34,6 +34,30 @@ pub(crate) fn side(mut end: Mixed, peer: u32) -> Side {
         tcp: None,
         is_resumable: false,
         kept: vec![end],
+    }
+}
+
+/// Polls count the same messages: those sent and received in other ways, too.
+#[test]
+fn brief_messages_do_not_confirm_others() {
+    let mut pair = Pair::mixed();
+    let bytes = noise(40, 1);
+    for round in 0..3 {
+        let (a, b) = pair.ends(0);
+        assert!(a.send_brief(6, Span::from(&*bytes), false));
+        let mut confirmed = SendState::new(8, Protocol::Copy).with_match_ack();
+        let is_sent = |sender: &mut dyn Link, state: &mut SendState| {
+            sender.poll_send(state, Span::from(&*bytes)).expect("send") == SendProgress::Complete
+        };
+        assert!(!is_sent(a, &mut confirmed));
+        assert!(matches!(b.poll_brief(6, 40, 100), BriefMessage::Whole(_)), "round {round}");
+        assert!(!is_sent(a, &mut confirmed), "round {round}: nothing has been received");
+        b.end_brief(40, true, None);
+        assert!(!is_sent(a, &mut confirmed), "round {round}: the message before it was received");
+        // The other way of receiving confirms as well.
+        assert!(matches!(b.poll_brief(8, 40, 100), BriefMessage::Whole(_)), "round {round}");
+        b.end_brief(40, true, None);
+        assert!(is_sent(a, &mut confirmed), "round {round}");
     }
 }
 

@@ -8,8 +8,8 @@
 
 use super::super::{ProgressHandle, ring_link::RingLink};
 use crate::{
-    Board, Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState, Sink,
-    TransportError, memory::Span,
+    Board, BriefMessage, Capabilities, Counters, Link, RecvProgress, RecvState, SendProgress, SendState,
+    Sink, TransportError, memory::Span,
 };
 use std::sync::{
     Arc,
@@ -20,6 +20,9 @@ use std::sync::{
 ///
 /// Such a call costs several times as much as polling a ring.
 const PROGRESS_INTERVAL: u32 = 4;
+
+/// Empty polls for a brief message per progress call on the other driver: they end as soon as it arrives.
+const BRIEF_INTERVAL: u32 = 16;
 
 /// Bit of [`SendState::awaits`] that marks the number of a message to be matched; the ring's own numbers have
 /// it clear.
@@ -39,6 +42,8 @@ pub(super) struct MatchAckLink {
     progress_handle: Option<Arc<dyn ProgressHandle>>,
     /// Polls that found nothing.
     empty_polls: u32,
+    /// Error of the other driver that no poll has returned yet.
+    unreported: Option<TransportError>,
 }
 
 impl MatchAckLink {
@@ -56,12 +61,11 @@ impl MatchAckLink {
             matched_word,
             progress_handle,
             empty_polls: 0,
+            unreported: None,
         }
     }
 
     /// Makes progress on the other driver after an empty poll.
-    ///
-    /// Drops errors that name no peer: the next use of that driver returns them again.
     #[inline]
     fn progress_other_driver(&mut self) -> Result<(), TransportError> {
         let Some(handle) = &self.progress_handle else { return Ok(()) };
@@ -69,7 +73,18 @@ impl MatchAckLink {
         if !self.empty_polls.is_multiple_of(PROGRESS_INTERVAL) {
             return Ok(());
         }
-        handle.progress().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
+        if let Some(error) = self.unreported.take() {
+            return Err(error);
+        }
+        progress(&**handle)
+    }
+
+    /// Tells the peer that its message has been received.
+    #[inline]
+    fn acknowledge(&mut self) {
+        self.received += 1;
+        let (board, word) = &self.received_word;
+        board.words()[*word].store(self.received, Release);
     }
 
     /// Counts a message that has started, and makes the send wait for a match if its state asks for one.
@@ -101,6 +116,11 @@ impl MatchAckLink {
         let (board, word) = &self.matched_word;
         board.words()[*word].load(Acquire) > number
     }
+}
+
+/// Makes progress on a driver, and drops errors that name no peer: its next use returns them again.
+fn progress(handle: &dyn ProgressHandle) -> Result<(), TransportError> {
+    handle.progress().or_else(|error| if error.peer().is_some() { Err(error) } else { Ok(()) })
 }
 
 impl Link for MatchAckLink {
@@ -147,13 +167,41 @@ impl Link for MatchAckLink {
     ) -> Result<RecvProgress, TransportError> {
         let progress = self.ring.poll_recv(state, sink)?;
         if progress == RecvProgress::Complete {
-            self.received += 1;
-            let (board, word) = &self.received_word;
-            board.words()[*word].store(self.received, Release);
+            self.acknowledge();
         } else if progress == RecvProgress::Idle {
             self.progress_other_driver()?;
         }
         Ok(progress)
+    }
+
+    #[inline]
+    fn send_brief(&mut self, digest: u64, src: Span<'_>, is_awaited: bool) -> bool {
+        let is_sent = self.ring.send_brief(digest, src, is_awaited);
+        self.sent += u64::from(is_sent);
+        is_sent
+    }
+
+    #[inline]
+    fn poll_brief(&mut self, digest: u64, len: usize, polls: u32) -> BriefMessage<'_> {
+        let Some(handle) = &self.progress_handle else {
+            return self.ring.poll_brief(digest, len, polls);
+        };
+        for _ in 0..polls / BRIEF_INTERVAL {
+            if !matches!(self.ring.poll_brief(digest, len, BRIEF_INTERVAL), BriefMessage::NotYet) {
+                break;
+            }
+            if let Err(error) = progress(&**handle) {
+                self.unreported = Some(error);
+                return BriefMessage::Another;
+            }
+        }
+        self.ring.poll_brief(digest, len, 0)
+    }
+
+    #[inline]
+    fn end_brief(&mut self, len: usize, is_copied: bool, next_sent: Option<usize>) {
+        self.ring.end_brief(len, is_copied, next_sent);
+        self.acknowledge();
     }
 
     fn await_reply(&mut self, len: usize) {
@@ -170,5 +218,54 @@ impl Link for MatchAckLink {
 
     fn abort(&mut self) {
         self.ring.abort();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{
+        memory::{Arena, ArenaLayout, SpanMut},
+        ring::RingLayout,
+    };
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    /// Another driver, which loses a peer at its third progress call.
+    #[derive(Debug, Default)]
+    struct Other(AtomicU32);
+
+    impl ProgressHandle for Other {
+        fn progress(&self) -> Result<(), TransportError> {
+            match self.0.fetch_add(1, Relaxed) {
+                2 => Err(TransportError::Revoked { peer: 7 }),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    struct Nothing;
+
+    impl Sink for Nothing {
+        fn write(&mut self, _: usize, _: Span<'_>) {}
+
+        fn destination(&mut self) -> Option<SpanMut<'_>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_a_brief_message_answers_other_hosts_and_reports_their_loss() {
+        let layout = ArenaLayout { ranks: 2, lanes: 1, ring: RingLayout::default(), slab_bytes: 4096 };
+        let [ours, theirs] = [(); 2].map(|()| Arena::private(layout).expect("memory"));
+        let ring = RingLink::new("test", (0, &ours), (1, &theirs), 0, None);
+        let other = Arc::new(Other::default());
+        let handle = Some(Arc::clone(&other) as Arc<dyn ProgressHandle>);
+        let mut link = MatchAckLink::new(ring, (ours.board(), 0), (theirs.board(), 0), handle);
+        assert!(matches!(link.poll_brief(2, 8, 2 * BRIEF_INTERVAL), BriefMessage::NotYet));
+        assert_eq!(other.0.load(Relaxed), 2, "progress calls");
+        assert!(matches!(link.poll_brief(2, 8, BRIEF_INTERVAL), BriefMessage::Another), "polls tell more");
+        let mut state = RecvState::new(2, 8);
+        let lost = (0..PROGRESS_INTERVAL).find_map(|_| link.poll_recv(&mut state, &mut Nothing).err());
+        assert_eq!(lost.and_then(|error| error.peer()), Some(7));
     }
 }
