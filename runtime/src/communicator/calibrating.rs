@@ -4,7 +4,8 @@
 //! thresholds in the notes of its arena. The ranks of the host map that arena in any case. So a job needs no
 //! message more, and all ranks have the thresholds of rank 0, even where they read other files.
 //!
-//! Threads of one process, and ranks that share memory within hosts only (`shm+tcp`), keep the defaults.
+//! Threads of one process, and ranks on several hosts, which share memory within hosts only, keep the
+//! defaults.
 
 use super::{Communicator, arenas::layout};
 use crate::{

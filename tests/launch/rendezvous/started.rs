@@ -101,6 +101,33 @@ fn ranks_meet_by_unique_id() {
     all_sum(ranks.into());
 }
 
+/// Their host is known only once they have joined. Then they share memory like the ranks of `tbccl run`, and
+/// not like those of a host among others, which see less of each other.
+#[test]
+fn ranks_of_one_host_that_might_have_spanned_several_share_all_their_memory() {
+    for (variable, value, shares) in [
+        ("TBCCL_TRANSPORT", ["auto"; 2], true),
+        ("TBCCL_TRANSPORT", ["shm+auto"; 2], true),
+        ("TBCCL_TRANSPORT", ["shm+tcp"; 2], false),
+        ("TBCCL_HOST_ID", ["a", "b"], false),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("id");
+        let file = file.to_str().expect("a path");
+        let ranks = [("0", value[0]), ("1", value[1])].map(|(rank, value)| {
+            let id = [("ID_RANK", rank), ("ID_SIZE", "2"), ("ID_FILE", file)];
+            job::rank("sum", &[&id[..], &[(variable, value), ("TBCCL_LOG", "info")]].concat())
+        });
+        for rank in ranks {
+            rank.next_after("@sum ");
+            let done = rank.finish();
+            assert_eq!(done.code(), 0, "{}", done.stderr);
+            let reads = done.stderr.contains("messages may be read by system call: ");
+            assert_eq!(reads, shares, "{variable}={value:?}: {}", done.stderr);
+        }
+    }
+}
+
 /// Starts two jobs of three ranks in a role: as MPI does, and by unique id.
 fn by_other_means(role: &str, folder: &tempfile::TempDir) -> [Vec<Process>; 2] {
     let file = folder.path().join("id");

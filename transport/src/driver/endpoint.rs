@@ -9,7 +9,7 @@
 
 use crate::{
     Link, Sleeper, TransportError,
-    memory::{Slab, Span},
+    memory::{Arena, Slab, Span},
 };
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -48,6 +48,15 @@ pub trait ProgressHandle: Debug + Send + Sync {
     fn progress(&self) -> Result<(), TransportError>;
 }
 
+/// The memory of ranks that are processes of one host.
+#[derive(Debug)]
+pub struct SharedMemory {
+    /// The arena of each rank.
+    pub arenas: Vec<Arena>,
+    /// The allocator of registered memory in this rank's arena.
+    pub slab: Slab,
+}
+
 /// One rank's endpoint of a driver. It stays alive as long as its links.
 pub trait Endpoint: Debug + Send {
     /// Name of the driver; valid after set-up.
@@ -76,6 +85,12 @@ pub trait Endpoint: Debug + Send {
     ///
     /// Valid after set-up, and equal on all ranks.
     fn hosts(&self) -> Option<&[u32]> {
+        None
+    }
+
+    /// Returns the memory of all ranks, if they share it and need no other transport: all ranks get it, or
+    /// none. Valid after set-up and before any link; the endpoint is of no further use then.
+    fn take_shared_memory(&mut self) -> Option<SharedMemory> {
         None
     }
 

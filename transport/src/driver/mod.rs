@@ -34,7 +34,7 @@ mod supplement;
 pub mod tcp;
 pub mod verbs;
 
-pub use endpoint::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard};
+pub use endpoint::{Endpoint, ProgressHandle, RailInfo, RegistrationGuard, SharedMemory};
 pub use fallback::{Choice, Fallback, OnChoice};
 pub use host_memory::{HostMemory, SlabSource};
 #[cfg(target_vendor = "apple")]

@@ -4,7 +4,7 @@ use super::{
     super::{Communicator, Identifier, Parts, machine::host_name},
     failure::not_started,
     greeting::{greeting, names, rendezvous_rank},
-    links,
+    links, one_host,
     rejoin::Rejoin,
 };
 use crate::{
@@ -69,6 +69,10 @@ pub(super) fn join(
                 return Err(not_started(rank, error));
             }
         };
+    }
+    if let Some(memory) = one_host::memory_of_all(&mut *endpoint, config) {
+        let joined = (connection, members, id);
+        return one_host::join(memory, joined, (identity, config), reconnect_listener);
     }
     let reach = Reach::new(size, |a, b| endpoint.connects(a.0, b.0));
     let schedule_reach = Reach::new(size, |a, b| endpoint.is_for_schedules(a.0, b.0));

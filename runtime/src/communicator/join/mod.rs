@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `shm` | shared memory between processes |
 //! | `endpoint` | drivers without shared memory; `tcp`, `verbs` and `mixed` open them from options |
+//! | `one_host` | jobs that may span hosts, and have all their ranks on one |
 //! | `threads` | ranks that are threads of one process |
 //! | `rejoin` | how ranks find each other again, for communicators made from others |
 //! | `greeting` | the hello of a rank |
@@ -15,6 +16,7 @@ mod failure;
 mod greeting;
 mod labels;
 mod mixed;
+mod one_host;
 mod rejoin;
 mod shm;
 mod tcp;

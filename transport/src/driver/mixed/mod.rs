@@ -28,7 +28,8 @@ mod models;
 pub(super) use location::feed_locations;
 
 use super::{
-    Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard, ring_link::RingLink, verbs::LINE,
+    Endpoint, HostMemory, ProgressHandle, RailInfo, RegistrationGuard, SharedMemory, ring_link::RingLink,
+    verbs::LINE,
 };
 use crate::{
     Board, Link, TransportError,
@@ -223,6 +224,16 @@ impl Endpoint for Mixed {
 
     fn hosts(&self) -> Option<&[u32]> {
         Some(&self.hosts)
+    }
+
+    fn take_shared_memory(&mut self) -> Option<SharedMemory> {
+        if self.inter_host.is_some() {
+            return None;
+        }
+        let (ours, slab) = (self.rank as usize, self.slab.take()?);
+        self.arenas[ours] = Some(self.ours.clone());
+        let arenas = std::mem::take(&mut self.arenas).into_iter();
+        Some(SharedMemory { arenas: arenas.collect::<Option<Vec<_>>>().expect("all are of this host"), slab })
     }
 
     fn link(&mut self, peer: u32, lane: u8) -> Box<dyn Link> {
