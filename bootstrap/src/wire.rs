@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, io};
 pub(crate) const MAGIC: &str = "tbccl";
 
 /// Version of this protocol and of the shared memory layout. Equal on all ranks.
-pub const PROTOCOL: u32 = 14;
+pub const PROTOCOL: u32 = 15;
 
 /// Bytes of the length before a frame.
 const PREFIX: usize = 4;

@@ -17,8 +17,8 @@ use crate::{
     Sink, TransportError,
     memory::{Arena, Span},
     ring::{
-        Buffers, Content, INLINE_BYTES, Publish, ReplyTimer, RingLayout, RingReceiver, RingSender, TimedRead,
-        Way, end_speculation,
+        Buffers, Content, INLINE_BYTES, LONG_BYTES, Publish, ReplyTimer, RingLayout, RingReceiver,
+        RingSender, TimedRead, Way, end_speculation,
     },
 };
 use brief::{BRIEF_BYTES, Found};
@@ -114,7 +114,7 @@ impl RingLink {
         RingLink {
             capabilities: Capabilities {
                 driver,
-                inline_bytes: layout.long_bytes(),
+                inline_bytes: LONG_BYTES,
                 piece_bytes: layout.piece_bytes,
                 direct: true,
                 pull: puller.is_some(),
@@ -147,6 +147,7 @@ impl RingLink {
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
         let total = src.len();
+        self.sender.trade(&self.receiver);
         if total <= INLINE_BYTES {
             let sent = self.sender.send_inline(state.digest, src)?;
             return Ok(if sent { self.complete_copy(total) } else { SendProgress::Idle });
@@ -251,20 +252,16 @@ impl RingLink {
         sink.write(offset, data);
     }
 
-    /// Receives a message in several cells, if all of them are there.
+    /// Receives a message in both lines of a cell, if they are there.
     #[inline]
-    fn recv_long(
-        &mut self,
-        state: &mut RecvState,
-        sink: &mut dyn Sink,
-    ) -> Result<RecvProgress, TransportError> {
-        if !self.receiver.has_long(state.len)? || self.receiver.digest() != state.digest {
-            return Ok(RecvProgress::Idle);
+    fn recv_long(&mut self, state: &mut RecvState, sink: &mut dyn Sink) -> RecvProgress {
+        if !self.receiver.has_long(state.len) || self.receiver.digest() != state.digest {
+            return RecvProgress::Idle;
         }
         let counters = &mut self.counters;
         self.receiver.read_long(state.len, |before, part| Self::deliver(counters, sink, before, part));
-        self.receiver.consume_long(state.len);
-        Ok(self.advance(state, state.len))
+        self.receiver.consume(None, Publish::Lazily);
+        self.advance(state, state.len)
     }
 
     fn recv_staged(
@@ -361,6 +358,7 @@ impl Link for RingLink {
             let done = self.sender.is_consumed(cell)?;
             return Ok(if done { SendProgress::Complete } else { SendProgress::Posted });
         }
+        self.sender.trade(&self.receiver);
         let posted = match state.protocol {
             Protocol::Copy => return self.send_copy(state, src, src.len()),
             Protocol::Direct => match self.ours.locate(src.as_ptr(), src.len()) {
@@ -405,6 +403,7 @@ impl Link for RingLink {
     #[inline]
     fn send_brief(&mut self, digest: u64, src: Span<'_>, is_awaited: bool) -> bool {
         let len = src.len();
+        self.sender.trade(&self.receiver);
         let sent = match len {
             ..=INLINE_BYTES => self.sender.send_inline(digest, src),
             _ if len <= self.capabilities.inline_bytes => self.sender.send_long(digest, src),
@@ -449,7 +448,7 @@ impl Link for RingLink {
         self.counters.moved_bytes += len as u64;
         self.counters.copied_bytes += if is_copied { len as u64 } else { 0 };
         if len <= self.capabilities.inline_bytes {
-            self.receiver.consume_long(len);
+            self.receiver.consume(None, Publish::Lazily);
         } else {
             self.end_piece();
         }
@@ -491,7 +490,7 @@ impl RingLink {
     ) -> Result<RecvProgress, TransportError> {
         let is_long =
             state.len > INLINE_BYTES && state.len <= self.capabilities.inline_bytes && state.received == 0;
-        if is_long && self.recv_long(state, sink)? == RecvProgress::Complete {
+        if is_long && self.recv_long(state, sink) == RecvProgress::Complete {
             return Ok(RecvProgress::Complete);
         }
         let Some(head) = self.receiver.head() else { return Ok(RecvProgress::Idle) };

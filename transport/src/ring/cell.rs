@@ -1,15 +1,27 @@
-//! One cache line of a ring: a descriptor that the sender passes to the receiver.
+//! Two cache lines of a ring: a descriptor that the sender passes to the receiver.
 //!
-//! | word | inline, long | further | staged piece | handed piece | direct | pull |
-//! |---|---|---|---|---|---|---|
-//! | 0 | stamp, kind, length | stamp, kind | stamp, kind, mark | stamp, kind | stamp, kind | stamp, kind |
-//! | 1 | digest | payload | digest | digest | digest | digest |
-//! | 2 | payload | payload | message length | message length | message length | message length |
-//! | 3 | payload | payload | staging position | number of the buffer | offset in the slab | address |
-//! | 4 | payload | payload | piece length | piece length | | |
-//! | 5..7 | payload | payload | | | | |
+//! | word | inline, long | staged piece | handed piece | direct | pull |
+//! |---|---|---|---|---|---|
+//! | 0 | head, with the length | head, with the mark | head | head | head |
+//! | 1 | digest | digest | digest | digest | digest |
+//! | 2 | payload | message length | message length | message length | message length |
+//! | 3 | payload | staging position | number of the buffer | offset in the slab | address |
+//! | 4 | payload | piece length | piece length | | |
+//! | 5..7 | payload | | | | |
 //!
-//! A long message has a long cell and further ones behind it.
+//! The second line belongs to long messages only: a stamp and the rest of the payload. Other messages leave
+//! it alone. Processors that fetch the neighbor of a line fetch it in vain then, and no other cell's line,
+//! which its sender may be about to store to.
+//!
+//! The bits of a head:
+//!
+//! | bits | content |
+//! |---|---|
+//! | 0..32 | stamp |
+//! | 32..39 | kind |
+//! | 39 | whether the next message is in the first cell of the ring again |
+//! | 40..48 | length of the payload, or mark of a timed piece |
+//! | 48..64 | number of cells that the sender has consumed of those sent to it |
 //!
 //! Payloads are written and read in place, as plain bytes between the stores and loads of stamps. Words that
 //! are stored one by one are not there for the vector loads of a copy until they have left the core's store
@@ -25,38 +37,50 @@ use crate::{TransportError, memory::Span, sync::AtomicU64};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A cell in memory.
-#[repr(C, align(64))]
-pub(super) struct Cell([AtomicU64; 8]);
+#[repr(C, align(128))]
+pub(super) struct Cell([AtomicU64; 16]);
 
 /// Maximum payload bytes of an inline message.
 pub(crate) const INLINE_BYTES: usize = 48;
+/// Maximum payload bytes of a long message.
+///
+/// Half a round trip between cores without a common cache takes 0.44 us for 64 bytes in two lines, and 0.60
+/// where they are staged; 0.58 for 128 bytes in three lines, and 0.51 staged: each further line that the
+/// receiver polls delays the sender's store to it.
+pub(crate) const LONG_BYTES: usize = INLINE_BYTES + 56;
 
 const KIND_INLINE: u64 = 1;
 const KIND_STAGED: u64 = 2;
 const KIND_DIRECT: u64 = 3;
 const KIND_PULL: u64 = 4;
 const KIND_LONG: u64 = 5;
-const KIND_FURTHER: u64 = 6;
+const KIND_REST: u64 = 6;
 const KIND_HANDED: u64 = 7;
 
-/// Payload bytes of a further cell of a message.
-const FURTHER_BYTES: usize = 56;
-/// Cells of the longest message in cells.
-///
-/// Half a round trip between cores without a common cache takes 0.44 us for 64 bytes in two cells, and 0.60
-/// where they are staged; 0.58 for 128 bytes in three cells, and 0.51 staged: each further line that the
-/// receiver polls delays the sender's store to it.
-pub(super) const LONG_CELLS: usize = 2;
+/// First word of the second line, which has the stamp of a long message.
+const REST: usize = 8;
+/// Bit of a head: the next message is in the first cell.
+const LAP_BIT: u64 = 1 << 39;
+/// First bit of the number of consumed cells in a head.
+const TOLD_SHIFT: u32 = 48;
 
-/// Returns the bytes that a message in `cells` cells has at most.
-pub(super) const fn bytes_in(cells: usize) -> usize {
-    INLINE_BYTES + (cells - 1) * FURTHER_BYTES
+/// The bits of a head that do not belong to its message: those of the flow of messages both ways.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    /// Whether the next message is in the first cell of the ring again.
+    pub(super) ends_lap: bool,
+    /// Cells that the sender has consumed of those sent to it.
+    pub(super) told: u64,
 }
 
-/// Returns the cells of a long message.
-#[inline]
-pub(super) const fn cells_of(bytes: usize) -> usize {
-    if bytes <= INLINE_BYTES { 1 } else { 1 + (bytes - INLINE_BYTES).div_ceil(FURTHER_BYTES) }
+impl Flow {
+    /// The bits of a head that hold it.
+    const BITS: u64 = LAP_BIT | 0xffff << TOLD_SHIFT;
+
+    #[inline]
+    fn bits(self) -> u64 {
+        if self.ends_lap { LAP_BIT | self.told << TOLD_SHIFT } else { self.told << TOLD_SHIFT }
+    }
 }
 
 /// Content of a cell.
@@ -64,7 +88,7 @@ pub(super) const fn cells_of(bytes: usize) -> usize {
 pub(crate) enum Content {
     /// A whole message in the cell.
     Inline { len: usize },
-    /// The first cell of a message of more bytes, which the cells behind it continue.
+    /// A whole message of more bytes, in both lines of the cell.
     Long { len: usize },
     /// The next piece of a message of `total` bytes; `position` counts staging bytes since the ring was
     /// created. The receiver takes the time of the read where `timed` says how the piece was stored.
@@ -87,7 +111,7 @@ impl Cell {
 
     /// Fills the cell and publishes it. `index` counts cells since the ring was created.
     #[inline]
-    pub(super) fn publish(&self, index: u64, digest: u64, content: &Content) {
+    pub(super) fn publish(&self, index: u64, digest: u64, content: &Content, flow: Flow) {
         let (kind, more) = match content {
             Content::Inline { len } => (KIND_INLINE, *len as u64),
             Content::Long { len } => (KIND_LONG, *len as u64),
@@ -115,66 +139,64 @@ impl Cell {
             }
         };
         self.0[1].store(digest, Relaxed);
-        self.0[0].store(Self::head_of(index, kind, more), Release);
+        self.0[0].store(Self::head_of(index, kind, more) | flow.bits(), Release);
+        if let Content::Long { .. } = content {
+            self.0[REST].store(Self::head_of(index, KIND_REST, 0), Release);
+        }
     }
 
-    /// Returns the head word of the `index`-th cell since the ring was created.
+    /// Returns the head word of the `index`-th cell since the ring was created, without its [`Flow`].
     #[inline]
     fn head_of(index: u64, kind: u64, more: u64) -> u64 {
         u64::from(Self::stamp(index)) | kind << 32 | more << 40
     }
 
-    /// Whether the cell has been published as the first one of a message in cells, of `len` bytes; `None` if
-    /// it has not been published.
+    /// Whether the cell has been published with a message of `len` bytes in it; `None` if it has not been
+    /// published.
     #[inline]
-    pub(super) fn begins_message(&self, index: u64, len: usize) -> Option<bool> {
+    pub(super) fn has_message(&self, index: u64, len: usize) -> Option<bool> {
         let kind = if len <= INLINE_BYTES { KIND_INLINE } else { KIND_LONG };
         let (head, expected) = (self.0[0].load(Acquire), Self::head_of(index, kind, len as u64));
-        (head as u32 == expected as u32).then_some(head == expected)
+        (head as u32 == expected as u32).then_some(head & !Flow::BITS == expected)
     }
 
-    /// Whether the cell has been published as a further one of a long message.
+    /// Whether the rest of a long message has been published.
     #[inline]
-    pub(super) fn continues_message(&self, index: u64) -> bool {
-        self.0[0].load(Acquire) == Self::head_of(index, KIND_FURTHER, 0)
+    pub(super) fn has_rest(&self, index: u64) -> bool {
+        self.0[REST].load(Acquire) == Self::head_of(index, KIND_REST, 0)
     }
 
-    /// Publishes the cell as a further one of a long message.
+    /// Returns the [`Flow`] of a published cell.
     #[inline]
-    pub(super) fn publish_further(&self, index: u64) {
-        self.0[0].store(Self::head_of(index, KIND_FURTHER, 0), Release);
+    pub(super) fn flow(&self) -> Flow {
+        let head = self.0[0].load(Relaxed);
+        Flow { ends_lap: head & LAP_BIT != 0, told: head >> TOLD_SHIFT }
     }
 
-    /// Checks that a published cell is a further one of a long message.
+    /// Returns the first word of the part of a payload in a line, and the bytes of the message before it.
     #[inline]
-    pub(super) fn check_further(&self) -> Result<(), TransportError> {
-        match self.0[0].load(Relaxed) >> 32 & 0xff {
-            KIND_FURTHER => Ok(()),
-            _ => Err(TransportError::Corrupt("a further cell")),
-        }
+    const fn place(line: usize) -> (usize, usize) {
+        if line == 0 { (2, 0) } else { (REST + 1, INLINE_BYTES) }
     }
 
-    /// Returns the first word of the payload of the `nth` cell of a message, and the bytes before it in the
-    /// message.
+    /// Returns the bytes of a message of `len` bytes in one of the lines that it takes.
     #[inline]
-    const fn payload(nth: usize) -> (usize, usize) {
-        match nth {
-            0 => (2, 0),
-            nth => (1, INLINE_BYTES + (nth - 1) * FURTHER_BYTES),
-        }
+    const fn part_bytes(line: usize, len: usize) -> usize {
+        let (word, before) = Cell::place(line);
+        let (left, room) = (len - before, (REST * (line + 1) - word) * 8);
+        if left < room { left } else { room }
     }
 
-    /// Writes the part of a message that belongs into its `nth` cell, before the cell is published.
+    /// Writes the part of a message in one of the lines that it takes, before the cell is published.
     ///
     /// # Safety
     /// The cell must be this end's.
     #[inline]
-    pub(super) unsafe fn write_payload(&self, nth: usize, message: Span<'_>) {
-        let (word, before) = Cell::payload(nth);
-        let len = (message.len() - before).min((8 - word) * 8);
+    pub(super) unsafe fn write_part(&self, line: usize, message: Span<'_>) {
+        let ((word, before), len) = (Cell::place(line), Cell::part_bytes(line, message.len()));
         let part = message.sub(before, len);
         #[cfg(not(any(loom, miri)))]
-        // SAFETY: the words of the cell from `word` on have room for the part, and atomics may be written
+        // SAFETY: the words of the line from `word` on have room for the part, and atomics may be written
         // through a shared reference. The receiver accesses them only after the stamp has been stored. `part`
         // is readable, and no part of a ring.
         unsafe {
@@ -185,44 +207,51 @@ impl Cell {
             let mut words = [0u64; 8];
             // SAFETY: `words` has room for the part, which is readable.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), words.as_mut_ptr().cast(), len) };
-            self.0[word..].iter().zip(words).for_each(|(word, value)| word.store(value, Relaxed));
+            let line = &self.0[word..REST * (line + 1)];
+            line.iter().zip(words).for_each(|(word, value)| word.store(value, Relaxed));
         }
     }
 
-    /// Calls `read` with the part of a message of `len` bytes in its `nth` cell, and with the bytes before
-    /// it.
+    /// Calls `read` with the part of a message of `len` bytes in one of the lines that it takes, and with the
+    /// bytes before it.
     ///
     /// # Safety
     /// The cell must be published, and this end's until `read` returns.
     ///
     /// # Panics
-    /// If no message of this length has such a cell.
+    /// If no message of this length takes this line.
     #[inline]
-    pub(super) unsafe fn read_payload(&self, nth: usize, len: usize, read: impl FnOnce(usize, Span<'_>)) {
+    pub(super) unsafe fn read_part(&self, line: usize, len: usize, read: impl FnOnce(usize, Span<'_>)) {
         #[cfg(not(any(loom, miri)))]
         // SAFETY: the caller's contract.
-        read(Cell::payload(nth).1, unsafe { self.payload_part(nth, len) });
+        read(Cell::place(line).1, unsafe { self.part(line, len) });
         #[cfg(any(loom, miri))]
         {
-            let (word, before) = Cell::payload(nth);
-            let len = (len - before).min((8 - word) * 8);
+            let ((word, before), len) = (Cell::place(line), Cell::part_bytes(line, len));
             let mut words = [0u64; 8];
-            words.iter_mut().zip(&self.0[word..]).for_each(|(value, word)| *value = word.load(Relaxed));
+            let line = &self.0[word..REST * (line + 1)];
+            words.iter_mut().zip(line).for_each(|(value, word)| *value = word.load(Relaxed));
             // SAFETY: the words are a live local array of at least `len` bytes.
             read(before, unsafe { Span::new(words.as_ptr().cast(), len) });
         }
     }
 
-    /// Returns the part of a message of `len` bytes that the `nth` cell of it has.
+    /// Returns the part of a message of `len` bytes in one of the lines that it takes.
     ///
     /// # Safety
     /// The cell must be this end's, and stay so while the part is used.
     #[inline]
-    pub(super) unsafe fn payload_part(&self, nth: usize, len: usize) -> Span<'_> {
-        let (word, before) = Cell::payload(nth);
-        // SAFETY: the words of the cell from `word` on hold the part, and the sender writes them again only
+    pub(super) unsafe fn part(&self, line: usize, len: usize) -> Span<'_> {
+        let word = Cell::place(line).0;
+        // SAFETY: the words of the line from `word` on hold the part, and the sender writes them again only
         // after the cell was given back.
-        unsafe { Span::new(self.0.as_ptr().add(word).cast(), (len - before).min((8 - word) * 8)) }
+        unsafe { Span::new(self.0.as_ptr().add(word).cast(), Cell::part_bytes(line, len)) }
+    }
+
+    /// Returns the address of a line, to be fetched.
+    #[inline]
+    pub(super) fn line(&self, line: usize) -> *const u8 {
+        std::ptr::from_ref(&self.0[REST * line]).cast()
     }
 
     /// Returns the head word, if the cell has been published.
@@ -242,7 +271,7 @@ impl Cell {
     #[inline]
     pub(super) fn content(&self, head: u64) -> Result<Content, TransportError> {
         let word = |i: usize| self.0[i].load(Relaxed);
-        match head >> 32 & 0xff {
+        match head >> 32 & 0x7f {
             KIND_INLINE => {
                 let len = (head >> 40 & 0xff) as usize;
                 if len > INLINE_BYTES {
@@ -250,7 +279,7 @@ impl Cell {
                 }
                 Ok(Content::Inline { len })
             }
-            KIND_LONG => Ok(Content::Long { len: (head >> 40 & 0xffff) as usize }),
+            KIND_LONG => Ok(Content::Long { len: (head >> 40 & 0xff) as usize }),
             KIND_STAGED => {
                 let (total, len) = (word(2) as usize, word(4) as usize);
                 Ok(Content::Staged { total, position: word(3), len, timed: Way::of_mark(head >> 40 & 0xff) })

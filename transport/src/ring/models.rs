@@ -5,7 +5,7 @@
 //! # Safety
 //! A ring lies in memory that both of its ends keep alive.
 
-use super::{Buffers, Content, Publish, RingLayout, RingReceiver, RingSender};
+use super::{Buffers, Content, Publish, RingLayout, RingReceiver, RingSender, layout::SHORT_LAP};
 use crate::{
     memory::Span,
     sync::{
@@ -18,8 +18,8 @@ use std::ptr;
 const LAYOUT: RingLayout = RingLayout::SMALLEST;
 
 #[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 8]);
+#[repr(align(128))]
+struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 16]);
 
 /// Zeroed memory of a ring.
 struct Memory(Box<[Line]>);
@@ -34,7 +34,7 @@ fn ring(cells: u64) -> (End<RingSender>, End<RingReceiver>) {
 
 /// The same for a layout.
 fn ring_of(layout: RingLayout, cells: u64) -> (End<RingSender>, End<RingReceiver>) {
-    let mut memory = Memory(vec![Line([0; 8]); layout.bytes() / RingLayout::LINE].into());
+    let mut memory = Memory(vec![Line([0; 16]); layout.bytes() / size_of::<Line>()].into());
     let base = memory.0.as_mut_ptr().cast();
     let memory = Arc::new(memory);
     // SAFETY: the lines are as long as the ring, aligned and zeroed, and each end keeps them alive. They have
@@ -94,12 +94,35 @@ fn loom_inline_messages_come_whole_where_stamps_wrap() {
     explore_with("inline messages whose stamps wrap", 2, || inline_messages_from((1 << 32) - 3));
 }
 
-/// A message in two cells comes whole, and its cells are used again once it was consumed.
+/// Ranks that exchange messages use cells again that only the other's messages have told to be consumed.
+#[test]
+fn loom_a_cell_is_used_again_once_a_message_has_told_that_it_was_consumed() {
+    const LAYOUT: RingLayout = RingLayout { cells: SHORT_LAP, ..RingLayout::SMALLEST };
+    const ROUNDS: u64 = SHORT_LAP as u64 + 2;
+    explore_with("messages in turns through short laps", 2, || {
+        let (there, back) = (ring_of(LAYOUT, 0), ring_of(LAYOUT, 0));
+        let ((mut sends, mut taken), (mut replies, mut returned)) = (there, back);
+        let other = thread::spawn(move || {
+            for number in 1..=ROUNDS {
+                assert_eq!(take_inline(&mut taken.0, Publish::Lazily), (number, number));
+                replies.0.trade(&taken.0);
+                send_inline(&mut replies.0, number);
+            }
+        });
+        for number in 1..=ROUNDS {
+            sends.0.trade(&returned.0);
+            send_inline(&mut sends.0, number);
+            assert_eq!(take_inline(&mut returned.0, Publish::Lazily), (number, number));
+        }
+        other.join().expect("the other end");
+    });
+}
+
+/// A message in two lines comes whole, and its cell is used again once it was consumed.
 #[test]
 fn loom_long_messages_come_whole_and_in_order() {
-    const LAYOUT: RingLayout = RingLayout { cells: 4, ..RingLayout::SMALLEST };
-    explore_with("messages in two cells", 3, || {
-        let (mut sender, mut receiver) = ring_of(LAYOUT, 0);
+    explore_with("messages in two lines", 3, || {
+        let (mut sender, mut receiver) = ring(0);
         let other = thread::spawn(move || {
             for number in 1..=3u8 {
                 let bytes = [number; 60];
@@ -107,13 +130,13 @@ fn loom_long_messages_come_whole_and_in_order() {
             }
         });
         for number in 1..=3u8 {
-            until(|| receiver.0.has_long(60).expect("valid").then_some(()));
+            until(|| receiver.0.has_long(60).then_some(()));
             receiver.0.read_long(60, |_, part| {
                 // SAFETY: the part holds these bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(part.as_ptr(), part.len()) };
                 assert!(bytes.iter().all(|byte| *byte == number));
             });
-            receiver.0.consume_long(60);
+            receiver.0.consume(None, Publish::Lazily);
         }
         other.join().expect("a sender");
         assert_eq!(receiver.0.head(), None);
@@ -155,7 +178,7 @@ fn loom_a_piece_is_not_overwritten_while_it_is_read() {
 fn loom_registered_memory_is_free_once_its_message_is_consumed() {
     explore_with("a message that is read in place", 4, || {
         let (mut sender, mut receiver) = ring(0);
-        let memory = Arc::new(Memory(vec![Line([0; 8])].into()));
+        let memory = Arc::new(Memory(vec![Line([0; 16])].into()));
         let theirs = Arc::clone(&memory);
         let other = thread::spawn(move || {
             let start: *const u8 = ptr::from_ref(&theirs.0[0]).cast();

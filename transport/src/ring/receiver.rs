@@ -7,8 +7,9 @@
 
 use super::{
     RingLayout,
-    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, cells_of},
+    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_BYTES},
     costs::{Costs, TimedRead},
+    layout::SHORT_LAP,
 };
 use crate::{BriefMessage, TransportError, memory::Span, sync};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -20,6 +21,12 @@ pub(crate) struct RingReceiver {
     layout: RingLayout,
     /// Cells consumed since the ring was created.
     cells: u64,
+    /// Place of the next cell.
+    slot: usize,
+    /// Cells that the peer has consumed of those sent to it, as it has told with its messages.
+    heard: u64,
+    /// Consumed cells of which the sender need not be told yet: fewer in short laps than in long ones.
+    untold_cells: u64,
     /// Staging bytes consumed since the ring was created.
     staging: u64,
     /// Values of `cells` and `staging` last published to the sender.
@@ -54,6 +61,9 @@ impl RingReceiver {
             base,
             layout,
             cells,
+            slot: 0,
+            heard: 0,
+            untold_cells: layout.untold_cells(),
             staging,
             published_cells: cells,
             published_staging: staging,
@@ -69,7 +79,7 @@ impl RingReceiver {
         // SAFETY: the caller keeps the contract of `new`.
         let new = unsafe { RingReceiver::new(base, layout) };
         new.line().cells.store(cells, Release);
-        RingReceiver { cells, published_cells: cells, ..new }
+        RingReceiver { cells, heard: cells, published_cells: cells, ..new }
     }
 
     fn line(&self) -> &ConsumerLine {
@@ -78,13 +88,19 @@ impl RingReceiver {
     }
 
     fn cell(&self) -> &Cell {
-        self.cell_at(self.cells)
+        self.cell_at(self.slot)
     }
 
-    fn cell_at(&self, index: u64) -> &Cell {
-        let slot = index as usize & (self.layout.cells - 1);
-        // SAFETY: `slot` is less than `cells`, so the cell is inside of the ring; it is made of atomics.
-        unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
+    fn cell_at(&self, slot: usize) -> &Cell {
+        // SAFETY: `slot` is less than `cells`, as that of the first cell and those that `slot_after` returns,
+        // so the cell is inside of the ring; it is made of atomics.
+        unsafe { &*self.base.add(RingLayout::cell_start(slot)).cast() }
+    }
+
+    /// Returns the place of the cell after the next one, which must have been published.
+    #[inline]
+    fn slot_after(&self, ends_lap: bool) -> usize {
+        if ends_lap { 0 } else { (self.slot + 1) & (self.layout.cells - 1) }
     }
 
     /// Fetches the line of the cell after the next one, for a message that has further pieces: the sender has
@@ -94,7 +110,7 @@ impl RingReceiver {
         #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let cell = std::ptr::from_ref(self.cell_at(self.cells + 1));
+            let cell = std::ptr::from_ref(self.cell_at(self.slot_after(self.cell().flow().ends_lap)));
             // SAFETY: every x86_64 processor has the instruction, which changes no memory and cannot fault.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(cell.cast()) };
         }
@@ -122,7 +138,7 @@ impl RingReceiver {
     #[inline]
     pub(crate) fn read_inline(&self, len: usize, read: impl FnOnce(Span<'_>)) {
         // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
-        unsafe { self.cell().read_payload(0, len, |_, payload| read(payload)) };
+        unsafe { self.cell().read_part(0, len, |_, payload| read(payload)) };
     }
 
     /// Returns the next message, if it is one of this digest and of `len` bytes in cells.
@@ -134,52 +150,42 @@ impl RingReceiver {
         if cfg!(any(loom, miri)) {
             return BriefMessage::Another;
         }
-        let (cell, next) = (self.cell(), self.cell_at(self.cells + 1));
+        let cell = self.cell();
         let is_long = len > INLINE_BYTES;
-        // Both cells are looked at each time, so that their lines come at the same time.
-        let is_whole = !is_long || next.continues_message(self.cells + 1);
-        match cell.begins_message(self.cells, len) {
+        // Both lines are looked at each time, so that they come at the same time.
+        let is_whole = !is_long || cell.has_rest(self.cells);
+        match cell.has_message(self.cells, len) {
             None => BriefMessage::NotYet,
             Some(is_expected) if !is_expected || cell.digest() != digest => BriefMessage::Another,
             Some(_) if !is_whole => BriefMessage::NotYet,
-            // SAFETY: the cells are published, and are given back by `consume`, which takes `&mut self`.
+            // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
             Some(_) => BriefMessage::Whole(unsafe {
-                let rest = if is_long { next.payload_part(1, len) } else { Span::empty() };
-                [cell.payload_part(0, len), rest]
+                [cell.part(0, len), if is_long { cell.part(1, len) } else { Span::empty() }]
             }),
         }
     }
 
-    /// Whether all cells of a long message of `len` bytes have been published, and the first one is that of
-    /// such a message.
+    /// Whether both lines of a long message of `len` bytes have been published.
     ///
-    /// All cells are looked at each time, so that their lines come at the same time.
+    /// Both are looked at each time, so that they come at the same time.
     ///
-    /// # Errors
-    /// [`TransportError::Corrupt`] if another one is no further cell.
+    /// # Panics
+    /// If no long message has this length.
     #[inline]
-    pub(crate) fn has_long(&self, len: usize) -> Result<bool, TransportError> {
-        let cells = cells_of(len);
-        let is_there = |nth: usize| {
-            let index = self.cells + nth as u64;
-            self.cell_at(index).head(index)
-        };
+    pub(crate) fn has_long(&self, len: usize) -> bool {
+        assert!(len > INLINE_BYTES && len <= LONG_BYTES, "a long message of {len} bytes");
+        let cell = self.cell();
         // No branch between the loads.
-        let published = (0..cells).fold(true, |all, nth| all & is_there(nth).is_some());
-        let is_long = |head| matches!(self.content(head), Ok(Content::Long { len: found }) if found == len);
-        if !published || !is_there(0).is_some_and(is_long) {
-            return Ok(false);
-        }
-        (1..cells).try_for_each(|nth| self.cell_at(self.cells + nth as u64).check_further())?;
-        Ok(true)
+        let (has_rest, has_message) = (cell.has_rest(self.cells), cell.has_message(self.cells, len));
+        has_rest && has_message == Some(true)
     }
 
     /// Calls `read` with the parts of a long message that is there, and with the bytes before each.
     #[inline]
     pub(crate) fn read_long(&self, len: usize, mut read: impl FnMut(usize, Span<'_>)) {
-        for nth in 0..cells_of(len) {
-            // SAFETY: the cells are published, and are given back by `consume_long`, which takes `&mut self`.
-            unsafe { self.cell_at(self.cells + nth as u64).read_payload(nth, len, &mut read) };
+        for line in 0..2 {
+            // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
+            unsafe { self.cell().read_part(line, len, &mut read) };
         }
     }
 
@@ -196,8 +202,7 @@ impl RingReceiver {
         }
         // SAFETY: the piece is inside the staging area, checked above. The sender does not write it until it
         // is consumed, which takes `&mut self`.
-        let piece =
-            unsafe { Span::new(self.base.add(RingLayout::LINE * (1 + self.layout.cells) + offset), len) };
+        let piece = unsafe { Span::new(self.base.add(self.layout.staging_start() + offset), len) };
         sync::mark_read(piece.as_ptr(), len);
         Ok(piece)
     }
@@ -211,22 +216,22 @@ impl RingReceiver {
     /// Consumes the next cell, and the staging area up to `staging` if it is given.
     #[inline]
     pub(crate) fn consume(&mut self, staging: Option<u64>, publish: Publish) {
-        self.consume_cells(1, staging, publish);
-    }
-
-    /// Consumes the cells of a long message of `len` bytes.
-    #[inline]
-    pub(crate) fn consume_long(&mut self, len: usize) {
-        self.consume_cells(cells_of(len), None, Publish::Lazily);
-    }
-
-    #[inline]
-    fn consume_cells(&mut self, cells: usize, staging: Option<u64>, publish: Publish) {
-        self.cells += cells as u64;
+        let flow = self.cell().flow();
+        // Numbers never decrease. The peer may have consumed 65,536 more without a message: a number that is
+        // too small gives less credit than there is.
+        self.heard += u64::from((flow.told as u16).wrapping_sub(self.heard as u16));
+        self.slot = self.slot_after(flow.ends_lap);
+        if self.slot == 0 {
+            // The sender of a short lap has no other cells than those of the lap before. It may stop reading
+            // the messages that tell it of them, so the consumer line follows closely. It does not read that
+            // line meanwhile, which thus stays in the cache of this core.
+            self.untold_cells = if flow.ends_lap { SHORT_LAP as u64 / 2 } else { self.layout.untold_cells() };
+        }
+        self.cells += 1;
         if let Some(position) = staging {
             self.staging = position;
         }
-        let due = self.cells - self.published_cells >= self.layout.cells as u64 / 4
+        let due = self.cells - self.published_cells >= self.untold_cells
             || self.staging - self.published_staging >= self.layout.untold_bytes();
         if publish == Publish::Now || due {
             self.line().reads.store(self.reads.to_word(), Relaxed);
@@ -235,5 +240,17 @@ impl RingReceiver {
             self.published_cells = self.cells;
             self.published_staging = self.staging;
         }
+    }
+
+    /// Returns the number of consumed cells, which the next message to the peer tells.
+    #[inline]
+    pub(crate) fn consumed(&self) -> u64 {
+        self.cells
+    }
+
+    /// Returns the number of cells that the peer has consumed, as it has told: that number, or less.
+    #[inline]
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard
     }
 }

@@ -6,17 +6,15 @@
 //! while the counters say that they are free. The store of the cell's stamp hands them to the receiver.
 
 use super::{
-    Buffers, RingLayout,
-    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, cells_of},
+    Buffers, RingLayout, RingReceiver,
+    cell::{Cell, ConsumerLine, Content, Flow, INLINE_BYTES, LONG_BYTES},
     costs::Costs,
     fetches,
+    layout::SHORT_LAP,
     stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
-use std::{
-    ptr,
-    sync::atomic::Ordering::{Acquire, Relaxed},
-};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Longest message whose lines are fetched before it is sent.
 ///
@@ -27,6 +25,9 @@ const FETCHED_BYTES: usize = 2048;
 /// Longest message whose cell is fetched, too.
 const FETCHED_CELL_BYTES: usize = 512;
 
+/// Cells after which a lap goes through all of them, so that none keeps a stamp until the same one is due.
+const WHOLE_LAP_EVERY: u64 = 1 << 30;
+
 /// Messages that may have short pieces, of which one has none, so that its piece is timed.
 const TIMED_EVERY: u64 = 16;
 
@@ -35,11 +36,20 @@ const TIMED_EVERY: u64 = 16;
 pub(crate) struct RingSender {
     base: *mut u8,
     layout: RingLayout,
-    /// Longest message that travels in cells, and longest one whose lines are fetched.
-    long_bytes: usize,
+    /// Longest message whose lines are fetched.
     fetched_bytes: usize,
     /// Cells published since the ring was created.
     cells: u64,
+    /// Place of the next cell.
+    slot: usize,
+    /// Value of `cells` after each cell was last published.
+    used: Box<[u64]>,
+    /// Value of `cells` when a lap last went through all cells.
+    whole_lap: u64,
+    /// Cells that this end has consumed of those sent to it, which the next message tells.
+    told: u64,
+    /// Cells of this ring that the peer has consumed, as its messages have told.
+    heard: u64,
     /// Staging bytes used since the ring was created, including those skipped at the end of a lap.
     staging: u64,
     /// Consumption counters as last read from the receiver's consumer line.
@@ -62,11 +72,15 @@ impl RingSender {
         layout.check();
         RingSender {
             base,
-            long_bytes: layout.long_bytes(),
             fetched_bytes: FETCHED_BYTES.min(layout.piece_bytes),
             sensor: Sensor::new(&layout),
-            layout,
             cells: 0,
+            slot: 0,
+            used: vec![0; layout.cells].into(),
+            whole_lap: 0,
+            told: 0,
+            heard: 0,
+            layout,
             staging: 0,
             consumed_cells: 0,
             consumed_staging: 0,
@@ -80,7 +94,13 @@ impl RingSender {
     pub(super) unsafe fn starting_at(cells: u64, base: *mut u8, layout: RingLayout) -> RingSender {
         // SAFETY: the caller keeps the contract of `new`.
         let new = unsafe { RingSender::new(base, layout) };
-        RingSender { cells, consumed_cells: cells, ..new }
+        RingSender { cells, whole_lap: cells, consumed_cells: cells, heard: cells, ..new }
+    }
+
+    /// Makes a lap through all cells due.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn expire_whole_lap(&mut self) {
+        self.whole_lap = self.cells.wrapping_sub(WHOLE_LAP_EVERY);
     }
 
     /// Returns the start of the ring.
@@ -94,42 +114,60 @@ impl RingSender {
         unsafe { &*self.base.cast() }
     }
 
-    fn cell(&self, index: u64) -> &Cell {
-        let slot = index as usize & (self.layout.cells - 1);
-        // SAFETY: `slot` is less than `cells`, so the cell is inside of the ring; it is made of atomics.
-        unsafe { &*self.base.add(RingLayout::LINE + slot * RingLayout::LINE).cast() }
+    /// Returns the next cell.
+    fn cell(&self) -> &Cell {
+        // SAFETY: `slot` is less than `cells`, as `publish` keeps it, so the cell is inside of the ring; it
+        // is made of atomics.
+        unsafe { &*self.base.add(RingLayout::cell_start(self.slot)).cast() }
     }
 
-    /// Reads the consumption counters, and checks that they neither decreased nor exceed what was sent.
+    /// Exchanges credits with the receiving end of the same link: takes those that the peer has told, and
+    /// tells with the next message how many cells have been consumed here.
+    #[inline]
+    pub(crate) fn trade(&mut self, receiver: &RingReceiver) {
+        self.told = receiver.consumed();
+        // What nobody can have consumed gives no credit.
+        self.heard = receiver.heard().min(self.cells);
+        self.consumed_cells = self.consumed_cells.max(self.heard);
+    }
+
+    /// Reads the consumption counters, and checks that they do not exceed what was sent.
     #[inline]
     fn refresh(&mut self) -> Result<(), TransportError> {
         let cells = self.line().cells.load(Acquire);
         let staging = self.line().staging.load(Acquire);
-        if cells < self.consumed_cells || cells > self.cells {
+        if cells > self.cells {
             return Err(TransportError::Corrupt("number of consumed cells"));
         }
         if staging < self.consumed_staging || staging > self.staging {
             return Err(TransportError::Corrupt("number of consumed staging bytes"));
         }
-        self.consumed_cells = cells;
+        // Messages may have told more.
+        self.consumed_cells = self.consumed_cells.max(cells);
         self.consumed_staging = staging;
         Ok(())
     }
 
-    /// Whether a cell is free.
+    /// Whether the next cell is free.
     #[inline]
     fn has_cell(&mut self) -> Result<bool, TransportError> {
-        self.has_cells(1)
-    }
-
-    /// Whether `wanted` cells are free.
-    #[inline]
-    fn has_cells(&mut self, wanted: usize) -> Result<bool, TransportError> {
-        let most = self.layout.cells as u64 - wanted as u64;
-        if self.cells - self.consumed_cells > most {
+        let used = self.used[self.slot];
+        if used > self.consumed_cells {
             self.refresh()?;
         }
-        Ok(self.cells - self.consumed_cells <= most)
+        Ok(used <= self.consumed_cells)
+    }
+
+    /// Whether the message in the next cell ends a lap: the one after it goes into the first cell again.
+    ///
+    /// Laps are short where the peer's messages tell that it has taken all but the last ones, as between
+    /// ranks that exchange messages. The consumer line, which takes the time of a message to read, does not
+    /// count.
+    #[inline]
+    fn ends_lap(&self) -> bool {
+        self.slot + 1 >= SHORT_LAP
+            && self.cells - self.heard <= SHORT_LAP as u64 / 2
+            && self.cells.wrapping_sub(self.whole_lap) < WHOLE_LAP_EVERY
     }
 
     /// Fetches the lines of the next message for writing, if that is a short one of `len` bytes.
@@ -140,12 +178,12 @@ impl RingSender {
     #[inline]
     pub(crate) fn fetch_next(&self, len: usize, buffers: &Buffers) {
         if len <= INLINE_BYTES {
-            return fetches::fetch(ptr::from_ref(self.cell(self.cells)).cast());
+            return fetches::fetch(self.cell().line(0));
         }
         if len > self.fetched_bytes {
             return;
         }
-        let is_staged = len > self.long_bytes;
+        let is_staged = len > LONG_BYTES;
         if is_staged && !buffers.has_one() && !self.sensor.streams(len) {
             let start = self.staging_at(self.next_position(len).0);
             for line in (0..len).step_by(RingLayout::LINE) {
@@ -154,10 +192,9 @@ impl RingSender {
         }
         // The receiver polls the cell of a longer one before its bytes are stored.
         if len <= FETCHED_CELL_BYTES {
-            fetches::fetch(ptr::from_ref(self.cell(self.cells)).cast());
+            fetches::fetch(self.cell().line(0));
             if !is_staged {
-                (1..cells_of(len) as u64)
-                    .for_each(|nth| fetches::fetch(ptr::from_ref(self.cell(self.cells + nth)).cast()));
+                fetches::fetch(self.cell().line(1));
             }
         }
     }
@@ -177,18 +214,25 @@ impl RingSender {
     #[inline]
     fn staging_at(&self, position: u64) -> *mut u8 {
         let offset = (position % self.layout.staging_bytes as u64) as usize;
-        self.base.wrapping_add(RingLayout::LINE * (1 + self.layout.cells) + offset)
+        self.base.wrapping_add(self.layout.staging_start() + offset)
     }
 
     #[inline]
     fn publish(&mut self, digest: u64, content: &Content) -> u64 {
-        let index = self.cells;
-        self.cell(index).publish(index, digest, content);
+        let (index, ends_lap) = (self.cells, self.ends_lap());
+        self.cell().publish(index, digest, content, Flow { ends_lap, told: self.told });
         self.cells += 1;
+        self.used[self.slot] = self.cells;
+        self.slot = (self.slot + 1) & (self.layout.cells - 1);
+        if ends_lap {
+            self.slot = 0;
+        } else if self.slot == 0 {
+            self.whole_lap = self.cells;
+        }
         index
     }
 
-    /// Sends a whole message of at most [`INLINE_BYTES`] within a cell. Returns false when there is no
+    /// Sends a whole message of at most [`INLINE_BYTES`] within a line. Returns false when there is no
     /// credit.
     #[inline]
     pub(crate) fn send_inline(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
@@ -198,30 +242,25 @@ impl RingSender {
             return Ok(false);
         }
         // SAFETY: the cell is free.
-        unsafe { self.cell(self.cells).write_payload(0, src) };
+        unsafe { self.cell().write_part(0, src) };
         self.publish(digest, &Content::Inline { len });
         Ok(true)
     }
 
-    /// Sends a whole message of more than [`INLINE_BYTES`] and at most [`RingLayout::long_bytes`] in several
-    /// cells. Returns false when there is no credit.
+    /// Sends a whole message of more than [`INLINE_BYTES`] and at most [`LONG_BYTES`] in both lines of a
+    /// cell. Returns false when there is no credit.
     #[inline]
     pub(crate) fn send_long(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
         let len = src.len();
-        assert!(len > INLINE_BYTES && len <= self.long_bytes, "a long message of {len} bytes");
-        let cells = cells_of(len);
-        if !self.has_cells(cells)? {
+        assert!(len > INLINE_BYTES && len <= LONG_BYTES, "a long message of {len} bytes");
+        if !self.has_cell()? {
             return Ok(false);
         }
-        for nth in 0..cells {
-            // SAFETY: the cells are free.
-            unsafe { self.cell(self.cells + nth as u64).write_payload(nth, src) };
+        for line in 0..2 {
+            // SAFETY: the cell is free.
+            unsafe { self.cell().write_part(line, src) };
         }
         self.publish(digest, &Content::Long { len });
-        for _ in 1..cells {
-            self.cell(self.cells).publish_further(self.cells);
-            self.cells += 1;
-        }
         Ok(true)
     }
 

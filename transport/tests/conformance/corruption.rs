@@ -20,9 +20,9 @@ impl SharedWriter {
         SharedWriter(Mapping::from_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
     }
 
-    /// Writes one word: word 0 is the first of the consumer line, word 8 the first of cell 0.
+    /// Writes one word: word 0 is the first of the consumer line, word 16 the first of cell 0.
     fn write(&self, word: usize, value: u64) {
-        assert!(word < 8 * (1 + CELLS));
+        assert!(word < 16 * (1 + CELLS));
         // SAFETY: the word is within the ring, which is within the mapping; all ends access it as an atomic.
         unsafe {
             let words = self.0.as_ptr().add(BOARD_BYTES).cast::<AtomicU64>();
@@ -47,7 +47,7 @@ fn a_corrupt_header_is_an_error_and_not_a_fault() {
                 let inline = [0, 48, 49, 255][(i + j) % 4];
                 let words = [1 | kind << 32 | inline << 40, 5, *total, *place, size];
                 for (word, value) in words.into_iter().enumerate().rev() {
-                    vandal.write(8 + word, value);
+                    vandal.write(16 + word, value);
                 }
                 let mut received = vec![0; LEN];
                 let taken =
@@ -84,7 +84,7 @@ fn a_header_that_changes_between_pieces_is_an_error() {
         (4, 0),
         (0, 2 | 1 << 32 | 48 << 40),
     ] {
-        vandal.write(16 + word, value);
+        vandal.write(32 + word, value);
         assert!(b.poll_recv(&mut state, &mut CopySink(&mut received)).is_err(), "word {word}: {value}");
     }
 }
