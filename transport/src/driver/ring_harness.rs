@@ -110,7 +110,8 @@ pub fn feed(script: &[u8]) {
     let incoming = ring(&ours, 1);
     let outgoing = ring(&theirs, 0);
     let (mut receive, mut send) = (None::<(RecvState, Vec<u8>, bool)>, None::<(SendState, Vec<u8>)>);
-    let (mut published, mut slot) = (0u64, 0);
+    // Messages published in cells of the ring, and in those that change hands.
+    let (mut in_ring, mut in_swap) = (0u64, 0u64);
     for _ in 0..MAX_ACTS {
         if script.0.is_empty() {
             return;
@@ -119,31 +120,36 @@ pub fn feed(script: &[u8]) {
             0 => {
                 // A cell as a sender would publish it, with any content.
                 let (kind, len) = (u64::from(script.byte() % 8), u64::from(script.byte()));
-                let at = incoming + RingLayout::cell_start(slot);
                 let flags = script.byte();
                 let digest = if flags < 250 { DIGEST } else { script.word() };
-                word(&ours, at + 8).store(digest, Relaxed);
+                let order = (in_ring + in_swap) << 48;
+                let (arena, at, nth) = if flags & 1 == 1 {
+                    in_swap += 1;
+                    let (arena, ring) =
+                        if in_swap & 1 == 1 { (&ours, incoming) } else { (&theirs, outgoing) };
+                    (arena, ring + RingLayout::SWAP_START, in_swap)
+                } else {
+                    in_ring += 1;
+                    let slot = (in_ring - 1) as usize % LAYOUT.ring.cells;
+                    (&ours, incoming + RingLayout::cell_start(slot), in_ring)
+                };
+                word(arena, at + 8).store(digest, Relaxed);
                 for index in 2..5 {
-                    word(&ours, at + 8 * index).store(script.word(), Relaxed);
+                    word(arena, at + 8 * index).store(script.word(), Relaxed);
                 }
-                // With any number of consumed cells, and with or without the end of a lap.
-                let (ends_lap, told) = (flags & 1 == 1, u64::from(flags) * 0x105);
-                let flow = u64::from(ends_lap) << 39 | told << 48;
-                word(&ours, at).store((published + 1) & 0xffff_ffff | kind << 32 | len << 40 | flow, Relaxed);
-                slot = if ends_lap { 0 } else { (slot + 1) % LAYOUT.ring.cells };
-                published += 1;
+                word(arena, at).store(nth & 0xffff_ffff | kind << 32 | len << 40 | order, Relaxed);
             }
             1 => {
                 // A piece of the expected length where the next one belongs.
                 let (total, len) = (script.len() as u64, 1 + u64::from(script.byte()));
+                let (order, slot) = ((in_ring + in_swap) << 48, in_ring as usize % LAYOUT.ring.cells);
                 let at = incoming + RingLayout::cell_start(slot);
                 let words = [DIGEST, total, script.word(), len.min(total)];
                 for (index, value) in words.into_iter().enumerate() {
                     word(&ours, at + 8 * (1 + index)).store(value, Relaxed);
                 }
-                word(&ours, at).store((published + 1) & 0xffff_ffff | 2 << 32, Relaxed);
-                slot = (slot + 1) % LAYOUT.ring.cells;
-                published += 1;
+                in_ring += 1;
+                word(&ours, at).store(in_ring & 0xffff_ffff | 2 << 32 | order, Relaxed);
             }
             2 => {
                 // Any word of the ring that the peer writes.

@@ -106,8 +106,8 @@ impl RingLink {
         let (sender, receiver, buffers) = unsafe {
             let (sends, receives) = (theirs.ring(rank, lane), ours.ring(peer, lane));
             (
-                RingSender::new(sends, layout),
-                RingReceiver::new(receives, layout),
+                RingSender::new(sends, receives, layout),
+                RingReceiver::new(receives, sends, layout),
                 Buffers::new(sends, receives, layout),
             )
         };
@@ -147,7 +147,7 @@ impl RingLink {
         ready: usize,
     ) -> Result<SendProgress, TransportError> {
         let total = src.len();
-        self.sender.trade(&self.receiver);
+        self.sender.take_swap(&self.receiver);
         if total <= INLINE_BYTES {
             let sent = self.sender.send_inline(state.digest, src)?;
             return Ok(if sent { self.complete_copy(total) } else { SendProgress::Idle });
@@ -358,7 +358,7 @@ impl Link for RingLink {
             let done = self.sender.is_consumed(cell)?;
             return Ok(if done { SendProgress::Complete } else { SendProgress::Posted });
         }
-        self.sender.trade(&self.receiver);
+        self.sender.take_swap(&self.receiver);
         let posted = match state.protocol {
             Protocol::Copy => return self.send_copy(state, src, src.len()),
             Protocol::Direct => match self.ours.locate(src.as_ptr(), src.len()) {
@@ -403,7 +403,7 @@ impl Link for RingLink {
     #[inline]
     fn send_brief(&mut self, digest: u64, src: Span<'_>, is_awaited: bool) -> bool {
         let len = src.len();
-        self.sender.trade(&self.receiver);
+        self.sender.take_swap(&self.receiver);
         let sent = match len {
             ..=INLINE_BYTES => self.sender.send_inline(digest, src),
             _ if len <= self.capabilities.inline_bytes => self.sender.send_long(digest, src),
@@ -454,7 +454,7 @@ impl Link for RingLink {
         }
         self.replies.polled(true);
         if let Some(next_sent) = next_sent {
-            self.sender.fetch_next(next_sent, &self.buffers);
+            self.sender.fetch_next(next_sent, &self.receiver, &self.buffers);
         }
     }
 
@@ -462,13 +462,13 @@ impl Link for RingLink {
     fn await_reply(&mut self, len: usize) {
         // Staged bytes come no sooner.
         if len <= self.capabilities.inline_bytes {
-            self.replies.wait(|| self.sender.fetch_next(self.sent_bytes, &self.buffers));
+            self.replies.wait(|| self.sender.fetch_next(self.sent_bytes, &self.receiver, &self.buffers));
         }
     }
 
     #[inline]
     fn prepare_send(&mut self, len: usize) {
-        self.sender.fetch_next(len, &self.buffers);
+        self.sender.fetch_next(len, &self.receiver, &self.buffers);
     }
 
     fn peek_digest(&self) -> Option<u64> {

@@ -17,11 +17,10 @@
 //!
 //! | bits | content |
 //! |---|---|
-//! | 0..32 | stamp |
-//! | 32..39 | kind |
-//! | 39 | whether the next message is in the first cell of the ring again |
+//! | 0..32 | stamp: the number of the message among those in cells of this kind |
+//! | 32..40 | kind |
 //! | 40..48 | length of the payload, or mark of a timed piece |
-//! | 48..64 | number of cells that the sender has consumed of those sent to it |
+//! | 48..64 | number of the message among all |
 //!
 //! Payloads are written and read in place, as plain bytes between the stores and loads of stamps. Words that
 //! are stored one by one are not there for the vector loads of a copy until they have left the core's store
@@ -59,27 +58,26 @@ const KIND_HANDED: u64 = 7;
 
 /// First word of the second line, which has the stamp of a long message.
 const REST: usize = 8;
-/// Bit of a head: the next message is in the first cell.
-const LAP_BIT: u64 = 1 << 39;
-/// First bit of the number of consumed cells in a head.
-const TOLD_SHIFT: u32 = 48;
+/// The bits of a head that say which message it is.
+const NUMBER_BITS: u64 = 0xffff << 48 | 0xffff_ffff;
 
-/// The bits of a head that do not belong to its message: those of the flow of messages both ways.
+/// Which message of one direction a cell holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    /// Whether the next message is in the first cell of the ring again.
-    pub(super) ends_lap: bool,
-    /// Cells that the sender has consumed of those sent to it.
-    pub(super) told: u64,
+pub(super) struct Number {
+    /// Messages before it in cells of the same kind: in those of the ring, or in those that change hands.
+    pub(super) nth: u64,
+    /// Messages before it in any cell. Fewer than 65,536 are on their way.
+    pub(super) order: u64,
 }
 
-impl Flow {
-    /// The bits of a head that hold it.
-    const BITS: u64 = LAP_BIT | 0xffff << TOLD_SHIFT;
-
+impl Number {
+    /// Returns the bits of a head that tell it.
+    ///
+    /// Cells start as zero. A cell never already holds the stamp of the next message that it can be asked
+    /// for: each kind of cells is used in turns.
     #[inline]
     fn bits(self) -> u64 {
-        if self.ends_lap { LAP_BIT | self.told << TOLD_SHIFT } else { self.told << TOLD_SHIFT }
+        u64::from((self.nth as u32).wrapping_add(1)) | self.order << 48
     }
 }
 
@@ -102,16 +100,9 @@ pub(crate) enum Content {
 }
 
 impl Cell {
-    /// Returns the stamp of the `index`-th cell since the ring was created.
-    ///
-    /// Cells start as zero. A cell never already holds the stamp of the next index that it can be asked for.
-    fn stamp(index: u64) -> u32 {
-        (index as u32).wrapping_add(1)
-    }
-
-    /// Fills the cell and publishes it. `index` counts cells since the ring was created.
+    /// Fills the cell and publishes it.
     #[inline]
-    pub(super) fn publish(&self, index: u64, digest: u64, content: &Content, flow: Flow) {
+    pub(super) fn publish(&self, number: Number, digest: u64, content: &Content) {
         let (kind, more) = match content {
             Content::Inline { len } => (KIND_INLINE, *len as u64),
             Content::Long { len } => (KIND_LONG, *len as u64),
@@ -139,38 +130,30 @@ impl Cell {
             }
         };
         self.0[1].store(digest, Relaxed);
-        self.0[0].store(Self::head_of(index, kind, more) | flow.bits(), Release);
+        self.0[0].store(Self::head_of(number, kind, more), Release);
         if let Content::Long { .. } = content {
-            self.0[REST].store(Self::head_of(index, KIND_REST, 0), Release);
+            self.0[REST].store(Self::head_of(number, KIND_REST, 0), Release);
         }
     }
 
-    /// Returns the head word of the `index`-th cell since the ring was created, without its [`Flow`].
     #[inline]
-    fn head_of(index: u64, kind: u64, more: u64) -> u64 {
-        u64::from(Self::stamp(index)) | kind << 32 | more << 40
+    fn head_of(number: Number, kind: u64, more: u64) -> u64 {
+        number.bits() | kind << 32 | more << 40
     }
 
-    /// Whether the cell has been published with a message of `len` bytes in it; `None` if it has not been
-    /// published.
+    /// Whether the cell has been published with this message, and that has `len` bytes in the cell; `None` if
+    /// it has not been published with this message.
     #[inline]
-    pub(super) fn has_message(&self, index: u64, len: usize) -> Option<bool> {
+    pub(super) fn has_message(&self, number: Number, len: usize) -> Option<bool> {
         let kind = if len <= INLINE_BYTES { KIND_INLINE } else { KIND_LONG };
-        let (head, expected) = (self.0[0].load(Acquire), Self::head_of(index, kind, len as u64));
-        (head as u32 == expected as u32).then_some(head & !Flow::BITS == expected)
+        let (head, expected) = (self.0[0].load(Acquire), Self::head_of(number, kind, len as u64));
+        ((head ^ expected) & NUMBER_BITS == 0).then_some(head == expected)
     }
 
     /// Whether the rest of a long message has been published.
     #[inline]
-    pub(super) fn has_rest(&self, index: u64) -> bool {
-        self.0[REST].load(Acquire) == Self::head_of(index, KIND_REST, 0)
-    }
-
-    /// Returns the [`Flow`] of a published cell.
-    #[inline]
-    pub(super) fn flow(&self) -> Flow {
-        let head = self.0[0].load(Relaxed);
-        Flow { ends_lap: head & LAP_BIT != 0, told: head >> TOLD_SHIFT }
+    pub(super) fn has_rest(&self, number: Number) -> bool {
+        self.0[REST].load(Acquire) == Self::head_of(number, KIND_REST, 0)
     }
 
     /// Returns the first word of the part of a payload in a line, and the bytes of the message before it.
@@ -254,11 +237,11 @@ impl Cell {
         std::ptr::from_ref(&self.0[REST * line]).cast()
     }
 
-    /// Returns the head word, if the cell has been published.
+    /// Returns the head word, if the cell has been published with this message.
     #[inline]
-    pub(super) fn head(&self, index: u64) -> Option<u64> {
+    pub(super) fn head(&self, number: Number) -> Option<u64> {
         let head = self.0[0].load(Acquire);
-        (head as u32 == Self::stamp(index)).then_some(head)
+        ((head ^ number.bits()) & NUMBER_BITS == 0).then_some(head)
     }
 
     /// Returns the digest of a published cell.
@@ -271,7 +254,7 @@ impl Cell {
     #[inline]
     pub(super) fn content(&self, head: u64) -> Result<Content, TransportError> {
         let word = |i: usize| self.0[i].load(Relaxed);
-        match head >> 32 & 0x7f {
+        match head >> 32 & 0xff {
             KIND_INLINE => {
                 let len = (head >> 40 & 0xff) as usize;
                 if len > INLINE_BYTES {

@@ -42,13 +42,6 @@ impl fmt::Display for Stores {
     }
 }
 
-/// Cells of a short lap, after which a sender goes back to the first cell.
-///
-/// Two ranks on cores of an AMD EPYC (Zen 4) with a common cache: with 8 cells, messages of 64 bytes, which
-/// take both lines of a cell, took 1.3 times as long in half of the launches. Messages of one line took as
-/// long as with 4.
-pub(super) const SHORT_LAP: usize = 4;
-
 /// Layout of a ring. All but `lap_bytes`, `stores` and `fetches` is equal on all ranks of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
@@ -98,9 +91,12 @@ impl RingLayout {
         (self.buffers_start() + self.buffers * self.buffer_stride()).next_multiple_of(4096)
     }
 
-    /// Returns the offset of a cell in a ring. The consumer line has the place of a cell before the first.
+    /// Offset in a ring of the cell that changes hands. The consumer line has the place of a cell before it.
+    pub(crate) const SWAP_START: usize = Self::CELL;
+
+    /// Returns the offset of a cell in a ring.
     pub(crate) const fn cell_start(slot: usize) -> usize {
-        Self::CELL + slot * Self::CELL
+        2 * Self::CELL + slot * Self::CELL
     }
 
     /// Returns the offset of the staging area in a ring.
@@ -130,7 +126,13 @@ impl RingLayout {
     pub(crate) fn check(&self) {
         // Models use the smallest rings.
         let (cells, pieces) = if cfg!(loom) { (2, 2) } else { (8, 4) };
-        assert!(self.cells.is_power_of_two() && self.cells >= cells, "cells: {}", self.cells);
+        // Heads number messages by 16 bits.
+        let most = 1 << 15;
+        assert!(
+            self.cells.is_power_of_two() && (cells..=most).contains(&self.cells),
+            "cells: {}",
+            self.cells
+        );
         assert!(
             self.piece_bytes.is_multiple_of(Self::LINE) && self.piece_bytes > 0,
             "piece: {}",
@@ -149,11 +151,6 @@ impl RingLayout {
             "lap: {}",
             self.lap_bytes
         );
-    }
-
-    /// Returns the consumed cells of which the sender need not be told yet, in laps through all cells.
-    pub(super) fn untold_cells(&self) -> u64 {
-        self.cells as u64 / 4
     }
 
     /// Returns the consumed bytes of which the sender need not be told yet.

@@ -2,7 +2,7 @@
 //! ones.
 //!
 //! ```text
-//! | consumer line | cell 0 | cell 1 | ... | staging area | buffers |
+//! | consumer line | cell that changes hands | cell 0 | cell 1 | ... | staging area | buffers |
 //! ```
 //!
 //! A cell is two cache lines. The first one has a head word, the digest and 48 bytes. The stamp in the head
@@ -18,20 +18,21 @@
 //! receiver publishes small consumptions lazily, some pieces at a time, and publishes consumptions
 //! that a sender waits for at once.
 //!
-//! Each message also tells how many cells its sender has consumed of the ring in the other direction. Ranks
-//! that exchange messages thus need no consumer line. They use only the first [`SHORT_LAP`](layout) cells,
-//! whose lines stay in the first-level caches of both cores: a head says whether the next message is in the
-//! first cell again. Two ranks on cores of an AMD EPYC (Zen 4), time of calls in nanoseconds with all 256
-//! cells of one line in turns, and so; medians of 7 to 12 launches in turns:
+//! Each ring also has a cell that changes hands. An end sends there once it has consumed what the peer has
+//! sent there, so that ranks that exchange messages, or send in turns, need neither the cells of the ring nor
+//! the consumer line. A core that has read what another core has stored has the line: where it stores to the
+//! same line, it need not fetch it. The two ends use the two cells of a link in turns. A head numbers the
+//! message among all, since earlier ones may be in the ring.
 //!
-//! | cores | cells | `all_reduce` 4 B | 64 B | 256 B | `barrier` | half a round trip, 4 B | 64 B |
-//! |---|---|---:|---:|---:|---:|---:|---:|
-//! | a common cache | 256 | 107 | 126 | 151 | 97 | 88 | 108 |
-//! | | few | 85 | 99 | 141 | 76 | 84 | 96 |
-//! | none | 256 | 313 | 376 | 461 | 299 | 285 | 321 |
-//! | | few | 257 | 355 | 351 | 246 | 210 | 261 |
+//! Two ranks on cores of an AMD EPYC (Zen 4), time of calls in nanoseconds with the 256 cells of a ring, of
+//! one line each, and with these cells; medians of 6 to 14 launches in turns:
 //!
-//! A rank that only sends uses all cells, and fetches the consumer line once per lap or so.
+//! | cores | cells | `all_reduce` 4 B | 64 B | 256 B | 1 K | `barrier` | half a round trip, 4 B | 64 B |
+//! |---|---|---:|---:|---:|---:|---:|---:|---:|
+//! | a common cache | of the ring | 107 | 127 | 151 | 181 | 97 | 90 | 109 |
+//! | | that change hands | 86 | 101 | 130 | 162 | 74 | 84 | 109 |
+//! | none | of the ring | 314 | 377 | 463 | 509 | 302 | 287 | 326 |
+//! | | that change hands | 193 | 375 | 372 | 426 | 187 | 184 | 206 |
 //!
 //! Invariants: a ring has one sender and one receiver. The sender writes a cell only after its previous
 //! content was consumed. A stamp is stored (release) after everything that it announces, and loaded (acquire)

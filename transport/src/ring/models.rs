@@ -5,7 +5,7 @@
 //! # Safety
 //! A ring lies in memory that both of its ends keep alive.
 
-use super::{Buffers, Content, Publish, RingLayout, RingReceiver, RingSender, layout::SHORT_LAP};
+use super::{Buffers, Content, Publish, RingLayout, RingReceiver, RingSender};
 use crate::{
     memory::Span,
     sync::{
@@ -25,24 +25,37 @@ struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 16]);
 struct Memory(Box<[Line]>);
 
 /// One end of a ring, with its memory.
-struct End<T>(T, #[expect(dead_code, reason = "it is kept alive")] Arc<Memory>);
+struct End<T>(T, #[expect(dead_code, reason = "it is kept alive")] [Arc<Memory>; 2]);
 
-/// Returns both ends of a new ring on which `cells` cells were sent and consumed.
+/// Returns both ends of a new ring on which `cells` cells were sent and consumed. They are of no link, and
+/// use no cells that change hands.
 fn ring(cells: u64) -> (End<RingSender>, End<RingReceiver>) {
-    ring_of(LAYOUT, cells)
+    let memory = memory();
+    ends([&memory, &memory], cells)
 }
 
-/// The same for a layout.
-fn ring_of(layout: RingLayout, cells: u64) -> (End<RingSender>, End<RingReceiver>) {
-    let mut memory = Memory(vec![Line([0; 16]); layout.bytes() / size_of::<Line>()].into());
-    let base = memory.0.as_mut_ptr().cast();
-    let memory = Arc::new(memory);
-    // SAFETY: the lines are as long as the ring, aligned and zeroed, and each end keeps them alive. They have
-    // no other user.
+/// Returns each end's parts of a new link: the sending end of one ring and the receiving one of the other.
+fn link() -> [(End<RingSender>, End<RingReceiver>); 2] {
+    let rings = [memory(), memory()];
+    let [(there, taken), (back, returned)] = [0, 1].map(|ring| ends([&rings[ring], &rings[1 - ring]], 0));
+    [(there, returned), (back, taken)]
+}
+
+/// Returns the memory of a ring.
+fn memory() -> Arc<Memory> {
+    Arc::new(Memory(vec![Line([0; 16]); LAYOUT.bytes() / size_of::<Line>()].into()))
+}
+
+/// Returns both ends of a ring, beside the ring in the other direction.
+fn ends(rings: [&Arc<Memory>; 2], cells: u64) -> (End<RingSender>, End<RingReceiver>) {
+    let starts = rings.map(|memory| memory.0.as_ptr().cast_mut().cast());
+    let kept = || rings.map(Arc::clone);
+    // SAFETY: the lines are as long as the rings, aligned and zeroed, and each end keeps them alive. They
+    // have no other user.
     unsafe {
-        let sender = RingSender::starting_at(cells, base, layout);
-        let receiver = RingReceiver::starting_at(cells, base, layout);
-        (End(sender, Arc::clone(&memory)), End(receiver, memory))
+        let sender = RingSender::starting_at(cells, starts, LAYOUT);
+        let receiver = RingReceiver::starting_at(cells, starts, LAYOUT);
+        (End(sender, kept()), End(receiver, kept()))
     }
 }
 
@@ -94,26 +107,48 @@ fn loom_inline_messages_come_whole_where_stamps_wrap() {
     explore_with("inline messages whose stamps wrap", 2, || inline_messages_from((1 << 32) - 3));
 }
 
-/// Ranks that exchange messages use cells again that only the other's messages have told to be consumed.
+/// Ranks that exchange messages send in the cells that they have received in.
 #[test]
-fn loom_a_cell_is_used_again_once_a_message_has_told_that_it_was_consumed() {
-    const LAYOUT: RingLayout = RingLayout { cells: SHORT_LAP, ..RingLayout::SMALLEST };
-    const ROUNDS: u64 = SHORT_LAP as u64 + 2;
-    explore_with("messages in turns through short laps", 2, || {
-        let (there, back) = (ring_of(LAYOUT, 0), ring_of(LAYOUT, 0));
-        let ((mut sends, mut taken), (mut replies, mut returned)) = (there, back);
+fn loom_cells_that_change_hands_come_whole_and_in_order() {
+    explore_with("messages in cells that change hands", 3, || {
+        let [mut ours, mut theirs] = link();
+        let other = thread::spawn(move || exchange(&mut theirs, 3));
+        exchange(&mut ours, 3);
+        other.join().expect("the other end");
+    });
+}
+
+/// Sends and takes messages in turns.
+fn exchange((sends, returned): &mut (End<RingSender>, End<RingReceiver>), count: u64) {
+    for number in 1..=count {
+        sends.0.take_swap(&returned.0);
+        send_inline(&mut sends.0, number);
+        assert_eq!(take_inline(&mut returned.0, Publish::Lazily), (number, number));
+    }
+}
+
+/// A message in the ring is not overtaken by a later one in a cell that changes hands.
+#[test]
+fn loom_messages_in_different_cells_come_in_order() {
+    explore_with("messages in the ring and in cells that change hands", 3, || {
+        let [mut ours, mut theirs] = link();
         let other = thread::spawn(move || {
-            for number in 1..=ROUNDS {
+            let (replies, taken) = &mut theirs;
+            assert_eq!(take_inline(&mut taken.0, Publish::Lazily), (1, 1));
+            replies.0.take_swap(&taken.0);
+            send_inline(&mut replies.0, 1);
+            for number in 2..=3 {
                 assert_eq!(take_inline(&mut taken.0, Publish::Lazily), (number, number));
-                replies.0.trade(&taken.0);
-                send_inline(&mut replies.0, number);
             }
         });
-        for number in 1..=ROUNDS {
-            sends.0.trade(&returned.0);
+        let (sends, returned) = &mut ours;
+        for number in 1..=2 {
+            sends.0.take_swap(&returned.0);
             send_inline(&mut sends.0, number);
-            assert_eq!(take_inline(&mut returned.0, Publish::Lazily), (number, number));
         }
+        assert_eq!(take_inline(&mut returned.0, Publish::Lazily), (1, 1));
+        sends.0.take_swap(&returned.0);
+        send_inline(&mut sends.0, 3);
         other.join().expect("the other end");
     });
 }

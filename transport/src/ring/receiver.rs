@@ -7,9 +7,8 @@
 
 use super::{
     RingLayout,
-    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_BYTES},
+    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_BYTES, Number},
     costs::{Costs, TimedRead},
-    layout::SHORT_LAP,
 };
 use crate::{BriefMessage, TransportError, memory::Span, sync};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -18,15 +17,15 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 #[derive(Debug)]
 pub(crate) struct RingReceiver {
     base: *mut u8,
+    /// The ring in the other direction, which has a cell that changes hands, too.
+    other: *mut u8,
     layout: RingLayout,
-    /// Cells consumed since the ring was created.
+    /// Messages consumed since the ring was created, in any cell.
+    messages: u64,
+    /// Cells of the ring consumed since it was created.
     cells: u64,
-    /// Place of the next cell.
-    slot: usize,
-    /// Cells that the peer has consumed of those sent to it, as it has told with its messages.
-    heard: u64,
-    /// Consumed cells of which the sender need not be told yet: fewer in short laps than in long ones.
-    untold_cells: u64,
+    /// Messages consumed in cells that change hands.
+    swaps: u64,
     /// Staging bytes consumed since the ring was created.
     staging: u64,
     /// Values of `cells` and `staging` last published to the sender.
@@ -52,18 +51,18 @@ impl RingReceiver {
     /// Creates the receiving end.
     ///
     /// # Safety
-    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value.
-    /// This must be the ring's only receiver.
-    pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingReceiver {
+    /// `base` must be the start of a ring of this layout, aligned to a cell, that outlives this value. This
+    /// must be the ring's only receiver. `other` must be such a ring, through which the same end sends.
+    pub(crate) unsafe fn new(base: *mut u8, other: *mut u8, layout: RingLayout) -> RingReceiver {
         layout.check();
         let (cells, staging) = (0, 0);
         RingReceiver {
             base,
+            other,
             layout,
+            messages: cells,
             cells,
-            slot: 0,
-            heard: 0,
-            untold_cells: layout.untold_cells(),
+            swaps: 0,
             staging,
             published_cells: cells,
             published_staging: staging,
@@ -75,11 +74,15 @@ impl RingReceiver {
     ///
     /// The contract of [`RingReceiver::new`] applies.
     #[cfg(test)]
-    pub(super) unsafe fn starting_at(cells: u64, base: *mut u8, layout: RingLayout) -> RingReceiver {
+    pub(super) unsafe fn starting_at(
+        cells: u64,
+        [base, other]: [*mut u8; 2],
+        layout: RingLayout,
+    ) -> RingReceiver {
         // SAFETY: the caller keeps the contract of `new`.
-        let new = unsafe { RingReceiver::new(base, layout) };
+        let new = unsafe { RingReceiver::new(base, other, layout) };
         new.line().cells.store(cells, Release);
-        RingReceiver { cells, heard: cells, published_cells: cells, ..new }
+        RingReceiver { messages: cells, cells, swaps: cells, published_cells: cells, ..new }
     }
 
     fn line(&self) -> &ConsumerLine {
@@ -87,30 +90,56 @@ impl RingReceiver {
         unsafe { &*self.base.cast() }
     }
 
-    fn cell(&self) -> &Cell {
-        self.cell_at(self.slot)
-    }
-
-    fn cell_at(&self, slot: usize) -> &Cell {
-        // SAFETY: `slot` is less than `cells`, as that of the first cell and those that `slot_after` returns,
-        // so the cell is inside of the ring; it is made of atomics.
+    /// Returns the cell of the ring after `ahead` others, from the next one on.
+    #[inline]
+    fn ring_cell(&self, ahead: u64) -> &Cell {
+        let slot = (self.cells + ahead) as usize & (self.layout.cells - 1);
+        // SAFETY: `slot` is less than `cells`, so the cell is inside of the ring; it is made of atomics.
         unsafe { &*self.base.add(RingLayout::cell_start(slot)).cast() }
     }
 
-    /// Returns the place of the cell after the next one, which must have been published.
+    /// Returns the cell in which the next message comes if it changes hands: that of the ring for the first
+    /// one, that of the other ring for the second one, and so on.
     #[inline]
-    fn slot_after(&self, ends_lap: bool) -> usize {
-        if ends_lap { 0 } else { (self.slot + 1) & (self.layout.cells - 1) }
+    fn swap_cell(&self) -> &Cell {
+        let ring = if self.swaps & 1 == 0 { self.base } else { self.other };
+        // SAFETY: the cell is inside of the ring; it is made of atomics.
+        unsafe { &*ring.add(RingLayout::SWAP_START).cast() }
+    }
+
+    /// Returns the number of the next message in a cell of the ring.
+    #[inline]
+    fn in_ring(&self) -> Number {
+        Number { nth: self.cells, order: self.messages }
+    }
+
+    /// Returns the number of the next message in a cell that changes hands.
+    #[inline]
+    fn in_swap(&self) -> Number {
+        Number { nth: self.swaps, order: self.messages }
+    }
+
+    /// Returns the cell of the next message, and its number there, once it has been published. Before that it
+    /// is any of the cells in which it may come.
+    #[inline]
+    fn cell(&self) -> (&Cell, Number) {
+        let (cell, number) = (self.swap_cell(), self.in_swap());
+        match cell.head(number) {
+            Some(_) => (cell, number),
+            None => (self.ring_cell(0), self.in_ring()),
+        }
     }
 
     /// Fetches the line of the cell after the next one, for a message that has further pieces: the sender has
-    /// filled it, or is about to. The line then comes while the present piece is read.
+    /// filled it, or is about to. The line then comes while the present piece is read. The next piece is in
+    /// the ring.
     #[inline]
     pub(crate) fn prefetch_following(&self) {
         #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let cell = std::ptr::from_ref(self.cell_at(self.slot_after(self.cell().flow().ends_lap)));
+            let is_in_ring = self.swap_cell().head(self.in_swap()).is_none();
+            let cell = std::ptr::from_ref(self.ring_cell(u64::from(is_in_ring)));
             // SAFETY: every x86_64 processor has the instruction, which changes no memory and cannot fault.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(cell.cast()) };
         }
@@ -119,26 +148,27 @@ impl RingReceiver {
     /// Returns the head word of the next cell, if it has been published.
     #[inline]
     pub(crate) fn head(&self) -> Option<u64> {
-        self.cell().head(self.cells)
+        let (cell, number) = self.cell();
+        cell.head(number)
     }
 
     /// Returns the digest of the next cell, which must have been published.
     #[inline]
     pub(crate) fn digest(&self) -> u64 {
-        self.cell().digest()
+        self.cell().0.digest()
     }
 
     /// Returns the content of the next cell, which must have been published.
     #[inline]
     pub(crate) fn content(&self, head: u64) -> Result<Content, TransportError> {
-        self.cell().content(head)
+        self.cell().0.content(head)
     }
 
     /// Calls `read` with the payload of the next cell, which holds a whole message of `len` bytes.
     #[inline]
     pub(crate) fn read_inline(&self, len: usize, read: impl FnOnce(Span<'_>)) {
         // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
-        unsafe { self.cell().read_part(0, len, |_, payload| read(payload)) };
+        unsafe { self.cell().0.read_part(0, len, |_, payload| read(payload)) };
     }
 
     /// Returns the next message, if it is one of this digest and of `len` bytes in cells.
@@ -150,19 +180,25 @@ impl RingReceiver {
         if cfg!(any(loom, miri)) {
             return BriefMessage::Another;
         }
-        let cell = self.cell();
+        Self::brief_in((self.swap_cell(), self.in_swap()), digest, len)
+            .or_else(|| Self::brief_in((self.ring_cell(0), self.in_ring()), digest, len))
+            .unwrap_or(BriefMessage::NotYet)
+    }
+
+    /// Returns the message of this number, if the cell has been published with it.
+    #[inline(always)]
+    fn brief_in((cell, number): (&Cell, Number), digest: u64, len: usize) -> Option<BriefMessage<'_>> {
         let is_long = len > INLINE_BYTES;
         // Both lines are looked at each time, so that they come at the same time.
-        let is_whole = !is_long || cell.has_rest(self.cells);
-        match cell.has_message(self.cells, len) {
-            None => BriefMessage::NotYet,
-            Some(is_expected) if !is_expected || cell.digest() != digest => BriefMessage::Another,
-            Some(_) if !is_whole => BriefMessage::NotYet,
+        let is_whole = !is_long || cell.has_rest(number);
+        Some(match cell.has_message(number, len)? {
+            is_expected if !is_expected || cell.digest() != digest => BriefMessage::Another,
+            _ if !is_whole => BriefMessage::NotYet,
             // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
-            Some(_) => BriefMessage::Whole(unsafe {
+            _ => BriefMessage::Whole(unsafe {
                 [cell.part(0, len), if is_long { cell.part(1, len) } else { Span::empty() }]
             }),
-        }
+        })
     }
 
     /// Whether both lines of a long message of `len` bytes have been published.
@@ -174,10 +210,12 @@ impl RingReceiver {
     #[inline]
     pub(crate) fn has_long(&self, len: usize) -> bool {
         assert!(len > INLINE_BYTES && len <= LONG_BYTES, "a long message of {len} bytes");
-        let cell = self.cell();
-        // No branch between the loads.
-        let (has_rest, has_message) = (cell.has_rest(self.cells), cell.has_message(self.cells, len));
-        has_rest && has_message == Some(true)
+        let is_in = |cell: &Cell, number| {
+            // No branch between the loads.
+            let (has_rest, has_message) = (cell.has_rest(number), cell.has_message(number, len));
+            has_rest && has_message == Some(true)
+        };
+        is_in(self.swap_cell(), self.in_swap()) || is_in(self.ring_cell(0), self.in_ring())
     }
 
     /// Calls `read` with the parts of a long message that is there, and with the bytes before each.
@@ -185,7 +223,7 @@ impl RingReceiver {
     pub(crate) fn read_long(&self, len: usize, mut read: impl FnMut(usize, Span<'_>)) {
         for line in 0..2 {
             // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
-            unsafe { self.cell().read_part(line, len, &mut read) };
+            unsafe { self.cell().0.read_part(line, len, &mut read) };
         }
     }
 
@@ -216,22 +254,17 @@ impl RingReceiver {
     /// Consumes the next cell, and the staging area up to `staging` if it is given.
     #[inline]
     pub(crate) fn consume(&mut self, staging: Option<u64>, publish: Publish) {
-        let flow = self.cell().flow();
-        // Numbers never decrease. The peer may have consumed 65,536 more without a message: a number that is
-        // too small gives less credit than there is.
-        self.heard += u64::from((flow.told as u16).wrapping_sub(self.heard as u16));
-        self.slot = self.slot_after(flow.ends_lap);
-        if self.slot == 0 {
-            // The sender of a short lap has no other cells than those of the lap before. It may stop reading
-            // the messages that tell it of them, so the consumer line follows closely. It does not read that
-            // line meanwhile, which thus stays in the cache of this core.
-            self.untold_cells = if flow.ends_lap { SHORT_LAP as u64 / 2 } else { self.layout.untold_cells() };
+        if self.swap_cell().head(self.in_swap()).is_some() {
+            // The next message in the cell is the peer's credit.
+            self.swaps += 1;
+        } else {
+            self.cells += 1;
         }
-        self.cells += 1;
+        self.messages += 1;
         if let Some(position) = staging {
             self.staging = position;
         }
-        let due = self.cells - self.published_cells >= self.untold_cells
+        let due = self.cells - self.published_cells >= self.layout.cells as u64 / 4
             || self.staging - self.published_staging >= self.layout.untold_bytes();
         if publish == Publish::Now || due {
             self.line().reads.store(self.reads.to_word(), Relaxed);
@@ -242,15 +275,9 @@ impl RingReceiver {
         }
     }
 
-    /// Returns the number of consumed cells, which the next message to the peer tells.
+    /// Returns the number of messages that have been consumed in cells that change hands.
     #[inline]
-    pub(crate) fn consumed(&self) -> u64 {
-        self.cells
-    }
-
-    /// Returns the number of cells that the peer has consumed, as it has told: that number, or less.
-    #[inline]
-    pub(crate) fn heard(&self) -> u64 {
-        self.heard
+    pub(crate) fn swaps(&self) -> u64 {
+        self.swaps
     }
 }

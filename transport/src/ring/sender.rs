@@ -7,10 +7,9 @@
 
 use super::{
     Buffers, RingLayout, RingReceiver,
-    cell::{Cell, ConsumerLine, Content, Flow, INLINE_BYTES, LONG_BYTES},
+    cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_BYTES, Number},
     costs::Costs,
     fetches,
-    layout::SHORT_LAP,
     stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
@@ -25,31 +24,34 @@ const FETCHED_BYTES: usize = 2048;
 /// Longest message whose cell is fetched, too.
 const FETCHED_CELL_BYTES: usize = 512;
 
-/// Cells after which a lap goes through all of them, so that none keeps a stamp until the same one is due.
-const WHOLE_LAP_EVERY: u64 = 1 << 30;
-
 /// Messages that may have short pieces, of which one has none, so that its piece is timed.
 const TIMED_EVERY: u64 = 16;
+
+/// The kind of the cell that a message goes into.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// The next cell of the ring.
+    Ring,
+    /// A cell that changes hands, which this end has last received.
+    Swap,
+}
 
 /// The sending end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingSender {
     base: *mut u8,
+    /// The ring in the other direction, which has a cell that changes hands, too.
+    other: *mut u8,
     layout: RingLayout,
     /// Longest message whose lines are fetched.
     fetched_bytes: usize,
-    /// Cells published since the ring was created.
+    /// Messages published since the ring was created, in any cell.
+    messages: u64,
+    /// Cells of the ring published since it was created.
     cells: u64,
-    /// Place of the next cell.
-    slot: usize,
-    /// Value of `cells` after each cell was last published.
-    used: Box<[u64]>,
-    /// Value of `cells` when a lap last went through all cells.
-    whole_lap: u64,
-    /// Cells that this end has consumed of those sent to it, which the next message tells.
-    told: u64,
-    /// Cells of this ring that the peer has consumed, as its messages have told.
-    heard: u64,
+    /// Messages published in cells that change hands, and how many may have been.
+    swaps: u64,
+    most_swaps: u64,
     /// Staging bytes used since the ring was created, including those skipped at the end of a lap.
     staging: u64,
     /// Consumption counters as last read from the receiver's consumer line.
@@ -66,20 +68,19 @@ impl RingSender {
     /// Creates the sending end.
     ///
     /// # Safety
-    /// `base` must be the start of a ring of this layout, aligned to a cache line, that outlives this value.
-    /// This must be the ring's only sender.
-    pub(crate) unsafe fn new(base: *mut u8, layout: RingLayout) -> RingSender {
+    /// `base` must be the start of a ring of this layout, aligned to a cell, that outlives this value. This
+    /// must be the ring's only sender. `other` must be such a ring, through which the same end receives.
+    pub(crate) unsafe fn new(base: *mut u8, other: *mut u8, layout: RingLayout) -> RingSender {
         layout.check();
         RingSender {
             base,
+            other,
             fetched_bytes: FETCHED_BYTES.min(layout.piece_bytes),
             sensor: Sensor::new(&layout),
+            messages: 0,
             cells: 0,
-            slot: 0,
-            used: vec![0; layout.cells].into(),
-            whole_lap: 0,
-            told: 0,
-            heard: 0,
+            swaps: 0,
+            most_swaps: 0,
             layout,
             staging: 0,
             consumed_cells: 0,
@@ -91,16 +92,14 @@ impl RingSender {
     ///
     /// The contract of [`RingSender::new`] applies.
     #[cfg(test)]
-    pub(super) unsafe fn starting_at(cells: u64, base: *mut u8, layout: RingLayout) -> RingSender {
+    pub(super) unsafe fn starting_at(
+        cells: u64,
+        [base, other]: [*mut u8; 2],
+        layout: RingLayout,
+    ) -> RingSender {
         // SAFETY: the caller keeps the contract of `new`.
-        let new = unsafe { RingSender::new(base, layout) };
-        RingSender { cells, whole_lap: cells, consumed_cells: cells, heard: cells, ..new }
-    }
-
-    /// Makes a lap through all cells due.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn expire_whole_lap(&mut self) {
-        self.whole_lap = self.cells.wrapping_sub(WHOLE_LAP_EVERY);
+        let new = unsafe { RingSender::new(base, other, layout) };
+        RingSender { messages: cells, cells, swaps: cells, consumed_cells: cells, ..new }
     }
 
     /// Returns the start of the ring.
@@ -114,71 +113,84 @@ impl RingSender {
         unsafe { &*self.base.cast() }
     }
 
-    /// Returns the next cell.
-    fn cell(&self) -> &Cell {
-        // SAFETY: `slot` is less than `cells`, as `publish` keeps it, so the cell is inside of the ring; it
-        // is made of atomics.
-        unsafe { &*self.base.add(RingLayout::cell_start(self.slot)).cast() }
-    }
-
-    /// Exchanges credits with the receiving end of the same link: takes those that the peer has told, and
-    /// tells with the next message how many cells have been consumed here.
+    /// Returns the next cell of a kind, and the number that the next message has there.
     #[inline]
-    pub(crate) fn trade(&mut self, receiver: &RingReceiver) {
-        self.told = receiver.consumed();
-        // What nobody can have consumed gives no credit.
-        self.heard = receiver.heard().min(self.cells);
-        self.consumed_cells = self.consumed_cells.max(self.heard);
+    fn cell(&self, place: Place) -> (&Cell, Number) {
+        let (nth, start) = match place {
+            Place::Ring => {
+                let slot = self.cells as usize & (self.layout.cells - 1);
+                (self.cells, self.base.wrapping_add(RingLayout::cell_start(slot)))
+            }
+            Place::Swap => {
+                let ring = if self.swaps & 1 == 0 { self.base } else { self.other };
+                (self.swaps, ring.wrapping_add(RingLayout::SWAP_START))
+            }
+        };
+        // SAFETY: the cell is inside of a ring, since a slot is less than `cells`; it is made of atomics.
+        (unsafe { &*start.cast() }, Number { nth, order: self.messages })
     }
 
-    /// Reads the consumption counters, and checks that they do not exceed what was sent.
+    /// Takes the cell that the receiving end of the same link has last received in, if it is one that changes
+    /// hands.
+    ///
+    /// The two ends use the two cells in turns: the first message of each end is in the cell of the ring
+    /// through which it sends, its second one in the other cell, and so on. An end may send its nth message
+    /// there once it has consumed n - 1 of the peer's. It has then consumed the peer's message that was last
+    /// in the cell. The peer had consumed this end's message before that in order to send it, and does not
+    /// send the next one there until it has consumed this one.
+    #[inline]
+    pub(crate) fn take_swap(&mut self, receiver: &RingReceiver) {
+        self.most_swaps = receiver.swaps() + 1;
+    }
+
+    /// Reads the consumption counters, and checks that they neither decreased nor exceed what was sent.
     #[inline]
     fn refresh(&mut self) -> Result<(), TransportError> {
         let cells = self.line().cells.load(Acquire);
         let staging = self.line().staging.load(Acquire);
-        if cells > self.cells {
+        if cells < self.consumed_cells || cells > self.cells {
             return Err(TransportError::Corrupt("number of consumed cells"));
         }
         if staging < self.consumed_staging || staging > self.staging {
             return Err(TransportError::Corrupt("number of consumed staging bytes"));
         }
-        // Messages may have told more.
-        self.consumed_cells = self.consumed_cells.max(cells);
+        self.consumed_cells = cells;
         self.consumed_staging = staging;
         Ok(())
     }
 
-    /// Whether the next cell is free.
+    /// Whether a cell of the ring is free.
     #[inline]
     fn has_cell(&mut self) -> Result<bool, TransportError> {
-        let used = self.used[self.slot];
-        if used > self.consumed_cells {
+        let most = self.layout.cells as u64 - 1;
+        if self.cells - self.consumed_cells > most {
             self.refresh()?;
         }
-        Ok(used <= self.consumed_cells)
+        Ok(self.cells - self.consumed_cells <= most)
     }
 
-    /// Whether the message in the next cell ends a lap: the one after it goes into the first cell again.
-    ///
-    /// Laps are short where the peer's messages tell that it has taken all but the last ones, as between
-    /// ranks that exchange messages. The consumer line, which takes the time of a message to read, does not
-    /// count.
+    /// Returns a free cell: one that changes hands, if this end has one.
     #[inline]
-    fn ends_lap(&self) -> bool {
-        self.slot + 1 >= SHORT_LAP
-            && self.cells - self.heard <= SHORT_LAP as u64 / 2
-            && self.cells.wrapping_sub(self.whole_lap) < WHOLE_LAP_EVERY
+    fn free_cell(&mut self) -> Result<Option<Place>, TransportError> {
+        if self.swaps < self.most_swaps {
+            return Ok(Some(Place::Swap));
+        }
+        Ok(self.has_cell()?.then_some(Place::Ring))
     }
 
     /// Fetches the lines of the next message for writing, if that is a short one of `len` bytes.
     ///
     /// Its stores then need not wait for lines that the receiver has read. A line that the receiver polls
     /// goes back at once, so this is for a receiver that does not wait for the message yet. The lines of a
-    /// buffer that changes hands are here already.
+    /// buffer or of a cell that changes hands are here already.
     #[inline]
-    pub(crate) fn fetch_next(&self, len: usize, buffers: &Buffers) {
+    pub(crate) fn fetch_next(&self, len: usize, receiver: &RingReceiver, buffers: &Buffers) {
+        let has_cell = self.swaps <= receiver.swaps();
         if len <= INLINE_BYTES {
-            return fetches::fetch(self.cell().line(0));
+            if !has_cell {
+                fetches::fetch(self.cell(Place::Ring).0.line(0));
+            }
+            return;
         }
         if len > self.fetched_bytes {
             return;
@@ -191,10 +203,11 @@ impl RingSender {
             }
         }
         // The receiver polls the cell of a longer one before its bytes are stored.
-        if len <= FETCHED_CELL_BYTES {
-            fetches::fetch(self.cell().line(0));
+        if len <= FETCHED_CELL_BYTES && (is_staged || !has_cell) {
+            let cell = self.cell(Place::Ring).0;
+            fetches::fetch(cell.line(0));
             if !is_staged {
-                fetches::fetch(self.cell().line(1));
+                fetches::fetch(cell.line(1));
             }
         }
     }
@@ -217,19 +230,17 @@ impl RingSender {
         self.base.wrapping_add(self.layout.staging_start() + offset)
     }
 
+    /// Publishes a message in a free cell of a kind. Returns its number among those of the kind.
     #[inline]
-    fn publish(&mut self, digest: u64, content: &Content) -> u64 {
-        let (index, ends_lap) = (self.cells, self.ends_lap());
-        self.cell().publish(index, digest, content, Flow { ends_lap, told: self.told });
-        self.cells += 1;
-        self.used[self.slot] = self.cells;
-        self.slot = (self.slot + 1) & (self.layout.cells - 1);
-        if ends_lap {
-            self.slot = 0;
-        } else if self.slot == 0 {
-            self.whole_lap = self.cells;
+    fn publish(&mut self, place: Place, digest: u64, content: &Content) -> u64 {
+        let (cell, number) = self.cell(place);
+        cell.publish(number, digest, content);
+        match place {
+            Place::Ring => self.cells += 1,
+            Place::Swap => self.swaps += 1,
         }
-        index
+        self.messages += 1;
+        number.nth
     }
 
     /// Sends a whole message of at most [`INLINE_BYTES`] within a line. Returns false when there is no
@@ -238,12 +249,10 @@ impl RingSender {
     pub(crate) fn send_inline(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
         let len = src.len();
         assert!(len <= INLINE_BYTES, "an inline message of {len} bytes");
-        if !self.has_cell()? {
-            return Ok(false);
-        }
+        let Some(place) = self.free_cell()? else { return Ok(false) };
         // SAFETY: the cell is free.
-        unsafe { self.cell().write_part(0, src) };
-        self.publish(digest, &Content::Inline { len });
+        unsafe { self.cell(place).0.write_part(0, src) };
+        self.publish(place, digest, &Content::Inline { len });
         Ok(true)
     }
 
@@ -253,14 +262,12 @@ impl RingSender {
     pub(crate) fn send_long(&mut self, digest: u64, src: Span<'_>) -> Result<bool, TransportError> {
         let len = src.len();
         assert!(len > INLINE_BYTES && len <= LONG_BYTES, "a long message of {len} bytes");
-        if !self.has_cell()? {
-            return Ok(false);
-        }
+        let Some(place) = self.free_cell()? else { return Ok(false) };
         for line in 0..2 {
             // SAFETY: the cell is free.
-            unsafe { self.cell().write_part(line, src) };
+            unsafe { self.cell(place).0.write_part(line, src) };
         }
-        self.publish(digest, &Content::Long { len });
+        self.publish(place, digest, &Content::Long { len });
         Ok(true)
     }
 
@@ -299,7 +306,7 @@ impl RingSender {
             self.sensor.lap_ended();
         }
         self.staging = after;
-        self.publish(digest, &Content::Staged { total, position, len, timed });
+        self.publish(Place::Ring, digest, &Content::Staged { total, position, len, timed });
         Ok(true)
     }
 
@@ -316,11 +323,9 @@ impl RingSender {
         piece: Span<'_>,
         buffers: &mut Buffers,
     ) -> Result<bool, TransportError> {
-        if !self.has_cell()? {
-            return Ok(false);
-        }
+        let Some(place) = self.free_cell()? else { return Ok(false) };
         let buffer = buffers.fill(piece);
-        self.publish(digest, &Content::Handed { total, buffer, len: piece.len() });
+        self.publish(place, digest, &Content::Handed { total, buffer, len: piece.len() });
         Ok(true)
     }
 
@@ -332,7 +337,7 @@ impl RingSender {
         total: usize,
         offset: u64,
     ) -> Result<Option<u64>, TransportError> {
-        Ok(self.has_cell()?.then(|| self.publish(digest, &Content::Direct { total, offset })))
+        Ok(self.has_cell()?.then(|| self.publish(Place::Ring, digest, &Content::Direct { total, offset })))
     }
 
     /// Publishes a whole message in this process's address space. Returns the cell to wait for, or `None`
@@ -343,7 +348,7 @@ impl RingSender {
         total: usize,
         address: u64,
     ) -> Result<Option<u64>, TransportError> {
-        Ok(self.has_cell()?.then(|| self.publish(digest, &Content::Pull { total, address })))
+        Ok(self.has_cell()?.then(|| self.publish(Place::Ring, digest, &Content::Pull { total, address })))
     }
 
     /// Whether pieces may be stored that are too short to be timed: longer ones take a short time. Says no

@@ -38,7 +38,7 @@ pub use loom::{sync::Arc, thread};
 /// Preemptions of a run.
 const PREEMPTIONS: usize = 3;
 /// Atomics, locks and places of plain memory that a run may use.
-const ATOMICS: usize = 96;
+const ATOMICS: usize = 80;
 const LOCKS: usize = 4;
 const PLACES: usize = 12;
 
