@@ -460,9 +460,10 @@ impl Link for RingLink {
 
     #[inline]
     fn await_reply(&mut self, len: usize) {
-        // Staged bytes come no sooner.
         if len <= self.capabilities.inline_bytes {
             self.replies.wait(|| self.sender.fetch_next(self.sent_bytes, &self.receiver, &self.buffers));
+        } else {
+            self.replies.wait_for_piece();
         }
     }
 
