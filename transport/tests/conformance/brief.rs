@@ -100,7 +100,7 @@ pub(crate) fn a_brief_message_without_room_is_not_sent(mut pair: Pair) {
         let (from, to) = pair.ends(0);
         let message = |number: usize| noise(len, number as u64);
         let sent = (0..).take_while(|n| from.send_brief(DIGEST, Span::from(&message(*n)[..]), false)).count();
-        assert!((2..=CELLS).contains(&sent), "{sent} messages of {len} bytes");
+        assert!((2..=ROOM).contains(&sent), "{sent} messages of {len} bytes");
         for number in 0..sent {
             assert!(receive_brief(to, len) == Some(message(number)), "message {number} of {len} bytes");
         }

@@ -11,6 +11,10 @@ use transport::{
     memory::{Arena, Mapping, Span},
 };
 
+/// First words of the cell that changes hands, and of the first other one.
+const SWAP: usize = 16;
+const FIRST: usize = 32;
+
 /// Words of the ring on which rank 0 sends to rank 1 on lane 0, mapped by an outsider.
 struct SharedWriter(Mapping);
 
@@ -20,9 +24,10 @@ impl SharedWriter {
         SharedWriter(Mapping::from_descriptor(object, LAYOUT.bytes()).expect("one more mapping"))
     }
 
-    /// Writes one word: word 0 is the first of the consumer line, word 16 the first of cell 0.
+    /// Writes one word: word 0 is the first of the consumer line, word [`SWAP`] that of the cell that changes
+    /// hands, and word [`FIRST`] that of cell 0.
     fn write(&self, word: usize, value: u64) {
-        assert!(word < 16 * (1 + CELLS));
+        assert!(word < FIRST + 16 * CELLS);
         // SAFETY: the word is within the ring, which is within the mapping; all ends access it as an atomic.
         unsafe {
             let words = self.0.as_ptr().add(BOARD_BYTES).cast::<AtomicU64>();
@@ -39,15 +44,17 @@ fn a_corrupt_header_is_an_error_and_not_a_fault() {
     let near = [0, 1, 48, 64, piece, len, 4 * piece, slab - 1, slab - len + 1, slab];
     let wild = [&near[..], &far[..]].concat();
     let mut pair = Pair::shm();
-    for kind in 0..=6u64 {
+    for (kind, cell) in (0..=6u64).flat_map(|kind| [(kind, SWAP), (kind, FIRST)]) {
         for (i, total) in wild.iter().enumerate() {
             for (j, place) in wild.iter().enumerate() {
                 let vandal = SharedWriter::of(&pair);
+                // The message of the last round is still there.
+                [SWAP, FIRST].into_iter().for_each(|cell| vandal.write(cell, 0));
                 let size = wild[(i * 7 + j * 3) % wild.len()];
                 let inline = [0, 48, 49, 255][(i + j) % 4];
                 let words = [1 | kind << 32 | inline << 40, 5, *total, *place, size];
                 for (word, value) in words.into_iter().enumerate().rev() {
-                    vandal.write(16 + word, value);
+                    vandal.write(cell + word, value);
                 }
                 let mut received = vec![0; LEN];
                 let taken =
@@ -82,9 +89,10 @@ fn a_header_that_changes_between_pieces_is_an_error() {
         (3, u64::MAX),
         (4, PIECE as u64 + 1),
         (4, 0),
-        (0, 2 | 1 << 32 | 48 << 40),
+        // A whole message instead of the second one.
+        (0, 1 | 1 << 32 | 48 << 40 | 1 << 48),
     ] {
-        vandal.write(32 + word, value);
+        vandal.write(FIRST + word, value);
         assert!(b.poll_recv(&mut state, &mut CopySink(&mut received)).is_err(), "word {word}: {value}");
     }
 }
@@ -96,7 +104,7 @@ fn credits_that_nobody_gave_are_an_error_and_not_an_overwrite() {
     let bytes = [7u8; 8];
     let (a, _) = pair.ends(0);
     let mut send = || a.poll_send(&mut SendState::new(5, Protocol::Copy), Span::from(&bytes[..]));
-    for _ in 0..CELLS {
+    for _ in 0..ROOM {
         assert_eq!(send().expect("room"), SendProgress::Complete);
     }
     vandal.write(0, u64::MAX);

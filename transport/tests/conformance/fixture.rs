@@ -13,6 +13,8 @@ use transport::{
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PIECE: usize = 4096;
 pub(crate) const CELLS: usize = 16;
+/// Messages in cells that a direction has room for: those of the ring, and one that changes hands.
+pub(crate) const ROOM: usize = CELLS + 1;
 pub(crate) const BUFFERS: usize = 2;
 pub(crate) const INLINE: usize = 48;
 /// Offset of the rings in an arena.

@@ -16,7 +16,7 @@ use transport::{
 pub(crate) fn a_full_ring_is_idle_and_never_overwritten(mut pair: Pair) {
     // Buffers that change hands stay with an end that only receives, and add to the room until then.
     let staged = |pieces| pieces + BUFFERS as u64;
-    for (len, room) in [(8, CELLS as u64), (PIECE, staged(4)), (100, CELLS as u64), (3000, staged(5))] {
+    for (len, room) in [(8, ROOM as u64), (PIECE, staged(4)), (100, ROOM as u64), (3000, staged(5))] {
         let (a, b) = pair.ends(0);
         let message = |i: u64| noise(len, i);
         let receive = |b: &mut dyn Link, i: u64| {
