@@ -28,7 +28,7 @@ pub fn end_speculation() {
 /// Longest delay of a first poll, in ticks of the processor's clock: 0.8 us at 2.6 GHz.
 const MOST_TICKS: u32 = 2048;
 /// Shortest time of replies for which the first poll is put off. Between cores with a common cache it is
-/// less, and what a delay saves there is less than what it costs to keep it.
+/// less, and what a learned delay saves there is less than what it costs to keep it.
 const FAR_TICKS: u32 = 768;
 /// Fences before the first poll for a reply between near cores: for one in a cell, and for one whose bytes
 /// are copied. On a Zen 4 a fence takes 5 ns. A reply takes at least twice as long as a message, and what it
@@ -95,8 +95,8 @@ impl ReplyTimer {
         self.is_due = true;
     }
 
-    /// Waits as long as replies take, if the next message is a reply and the peer is far. Calls `meanwhile`
-    /// before such a wait.
+    /// Waits before the first poll, if the next message is a reply: as long as replies take where the peer is
+    /// far, some fences where it is near. Calls `meanwhile` before the longer wait.
     #[inline]
     pub(crate) fn wait(&mut self, meanwhile: impl FnOnce()) {
         if !HAS_TICKS || self.is_off || !self.is_due {

@@ -32,7 +32,7 @@ const TIMED_EVERY: u64 = 16;
 enum Place {
     /// The next cell of the ring.
     Ring,
-    /// A cell that changes hands, which this end has last received.
+    /// A cell that changes hands, which this end has received.
     Swap,
 }
 
@@ -130,8 +130,7 @@ impl RingSender {
         (unsafe { &*start.cast() }, Number { nth, order: self.messages })
     }
 
-    /// Takes the cell that the receiving end of the same link has last received in, if it is one that changes
-    /// hands.
+    /// Takes the next cell that changes hands, if the receiving end of the same link has received in it.
     ///
     /// The two ends use the two cells in turns: the first message of each end is in the cell of the ring
     /// through which it sends, its second one in the other cell, and so on. An end may send its nth message
