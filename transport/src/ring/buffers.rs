@@ -24,7 +24,7 @@
 //! The rings lie in arenas that the owner of this value keeps alive. Only the end that owns a buffer accesses
 //! its bytes. The store of the cell's stamp (release) hands them over, and its load (acquire) takes them.
 
-use super::RingLayout;
+use super::{RingLayout, demotions};
 use crate::{TransportError, memory::Span, sync};
 use std::ptr;
 
@@ -37,6 +37,8 @@ pub(crate) struct Buffers {
     /// First buffers of the ring through which this end sends, and of the other one.
     starts: [*mut u8; 2],
     layout: RingLayout,
+    /// Longest piece whose lines are moved to the common cache.
+    demoted_bytes: usize,
     /// Numbers of the buffers that this end owns, in the order in which they came.
     owned: [u8; 2 * RingLayout::MOST_BUFFERS],
     len: usize,
@@ -61,7 +63,7 @@ impl Buffers {
         for (number, slot) in owned[..len].iter_mut().enumerate() {
             *slot = number as u8;
         }
-        Buffers { starts, layout, owned, len, set: (1 << len) - 1 }
+        Buffers { starts, layout, demoted_bytes: demotions::most_bytes(), owned, len, set: (1 << len) - 1 }
     }
 
     /// Whether this end owns a buffer.
@@ -95,6 +97,9 @@ impl Buffers {
         // SAFETY: the buffer lies in its ring and has room for the piece, checked above. This end owned it,
         // so nobody else accesses its bytes. `piece` is readable, and is no part of a ring.
         unsafe { ptr::copy_nonoverlapping(piece.as_ptr(), start, len) };
+        if len <= self.demoted_bytes {
+            demotions::demote(start, len);
+        }
         u64::from(number)
     }
 

@@ -41,6 +41,7 @@
 mod buffers;
 mod cell;
 mod costs;
+mod demotions;
 mod fetches;
 mod layout;
 mod polls;

@@ -156,8 +156,14 @@ fn loom_messages_in_different_cells_come_in_order() {
 /// A message in two lines comes whole, and its cell is used again once it was consumed.
 #[test]
 fn loom_long_messages_come_whole_and_in_order() {
-    explore_with("messages in two lines", 3, || {
+    take_long_messages("messages in two lines that are polled", true);
+    take_long_messages("messages in two lines, of which one is polled", false);
+}
+
+fn take_long_messages(what: &'static str, polls_both: bool) {
+    explore_with(what, 3, move || {
         let (mut sender, mut receiver) = ring(0);
+        receiver.0.poll_both(polls_both);
         let other = thread::spawn(move || {
             for number in 1..=3u8 {
                 let bytes = [number; 60];

@@ -10,7 +10,7 @@ use super::{
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_BYTES, Number},
     costs::{Costs, TimedRead},
 };
-use crate::{BriefMessage, TransportError, memory::Span, sync};
+use crate::{BriefMessage, TransportError, is_intel, memory::Span, sync};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The receiving end of a ring.
@@ -33,6 +33,12 @@ pub(crate) struct RingReceiver {
     published_staging: u64,
     /// Costs of timed reads.
     reads: Costs,
+    /// Whether both lines of a long message are looked at in each poll, so that they come at the same time.
+    /// Otherwise the second one is looked at once the first one is there.
+    ///
+    /// Half a round trip of 64 bytes on two cores of an Intel Xeon takes 0.46 us with the former, and 0.27 us
+    /// with the latter, which was not measured on other processors since cells change hands.
+    polls_both: bool,
 }
 
 // SAFETY: as for `RingSender`: the memory is shared, and one thread at a time uses the end.
@@ -67,6 +73,7 @@ impl RingReceiver {
             published_cells: cells,
             published_staging: staging,
             reads: Costs::default(),
+            polls_both: !is_intel(),
         }
     }
 
@@ -83,6 +90,12 @@ impl RingReceiver {
         let new = unsafe { RingReceiver::new(base, other, layout) };
         new.line().cells.store(cells, Release);
         RingReceiver { messages: cells, cells, swaps: cells, published_cells: cells, ..new }
+    }
+
+    /// Looks at both lines of long messages in each poll, or at one after the other, on any processor.
+    #[cfg(test)]
+    pub(super) fn poll_both(&mut self, polls_both: bool) {
+        self.polls_both = polls_both;
     }
 
     fn line(&self) -> &ConsumerLine {
@@ -180,20 +193,24 @@ impl RingReceiver {
         if cfg!(any(loom, miri)) {
             return BriefMessage::Another;
         }
-        Self::brief_in((self.swap_cell(), self.in_swap()), digest, len)
-            .or_else(|| Self::brief_in((self.ring_cell(0), self.in_ring()), digest, len))
+        self.brief_in((self.swap_cell(), self.in_swap()), digest, len)
+            .or_else(|| self.brief_in((self.ring_cell(0), self.in_ring()), digest, len))
             .unwrap_or(BriefMessage::NotYet)
     }
 
     /// Returns the message of this number, if the cell has been published with it.
     #[inline(always)]
-    fn brief_in((cell, number): (&Cell, Number), digest: u64, len: usize) -> Option<BriefMessage<'_>> {
+    fn brief_in<'r>(
+        &'r self,
+        (cell, number): (&'r Cell, Number),
+        digest: u64,
+        len: usize,
+    ) -> Option<BriefMessage<'r>> {
         let is_long = len > INLINE_BYTES;
-        // Both lines are looked at each time, so that they come at the same time.
-        let is_whole = !is_long || cell.has_rest(number);
+        let polled_rest = (is_long && self.polls_both).then(|| cell.has_rest(number));
         Some(match cell.has_message(number, len)? {
             is_expected if !is_expected || cell.digest() != digest => BriefMessage::Another,
-            _ if !is_whole => BriefMessage::NotYet,
+            _ if is_long && !polled_rest.unwrap_or_else(|| cell.has_rest(number)) => BriefMessage::NotYet,
             // SAFETY: the cell is published, and is given back by `consume`, which takes `&mut self`.
             _ => BriefMessage::Whole(unsafe {
                 [cell.part(0, len), if is_long { cell.part(1, len) } else { Span::empty() }]
@@ -203,17 +220,19 @@ impl RingReceiver {
 
     /// Whether both lines of a long message of `len` bytes have been published.
     ///
-    /// Both are looked at each time, so that they come at the same time.
-    ///
     /// # Panics
     /// If no long message has this length.
     #[inline]
     pub(crate) fn has_long(&self, len: usize) -> bool {
         assert!(len > INLINE_BYTES && len <= LONG_BYTES, "a long message of {len} bytes");
         let is_in = |cell: &Cell, number| {
+            let has_message = || cell.has_message(number, len) == Some(true);
+            if !self.polls_both {
+                return has_message() && cell.has_rest(number);
+            }
             // No branch between the loads.
-            let (has_rest, has_message) = (cell.has_rest(number), cell.has_message(number, len));
-            has_rest && has_message == Some(true)
+            let (has_rest, has_message) = (cell.has_rest(number), has_message());
+            has_rest && has_message
         };
         is_in(self.swap_cell(), self.in_swap()) || is_in(self.ring_cell(0), self.in_ring())
     }

@@ -9,7 +9,7 @@ use super::{
     Buffers, RingLayout, RingReceiver,
     cell::{Cell, ConsumerLine, Content, INLINE_BYTES, LONG_BYTES, Number},
     costs::Costs,
-    fetches,
+    demotions, fetches,
     stores::Sensor,
 };
 use crate::{TransportError, memory::Span, sync};
@@ -45,6 +45,8 @@ pub(crate) struct RingSender {
     layout: RingLayout,
     /// Longest message whose lines are fetched.
     fetched_bytes: usize,
+    /// Longest message whose lines are moved to the common cache.
+    demoted_bytes: usize,
     /// Messages published since the ring was created, in any cell.
     messages: u64,
     /// Cells of the ring published since it was created.
@@ -76,6 +78,7 @@ impl RingSender {
             base,
             other,
             fetched_bytes: FETCHED_BYTES.min(layout.piece_bytes),
+            demoted_bytes: demotions::most_bytes(),
             sensor: Sensor::new(&layout),
             messages: 0,
             cells: 0,
@@ -234,6 +237,15 @@ impl RingSender {
     fn publish(&mut self, place: Place, digest: u64, content: &Content) -> u64 {
         let (cell, number) = self.cell(place);
         cell.publish(number, digest, content);
+        match content {
+            Content::Long { len } if *len <= self.demoted_bytes => {
+                demotions::demote(cell.line(0), RingLayout::CELL);
+            }
+            Content::Handed { len, .. } if *len <= self.demoted_bytes => {
+                demotions::demote(cell.line(0), RingLayout::LINE);
+            }
+            _ => {}
+        }
         match place {
             Place::Ring => self.cells += 1,
             Place::Swap => self.swaps += 1,
