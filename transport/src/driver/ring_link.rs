@@ -25,6 +25,9 @@ use brief::{BRIEF_BYTES, Found};
 
 /// Maximum bytes moved in one poll, so that a long message does not delay others.
 const POLL_BYTES: usize = 256 * 1024;
+/// Maximum bytes read by one system call. On two cores of an Intel Xeon `all_gather` and `all_to_all` of 1 to
+/// 16 MiB take 0.84 to 0.97 of their time with calls of 512 KiB instead of 256, and no less with longer ones.
+const PULLED_BYTES: usize = 512 << 10;
 
 /// Pieces of a message that the receiver waits for, at least: it reads one while the next one is stored.
 ///
@@ -328,7 +331,7 @@ impl RingLink {
         let Some(puller) = &mut self.puller else {
             return Err(TransportError::Corrupt("a pull message on a link that cannot pull"));
         };
-        let len = POLL_BYTES.min(state.len - state.received);
+        let len = PULLED_BYTES.min(state.len - state.received);
         let from = address.wrapping_add(state.received as u64);
         let taken = if let Some(destination) = sink.destination() {
             puller.read(from, destination.sub(state.received, len))?;
