@@ -89,6 +89,17 @@ fn blocks_of_unequal_lengths_are_right() {
 }
 
 #[test]
+fn an_input_that_is_stored_to_before_each_run_is_right_and_the_rows_say_so() {
+    for op in ["all_reduce", "all_gather", "reduce", "broadcast", "pingpong"] {
+        let written = rows(&[op, "--ranks", "2", "-b", "8", "-e", "64K", "-f", "16", "--written"]);
+        assert!(written.iter().all(|row| row["written"] == 1 && row["wrong"] == 0), "{written:?}");
+    }
+    let output = bench(&[&["broadcast", "--ranks", "2", "-e", "64", "--written"], &QUICK[..]].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("# the input is stored to before each run, within the times\n"), "{text}");
+}
+
+#[test]
 fn all_measures_every_operation_with_a_table_for_each() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rows.jsonl");

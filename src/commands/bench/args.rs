@@ -34,6 +34,7 @@ Examples:
   tbccl bench all_reduce --ranks 4 --algo ring         by one algorithm (tbccl plan show names them)
   tbccl bench bcast --ranks 4 -r 2 -d bfloat16         from rank 2 only, not from all in turn
   tbccl bench all_gather --ranks 2 --registered        from memory that peers read in place
+  tbccl bench pingpong --ranks 2 --written             of messages that were just written
   tbccl bench all_reduce --ranks 3 -d all -o all       every type with every operation it has
   tbccl bench all_reduce --ranks 4 --codec int8        with every message packed into a quarter
   tbccl bench pingpong --ranks 2 --json - | jq .us_median
@@ -242,6 +243,10 @@ pub(crate) struct Args {
     /// Use buffers of the library's allocator, which peers read in place
     #[arg(long)]
     pub(super) registered: bool,
+
+    /// Store to the input before each run, as programs do that compute it; this is part of the times
+    #[arg(long)]
+    pub(super) written: bool,
 
     /// Let the system move ranks between cores, instead of binding each to its share
     #[arg(long)]

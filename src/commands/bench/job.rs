@@ -35,6 +35,8 @@ pub(super) struct Job {
     pub(super) average: Average,
     pub(super) effort: Effort,
     pub(super) registered: bool,
+    /// Whether the input is stored to before each run.
+    pub(super) written: bool,
     /// Message packing.
     pub(super) codec: Option<Codec>,
     pub(super) pin: bool,
@@ -140,6 +142,7 @@ impl Job {
             average: args.average,
             effort: Effort { time: args.time, warmup: args.warmup, iterations: args.iterations },
             registered: args.registered,
+            written: args.written,
             codec: args.codec,
             pin: !args.no_pin,
             stats: args.stats,

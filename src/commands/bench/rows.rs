@@ -37,6 +37,8 @@ pub(super) struct Row {
     pub(super) inplace: u8,
     #[serde(default)]
     pub(super) registered: u8,
+    #[serde(default)]
+    pub(super) written: u8,
     pub(super) transport: Option<String>,
     pub(super) dtype: Option<String>,
     pub(super) redop: Option<String>,

@@ -10,7 +10,7 @@ use super::{
     pattern::{Table, Value},
 };
 use collectives::{Collective, Overlap, Rank, ReduceOp, Sources, VectorCounts};
-use std::{mem, ops::Range};
+use std::{hint::black_box, mem, ops::Range};
 use tbccl::{Communicator, Result};
 
 /// An operation on given buffers of any element type.
@@ -30,6 +30,9 @@ pub(in crate::commands) trait Work {
 
     /// Returns a hash of this rank's output.
     fn fingerprint(&self) -> u64;
+
+    /// Stores to each cache line of this rank's input, which keeps its values.
+    fn rewrite(&mut self, root: Rank);
 
     /// Sets all elements to zero, which repeated reductions in place leave unchanged.
     fn clear(&mut self);
@@ -109,6 +112,25 @@ impl<'a, T: Value> Task<'a, T> {
         (self.buffers.input.get_mut(input), self.buffers.output.get_mut(output * self.calls))
     }
 
+    /// Calls `visit` with this rank's input of each call; calls out of place share theirs.
+    fn for_each_input(&mut self, root: Rank, mut visit: impl FnMut(&mut [T])) {
+        let case = self.case;
+        let shape = case.operation.collective().map(Collective::shape);
+        let has_input = shape.is_none_or(|shape| shape.send.is_present(case.rank == root.0));
+        let (starts, (_, len)) = (self.call_starts(), case.lengths());
+        let (input, output) = self.slices();
+        if case.form == Form::OutOfPlace {
+            return visit(input);
+        }
+        for start in starts.filter(|_| has_input) {
+            let output = &mut output[start..][..len];
+            match shape.map(|shape| shape.in_place) {
+                Some(Overlap::SendInRecv) => visit(&mut output[case.own_block()]),
+                _ => visit(output),
+            }
+        }
+    }
+
     /// Returns a rank's input.
     fn input_table(&self, rank: u32, seed: u64) -> Table<T> {
         let Case { redop, ranks, .. } = self.case;
@@ -176,25 +198,19 @@ impl<T: Value> Work for Task<'_, T> {
                 poison.write(&mut output[start..][range.clone()], first);
             }
         }
-        let case = self.case;
-        if !case.operation.has_data() {
-            return;
+        if self.case.operation.has_data() {
+            let own = self.input_table(self.case.rank, seed);
+            self.for_each_input(root, |input| own.write(input, 0));
         }
-        let own = self.input_table(case.rank, seed);
-        let shape = case.operation.collective().map(Collective::shape);
-        let has_input = shape.is_none_or(|shape| shape.send.is_present(case.rank == root.0));
-        let (starts, (_, len)) = (self.call_starts(), case.lengths());
-        let (input, output) = self.slices();
-        if case.form == Form::OutOfPlace {
-            return own.write(input, 0);
-        }
-        for start in starts.filter(|_| has_input) {
-            let output = &mut output[start..][..len];
-            match shape.map(|shape| shape.in_place) {
-                Some(Overlap::SendInRecv) => own.write(&mut output[case.own_block()], 0),
-                _ => own.write(output, 0),
+    }
+
+    fn rewrite(&mut self, root: Rank) {
+        const LINE: usize = 64;
+        self.for_each_input(root, |input| {
+            for element in input.iter_mut().step_by((LINE / size_of::<T>()).max(1)) {
+                *element = black_box(*element);
             }
-        }
+        });
     }
 
     fn evaluate(&self, root: Rank, seed: u64) -> Option<Accuracy> {
@@ -224,6 +240,40 @@ impl<T: Value> Work for Task<'_, T> {
         let (input, output) = self.slices();
         input.fill(T::default());
         output.fill(T::default());
+    }
+}
+
+/// Work whose runs store to their input first.
+pub(super) struct Written<'a>(pub(super) &'a mut dyn Work);
+
+impl Work for Written<'_> {
+    fn run(&mut self, comm: &mut Communicator, root: Rank) -> Result<()> {
+        self.0.rewrite(root);
+        self.0.run(comm, root)
+    }
+
+    fn fill(&mut self, root: Rank, seed: u64) {
+        self.0.fill(root, seed);
+    }
+
+    fn count_wrong(&self, root: Rank, seed: u64) -> u64 {
+        self.0.count_wrong(root, seed)
+    }
+
+    fn evaluate(&self, root: Rank, seed: u64) -> Option<Accuracy> {
+        self.0.evaluate(root, seed)
+    }
+
+    fn fingerprint(&self) -> u64 {
+        self.0.fingerprint()
+    }
+
+    fn rewrite(&mut self, root: Rank) {
+        self.0.rewrite(root);
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -288,6 +338,28 @@ mod tests {
             let mut task = Task::new(case, &mut buffers).with_calls(calls);
             task.fill(Rank(1), 9);
             assert_eq!(task.count_wrong(Rank(1), 9), all as u64, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn storing_to_the_input_keeps_it_in_every_form() {
+        let comm = communicator();
+        let forms = |operation: Operation| operation.forms().iter().map(move |form| (operation, *form));
+        for (operation, form) in Operation::all().filter(|operation| operation.has_data()).flat_map(forms) {
+            let case = case(operation, form);
+            let (input, output) = case.lengths();
+            let mut buffers = Buffers::<u64>::new(&comm, input, output, false).expect("memory");
+            let mut task = Task::new(case, &mut buffers);
+            task.fill(Rank(1), 9);
+            let contents = |task: &mut Task<'_, u64>| {
+                let (input, output) = task.slices();
+                (input.to_vec(), output.to_vec())
+            };
+            let (before, mut visited) = (contents(&mut task), 0);
+            task.for_each_input(Rank(1), |input| visited += input.len());
+            assert!(visited >= 100, "{operation:?} {form:?}: {visited} elements of the input");
+            Written(&mut task).rewrite(Rank(1));
+            assert_eq!(contents(&mut task), before, "{operation:?} {form:?}");
         }
     }
 

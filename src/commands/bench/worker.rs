@@ -16,7 +16,7 @@ use super::{
     report::{Line, Reporter, Stop},
     stats,
     times::Times,
-    work::{Task, Work},
+    work::{Task, Work, Written},
 };
 use collectives::{Rank, ReduceOp};
 use tbccl::{Communicator, Result};
@@ -184,7 +184,10 @@ impl Worker<'_> {
             // Memory that was never touched, and processes that still start, would be measured instead.
             measure::measure(self.comm, &mut task, method)?;
         }
-        let (times, hop_us) = self.times(&mut task, method)?;
+        let (times, hop_us) = match self.job.written {
+            true => self.times(&mut Written(&mut task), method)?,
+            false => self.times(&mut task, method)?,
+        };
         verified = match self.job.checks {
             0 => self.count_bytes(&mut task)?,
             _ => verified.and(self.verify(&mut task, 2)?, true),

@@ -21,6 +21,7 @@ pub(super) struct Key {
     redop: String,
     in_place: bool,
     registered: bool,
+    written: bool,
     codec: Option<String>,
     calls: u32,
     average: String,
@@ -37,7 +38,9 @@ impl Key {
         if !["sum", "none"].contains(&self.redop.as_str()) {
             label += &format!(" {}", self.redop);
         }
-        for (is_so, text) in [(self.in_place, " in place"), (self.registered, " registered")] {
+        let traits =
+            [(self.in_place, " in place"), (self.registered, " registered"), (self.written, " written")];
+        for (is_so, text) in traits {
             label += if is_so { text } else { "" };
         }
         for text in [&self.codec, &self.algorithm, &self.peer].into_iter().flatten() {
@@ -118,6 +121,7 @@ fn key_of(row: &Row) -> Key {
         redop: row.redop().to_owned(),
         in_place: row.inplace != 0,
         registered: row.registered != 0,
+        written: row.written != 0,
         codec: row.codec.clone(),
         calls: row.calls.unwrap_or(1),
         average: row.average.clone().unwrap_or_else(|| "max".to_owned()),
@@ -182,7 +186,8 @@ mod tests {
     fn other_settings_are_other_cells() {
         let in_place = Row { inplace: 1, ..row(4, 1.0) };
         let registered = Row { registered: 1, ..row(4, 1.0) };
-        for other in [in_place, registered, Row { ranks: 3, ..row(4, 1.0) }] {
+        let written = Row { written: 1, ..row(4, 1.0) };
+        for other in [in_place, registered, written, Row { ranks: 3, ..row(4, 1.0) }] {
             let joined = join(&[row(4, 1.0)], &[other], false);
             assert!(joined.both.is_empty() && joined.only_b.len() == 1, "{joined:?}");
         }

@@ -181,7 +181,7 @@ impl Group {
 }
 
 /// Values that may tell lines of a section apart, in the order in which they name them.
-type Traits = [String; 6];
+type Traits = [String; 7];
 
 /// Returns the traits of a row, without its algorithm.
 fn traits(tagged: &Tagged<'_>) -> Traits {
@@ -191,6 +191,7 @@ fn traits(tagged: &Tagged<'_>) -> Traits {
         row.peer.clone(),
         row.transport.clone().unwrap_or_default(),
         if row.registered == 0 { String::new() } else { "registered".to_owned() },
+        if row.written == 0 { String::new() } else { "written".to_owned() },
         row.codec.clone().unwrap_or_default(),
         row.calls.filter(|calls| *calls > 1).map_or_else(String::new, |calls| format!("groups of {calls}")),
     ]

@@ -29,9 +29,9 @@ pub(super) fn table(rows: &[&Tagged<'_>]) -> Table {
     let row = |tagged: &&Tagged<'_>| -> Vec<Cell> {
         let row = tagged.row;
         let or_dash = |text: &Option<String>| Cell::from(text.as_deref().unwrap_or("-"));
-        let [_, _, _, memory, codec, calls] = traits(tagged);
+        let [_, _, _, memory, written, codec, calls] = traits(tagged);
         let average = row.average.clone().filter(|name| name != "max").unwrap_or_default();
-        let settings = [codec, calls, average].into_iter().filter(|text| !text.is_empty());
+        let settings = [written, codec, calls, average].into_iter().filter(|text| !text.is_empty());
         let wrong = row.wrong.map_or_else(|| "-".to_owned(), |wrong| wrong.to_string());
         vec![
             row.bytes.into(),

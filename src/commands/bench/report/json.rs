@@ -40,6 +40,8 @@ struct Row<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_us: Option<Vec<f64>>,
     registered: u8,
+    /// 1 if the input is stored to before each run.
+    written: u8,
     algo: &'static str,
     segments: u32,
     transport: &'static str,
@@ -97,6 +99,7 @@ fn row(facts: &Facts, line: &Line, measured: &Measured, in_place: bool) -> Strin
         calls: (facts.calls > 1).then_some(facts.calls),
         cpu_us: facts.columns.cpu.then(|| measured.cpu_us.iter().copied().map(rounded).collect()),
         registered: u8::from(facts.registered),
+        written: u8::from(facts.written),
         algo: measured.algorithm,
         segments: measured.segments,
         transport: facts.transport,

@@ -24,6 +24,8 @@ pub(in super::super) struct Facts {
     pub(super) transport: &'static str,
     host: String,
     pub(super) registered: bool,
+    /// Whether the input is stored to before each run.
+    pub(super) written: bool,
     /// Whether only the in-place form was requested.
     pub(super) in_place: bool,
     pub(super) busbw_factor: f64,
@@ -55,6 +57,7 @@ impl Facts {
             transport: comm.transport(),
             host: comm.members().first().map(|m| m.host.clone()).unwrap_or_default(),
             registered: job.registered,
+            written: job.written,
             in_place: job.in_place,
             busbw_factor: operation.busbw_factor(job.ranks),
             blocks: operation.blocks(job.ranks),
@@ -175,6 +178,9 @@ pub(super) fn header(facts: &Facts) -> String {
     );
     if let Some(hop_us) = facts.hop_us {
         let _ = writeln!(text, "# 8 bytes take {hop_us:.2} us from rank 0 to rank 1");
+    }
+    if facts.written {
+        let _ = writeln!(text, "# the input is stored to before each run, within the times");
     }
     if facts.average != Average::Max {
         let _ = writeln!(text, "# times are {}", facts.average);
