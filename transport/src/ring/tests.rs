@@ -24,7 +24,9 @@ const LAYOUT: RingLayout = RingLayout {
 };
 
 /// Zeroed pairs of cache lines of a whole ring, which both ends write.
-struct Memory(Box<[UnsafeCell<Line>]>, RingLayout);
+///
+/// A vector may be moved while pointers into it are in use, by the rules that Miri checks; a box may not.
+struct Memory(Vec<UnsafeCell<Line>>, RingLayout);
 
 #[repr(align(128))]
 struct Line(#[expect(dead_code, reason = "only its place is used")] [u64; 16]);
