@@ -17,8 +17,8 @@ Examples:
 The first job of a machine that shares memory does the same by itself, in less than 0.2 s. Times are
 microseconds in which two ranks on cores of their own exchange a message each: staged, which means copied
 through a staging area; pulled, which means read by system call; or read in place, from registered memory.
-`fresh` messages have just been written, `unchanged` ones are as they were at the last exchange, and
-`combined` ones are added to those of the other rank, in place.
+`fresh` messages have just been written, `rewritten` ones in the memory of the last message, `unchanged` ones
+are as they were at the last exchange, and `combined` ones are added to those of the other rank, in place.
 
 The cores of a virtual machine may share a cache at one time and none at another: measurements with other line
 latencies are kept side by side, and only thresholds that gain in all of them are used. See docs/tuning.md.";
@@ -64,6 +64,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
+const HEADER: &str = "                  \
+fresh           rewritten           unchanged            combined
+     bytes     staged   pulled     staged   pulled     staged   pulled     staged  in place
+";
+
 /// Returns the measurements as text, the latest first.
 fn table(record: &Record) -> String {
     let mut text = format!("{}; {}\n", record.fingerprint.machine, record.fingerprint.system);
@@ -78,22 +83,14 @@ fn table(record: &Record) -> String {
             cores(seen),
             seen.took_ms
         );
-        text.push_str(
-            "     bytes  fresh: staged   pulled  unchanged: staged   pulled  combined: staged  in place\n",
-        );
-        for ExchangeCost { bytes, fresh, unchanged, combined } in &seen.exchanges {
-            let pulled =
-                |gather: &Gather| gather.pulled_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.2}"));
-            let _ = writeln!(
-                text,
-                "{bytes:>10} {:>14.2} {:>8} {:>18.2} {:>8} {:>17.2} {:>9.2}",
-                fresh.staged_us,
-                pulled(fresh),
-                unchanged.staged_us,
-                pulled(unchanged),
-                combined.staged_us,
-                combined.in_place_us
-            );
+        text.push_str(HEADER);
+        for ExchangeCost { bytes, fresh, rewritten, unchanged, combined } in &seen.exchanges {
+            let _ = write!(text, "{bytes:>10}");
+            for Gather { staged_us, pulled_us } in [fresh, rewritten, unchanged] {
+                let pulled = pulled_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.2}"));
+                let _ = write!(text, " {staged_us:>10.2} {pulled:>8}");
+            }
+            let _ = writeln!(text, " {:>10.2} {:>9.2}", combined.staged_us, combined.in_place_us);
         }
     }
     text.push('\n');

@@ -1,10 +1,8 @@
 //! The two ends of the rings that a calibration measures.
 //!
 //! They are the links that ranks of a host have, in arenas of their own, so that what is measured is what a
-//! call does, by the same kernels. Lines that nobody writes between two exchanges stay in both cores' caches,
-//! and reading them costs nothing; so messages that a program has just written are measured as well. These
-//! are in other memory each time: writing the memory of the last message again takes its lines out of the
-//! other core's caches, where those of a program are rarely left until its next call.
+//! call does, by the same kernels. How long a way takes depends on where the lines of a message are
+//! ([`Content`]), and a program's messages may be any of these.
 
 use crate::{
     executor::{Combine, CopySink, ReduceSink, Writes},
@@ -73,6 +71,18 @@ impl Patience {
     }
 }
 
+/// The state of a message before an exchange, by what happened since the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// Written by the program, in memory whose last message has left the other core's caches.
+    Fresh,
+    /// Written by the program, in the memory of the last one. If the peer has read that memory, the lines are
+    /// in the other core's caches too, and each store first takes one out of there.
+    Rewritten,
+    /// Not written: the lines that a peer has read are in its caches still.
+    Unchanged,
+}
+
 /// Bytes of the messages that are written in turn, at least and at most.
 const WRITTEN_BYTES: [usize; 2] = [1 << 20, 8 << 20];
 
@@ -127,17 +137,19 @@ pub(super) fn pair(layout: ArenaLayout, most: usize, deadline: Instant) -> Resul
 }
 
 impl End {
-    /// Exchanges messages in plain memory, as `all_gather` does. A `fresh` one is written first, in other
-    /// memory than the last one; any other is as it was at the last exchange.
+    /// Exchanges messages in plain memory, as `all_gather` does, and writes them first as `content` says.
     ///
     /// # Errors
     /// [`Stalled`] when the other end does not come, or the link fails.
-    pub(super) fn gather(&mut self, way: Protocol, bytes: usize, fresh: bool) -> Result<(), Stalled> {
+    pub(super) fn gather(&mut self, way: Protocol, bytes: usize, content: Content) -> Result<(), Stalled> {
         let plain = bytes_of(&mut self.plain);
-        let at = if fresh && self.next + bytes <= plain.len() { self.next } else { 0 };
+        let is_next = content == Content::Fresh && self.next + bytes <= plain.len();
+        let at = if is_next { self.next } else { 0 };
         let source = plain.sub(at, bytes);
-        if fresh {
+        if content == Content::Fresh {
             self.next = at + bytes;
+        }
+        if content != Content::Unchanged {
             addition(&self.reducer).apply(source, source.as_span(), source.as_span());
         }
         let mut sink = CopySink::new(bytes_of(&mut self.target).sub(0, bytes), Writes::Cached);
@@ -191,12 +203,12 @@ impl End {
     }
 }
 
-/// Returns the bytes of messages of up to `most` bytes that are written in turn. They are twice a core's own
-/// caches, so that the other core has lost each message before its memory is written again, and have a bound,
-/// since new pages take time.
+/// Returns the bytes of messages of up to `most` bytes that are written in turn: two messages at least. They
+/// are twice a core's own caches, so that the other core has lost each message before its memory is written
+/// again, and have a bound, since new pages take time.
 fn written_bytes(most: usize) -> usize {
     let own = Caches::here().map_or(WRITTEN_BYTES[0], |caches| 2 * caches.own);
-    most.max(own.clamp(WRITTEN_BYTES[0], WRITTEN_BYTES[1]).next_multiple_of(most))
+    own.clamp(WRITTEN_BYTES[0], WRITTEN_BYTES[1]).max(2 * most).next_multiple_of(most)
 }
 
 fn bytes_of(words: &mut [u64]) -> SpanMut<'_> {
@@ -250,7 +262,8 @@ mod tests {
         let [mut first, mut second] = pair(layout, 64 << 10, deadline).expect("memory for a test");
         let messages = written_bytes(64 << 10) / (64 << 10);
         assert!(messages >= 16);
-        let exchange = |end: &mut End| end.gather(Protocol::Copy, 64 << 10, true).expect("both are there");
+        let exchange =
+            |end: &mut End| end.gather(Protocol::Copy, 64 << 10, Content::Fresh).expect("both are there");
         thread::scope(|scope| {
             scope.spawn(|| (0..=messages).for_each(|_| exchange(&mut second)));
             for number in 0..=messages {

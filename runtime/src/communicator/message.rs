@@ -187,6 +187,7 @@ impl Communicator {
             results: self.executor.protocols().writes_of(output.len()),
             sizing: Sizing::ByCall(self.executor.protocols().size_class(bytes as u64)),
             gathers: false,
+            segments: 1,
         };
         let variant = Variant { constants, record, scratch_bytes: 0 };
         Ok(Prepared { program, variant, input, output, confirmed: false })

@@ -384,6 +384,7 @@ impl Plans {
             results: protocols.writes_of(count as usize * elem_bytes * outputs as usize),
             sizing: Sizing::ByCall(protocols.size_class(bytes)),
             gathers: reducer.is_none(),
+            segments: protocols.counted_segments(program.segments, reducer.is_none()),
         })
     }
 
@@ -419,7 +420,9 @@ impl Plans {
             let spec = self.requirements(shape).place(spec)?;
             plan::plan(&if shape.uneven { spec.with_uneven_blocks() } else { spec }, algorithm)
         };
-        let program = Arc::new(Program::compile(&make()?, self.rank, self.lanes));
+        let mut program = Program::compile(&make()?, self.rank, self.lanes);
+        program.segments = segments;
+        let program = Arc::new(program);
         self.programs.insert(key, Arc::clone(&program));
         Ok(program)
     }

@@ -28,6 +28,7 @@ impl Program {
             straight: None,
             exchanges: parts.iter().any(|part| part.exchanges),
             is_awaited: false,
+            segments: 1,
             chunks: 1,
             scratch_blocks: 0,
             packing: None,

@@ -55,6 +55,8 @@ pub(crate) struct CallConstants {
     pub(crate) sizing: Sizing,
     /// Whether this is a collective that combines nothing: a broadcast, or a gathering of blocks.
     pub(crate) gathers: bool,
+    /// Pieces of a message by which its size is counted for its protocol.
+    pub(crate) segments: usize,
 }
 
 impl CallConstants {
@@ -95,6 +97,12 @@ impl CallConstants {
         let from = layout.offset(run.buffer, run.from.0, run.from.1);
         let to = layout.offset(run.buffer, run.to.0, run.to.1);
         (from as usize * self.elem_bytes, (to - from) as usize * self.elem_bytes)
+    }
+
+    /// Returns the bytes by which the protocol of a message is chosen, of which a piece has `len`.
+    #[inline]
+    pub(super) fn counted(&self, len: usize) -> usize {
+        len * self.segments
     }
 
     /// Returns the size class of a message of this many bytes.

@@ -142,6 +142,8 @@ pub(crate) struct Program {
     pub(super) is_awaited: bool,
     /// Chunks per block.
     pub(crate) chunks: u32,
+    /// Pieces of each message, which travel one after the other.
+    pub(crate) segments: u32,
     pub(crate) scratch_blocks: u32,
     /// How messages are packed, and the memory for it.
     pub(crate) packing: Option<Packing>,
@@ -157,7 +159,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The part of `rank` in a schedule. `lanes` is how many lanes there are between two ranks.
+    /// The part of `rank` in a schedule whose messages are whole. `lanes` is how many lanes there are between
+    /// two ranks.
     pub(crate) fn compile(schedule: &Schedule, rank: Rank, lanes: u8) -> Program {
         assert!(schedule.lanes <= lanes, "a schedule of {} lanes on {lanes}", schedule.lanes);
         let steps = &schedule.programs[rank.index()].steps;
@@ -203,6 +206,7 @@ impl Program {
             order: order.into(),
             followed,
             chunks,
+            segments: 1,
             scratch_blocks: schedule.scratch_blocks,
             packing: schedule.packing,
             id: plan_id(schedule),
@@ -233,6 +237,7 @@ impl Program {
             exchanges: false,
             is_awaited: sends,
             chunks: 1,
+            segments: 1,
             scratch_blocks: 0,
             packing: None,
             id: 0,

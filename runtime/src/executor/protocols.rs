@@ -3,7 +3,8 @@
 use super::sink::Writes;
 use transport::{Capabilities, Protocol, SizeClass};
 
-/// Size thresholds of protocols.
+/// Size thresholds of protocols. A message that its plan cuts into pieces counts as a whole: what the caches
+/// of a core hold depends on the call, and pieces are as long in calls of any size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Protocols {
     /// Messages of at least this many bytes from unregistered memory are pulled where possible.
@@ -16,6 +17,8 @@ pub(crate) struct Protocols {
     pub(crate) direct_min_bytes: u64,
     /// Smallest message of such an operation from memory into which the operation combines.
     pub(crate) combined_direct_min_bytes: usize,
+    /// Whether the messages of calls that combine count by their pieces.
+    pub(crate) counts_combined_pieces: bool,
     /// Smallest result that is written past the caches.
     pub(crate) stream_min_bytes: usize,
 }
@@ -30,8 +33,15 @@ impl Protocols {
             gather_pull_min_bytes,
             direct_min_bytes,
             combined_direct_min_bytes,
+            counts_combined_pieces: false,
             stream_min_bytes,
         }
+    }
+
+    /// Returns how many of its segments a message counts as, in a call that combines nothing (`gathers`) or
+    /// in any other.
+    pub(crate) fn counted_segments(&self, segments: u32, gathers: bool) -> usize {
+        if self.counts_combined_pieces && !gathers { 1 } else { segments as usize }
     }
 
     /// Returns how a result of `len` bytes is written that no step of its call reads.

@@ -62,7 +62,8 @@ impl SizedStraight {
         let straight = program.straight.as_ref()?;
         let send = |&StraightStep { step, stream }: &StraightStep| {
             let src = constants.range(&program.ops[step as usize].a);
-            let is_copied = protocols.always_copies(constants.size_of(protocols, src.len), src.len);
+            let size = constants.size_of(protocols, src.len);
+            let is_copied = protocols.always_copies(size, constants.counted(src.len));
             stream.map(|(number, stream)| SizedSend { step, number, stream, src, is_copied })
         };
         let sized = |&StraightStep { step, stream }: &StraightStep| {

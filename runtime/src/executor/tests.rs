@@ -405,6 +405,7 @@ fn constants(count: u64, elem_bytes: usize, (chunks, blocks): (u32, u32)) -> Cal
         results: Writes::Cached,
         sizing: Sizing::ByCall(SizeClass::Small),
         gathers: true,
+        segments: 1,
     }
 }
 

@@ -100,6 +100,6 @@ pub(super) fn protocol_of(
     let size = binding.constants.size_of(protocols, src.len());
     let combined = || binding.combines_into(buffer);
     let exchanges = binding.constants.gathers && program.exchanges;
-    let message = (size, src.len());
+    let message = (size, binding.constants.counted(src.len()));
     (size, protocols.choose(|| link.capabilities(), message, exchanges, combined, registered))
 }
