@@ -111,6 +111,7 @@ pub(super) fn effect(record: &Record) -> String {
         None => format!("{what} at no size\n"),
     };
     from(record.pulled_from(), "messages that ranks exchange and do not combine are read by system call")
+        + &from(record.pulled_unchanged_from(), "those that are unchanged since the last call")
         + &from(record.in_place_from(), "registered memory into which a call combines is read in place")
 }
 
@@ -120,6 +121,7 @@ pub(super) fn json(record: &Record) -> serde_json::Value {
         "fingerprint": record.fingerprint,
         "seen": record.seen,
         "pulled_from_bytes": record.pulled_from(),
+        "pulled_unchanged_from_bytes": record.pulled_unchanged_from(),
         "in_place_from_bytes": record.in_place_from(),
     })
 }

@@ -27,6 +27,11 @@ pub enum Protocol {
     ///
     /// The source may be any memory and stays in use until the receiver is done.
     Pull,
+    /// [`Protocol::Pull`] where the source is likely to have the bytes of the last message from there, and
+    /// [`Protocol::Copy`] elsewhere.
+    ///
+    /// The lines of an unchanged message are still in the caches of the receiver's core.
+    PullUnchanged,
 }
 
 /// Progress of a message being sent.

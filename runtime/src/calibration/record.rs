@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 /// the messages of programs are of all kinds, and what they gain then is more than what they lose.
 const WRITTEN_SHARE: f64 = 1.25;
 const ALL_SHARES: f64 = 0.75;
+/// Reading by system call is preferred for unchanged messages where it takes at most this share of the time
+/// of staging: what is found out about a message takes a little time, and is wrong at times.
+const UNCHANGED_SHARE: f64 = 0.9;
 /// Lines that take more than this many times as long are of another regime. Regimes differ by 2 to 4.
 const OTHER_REGIME: f64 = 1.7;
 /// Most regimes that a record keeps.
@@ -97,6 +100,12 @@ impl ExchangeCost {
         let [fresh, rewritten, unchanged] = [self.fresh, self.rewritten, self.unchanged].map(share);
         fresh.max(rewritten) <= WRITTEN_SHARE && fresh * rewritten * unchanged <= ALL_SHARES
     }
+
+    /// Whether reading by system call gains for unchanged messages.
+    fn is_pulled_unchanged(&self) -> bool {
+        let Gather { staged_us, pulled_us } = self.unchanged;
+        pulled_us.is_some_and(|pulled_us| pulled_us <= UNCHANGED_SHARE * staged_us)
+    }
 }
 
 /// Smallest messages for which a way other than staging is taken; `usize::MAX` for none.
@@ -105,14 +114,19 @@ pub(crate) struct Thresholds {
     /// Messages that ranks exchange and do not combine, from unregistered memory, that are read by system
     /// call.
     pub(crate) gather_pull_min_bytes: usize,
+    /// The same for messages that the program has not changed since the last call.
+    pub(crate) unchanged_pull_min_bytes: usize,
     /// Messages from registered memory into which the call combines, that are read in place.
     pub(crate) combined_direct_min_bytes: usize,
 }
 
 impl Thresholds {
     /// Thresholds of a machine that was not calibrated.
-    pub(crate) const DEFAULT: Thresholds =
-        Thresholds { gather_pull_min_bytes: usize::MAX, combined_direct_min_bytes: 0 };
+    pub(crate) const DEFAULT: Thresholds = Thresholds {
+        gather_pull_min_bytes: usize::MAX,
+        unchanged_pull_min_bytes: usize::MAX,
+        combined_direct_min_bytes: 0,
+    };
 }
 
 impl Record {
@@ -152,8 +166,11 @@ impl Record {
     /// Returns the thresholds that gain, or lose nothing, in every regime that was seen.
     pub(crate) fn thresholds(&self) -> Thresholds {
         let most = |of: fn(&Seen) -> usize| self.seen.iter().map(of).max();
+        let gather_pull_min_bytes = most(Seen::pulled_from).unwrap_or(usize::MAX);
+        let unchanged_pull_min_bytes = most(Seen::pulled_unchanged_from).unwrap_or(usize::MAX);
         Thresholds {
-            gather_pull_min_bytes: most(Seen::pulled_from).unwrap_or(usize::MAX),
+            gather_pull_min_bytes,
+            unchanged_pull_min_bytes: unchanged_pull_min_bytes.min(gather_pull_min_bytes),
             combined_direct_min_bytes: most(Seen::in_place_from).unwrap_or(0),
         }
     }
@@ -162,6 +179,12 @@ impl Record {
     #[must_use]
     pub fn pulled_from(&self) -> Option<usize> {
         Some(self.thresholds().gather_pull_min_bytes).filter(|bytes| *bytes < usize::MAX)
+    }
+
+    /// Returns the same for messages that the program has not changed since the last call.
+    #[must_use]
+    pub fn pulled_unchanged_from(&self) -> Option<usize> {
+        Some(self.thresholds().unchanged_pull_min_bytes).filter(|bytes| *bytes < usize::MAX)
     }
 
     /// Returns the smallest message that is read in place from memory into which its call combines.
@@ -179,6 +202,11 @@ impl Seen {
     /// Returns the smallest size from which reading by system call gains.
     fn pulled_from(&self) -> usize {
         self.first(ExchangeCost::is_pulled).unwrap_or(usize::MAX)
+    }
+
+    /// Returns the smallest size from which it does for unchanged messages.
+    fn pulled_unchanged_from(&self) -> usize {
+        self.first(ExchangeCost::is_pulled_unchanged).unwrap_or(usize::MAX)
     }
 
     /// Returns the smallest size from which reading in place is no slower than staging; 0 if it never is.
@@ -222,7 +250,7 @@ pub(super) mod tests {
     }
 
     fn thresholds(record: &Record) -> (usize, usize) {
-        let Thresholds { gather_pull_min_bytes, combined_direct_min_bytes } = record.thresholds();
+        let Thresholds { gather_pull_min_bytes, combined_direct_min_bytes, .. } = record.thresholds();
         (gather_pull_min_bytes, combined_direct_min_bytes)
     }
 
@@ -264,6 +292,23 @@ pub(super) mod tests {
                 "staged 9 us; fresh, rewritten, unchanged {pulled_us:?}"
             );
         }
+    }
+
+    #[test]
+    fn unchanged_messages_are_read_by_system_call_where_that_gains_for_them() {
+        let times = [[1.0, 1.0, 2.0], [9.0, 9.0, 18.0], [100.0, 100.0, 200.0]];
+        let mut record = Record::new(Fingerprint::here(), seen(50.0, times));
+        let from = |record: &Record| (record.pulled_from(), record.pulled_unchanged_from());
+        assert_eq!(from(&record), (None, None));
+        for (cost, pulled_us) in record.seen[0].exchanges.iter_mut().zip([0.95, 8.0, 60.0]) {
+            cost.unchanged.pulled_us = Some(pulled_us);
+        }
+        assert_eq!(from(&record), (None, Some(64 << 10)), "5 % are no clear gain");
+        record.seen[0].exchanges[2].unchanged.pulled_us = Some(95.0);
+        assert_eq!(from(&record), (None, None));
+        let gains =
+            Record::new(Fingerprint::here(), seen(50.0, [[1.0; 3], [9.0, 9.0, 6.0], [9.0, 9.0, 6.0]]));
+        assert_eq!(from(&gains), (Some(64 << 10), Some(64 << 10)));
     }
 
     #[test]

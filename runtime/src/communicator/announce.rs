@@ -163,9 +163,10 @@ pub(super) fn settings(
     let source =
         if thresholds == Thresholds::DEFAULT { "defaults" } else { "calibration of rank 0's machine" };
     info!(target: target::CALIBRATION, rank,
-        "thresholds by {source}: read by system call: {}; without copies: from {} B per operation, {} per \
-         combined message",
-        from(protocols.gather_pull_min_bytes), protocols.direct_min_bytes,
+        "thresholds by {source}: read by system call: {}, unchanged messages {}; without copies: from {} B \
+         per operation, {} per combined message",
+        from(protocols.gather_pull_min_bytes), from(protocols.unchanged_pull_min_bytes),
+        protocols.direct_min_bytes,
         from(protocols.combined_direct_min_bytes));
     let mut sources = Vec::new();
     if !policy.overrides.rules.is_empty() || !policy.overrides.names.is_empty() {

@@ -112,17 +112,21 @@ pub(super) fn thresholds_of(rank_0: &Arena) -> Thresholds {
 
 /// Thresholds as notes: increased by one, so that an arena without notes has none.
 fn notes_of(thresholds: Thresholds) -> [u64; Arena::NOTES] {
-    let Thresholds { gather_pull_min_bytes, combined_direct_min_bytes } = thresholds;
-    [gather_pull_min_bytes, combined_direct_min_bytes].map(|bytes| (bytes as u64).saturating_add(1))
+    let Thresholds { gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes } =
+        thresholds;
+    [gather_pull_min_bytes, combined_direct_min_bytes, unchanged_pull_min_bytes]
+        .map(|bytes| (bytes as u64).saturating_add(1))
 }
 
 fn thresholds_in(notes: [u64; Arena::NOTES]) -> Thresholds {
-    let [Some(gather_pull_min_bytes), Some(combined_direct_min_bytes)] = notes.map(|note| {
-        note.checked_sub(1).map(|bytes| if bytes == NEVER { usize::MAX } else { bytes as usize })
-    }) else {
+    let [Some(gather_pull_min_bytes), Some(combined_direct_min_bytes), Some(unchanged_pull_min_bytes)] =
+        notes.map(|note| {
+            note.checked_sub(1).map(|bytes| if bytes == NEVER { usize::MAX } else { bytes as usize })
+        })
+    else {
         return Thresholds::DEFAULT;
     };
-    Thresholds { gather_pull_min_bytes, combined_direct_min_bytes }
+    Thresholds { gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes }
 }
 
 /// The largest threshold that a note can hold stands for none.
@@ -134,10 +138,11 @@ mod tests {
 
     #[test]
     fn thresholds_are_read_as_they_were_left_and_an_arena_without_notes_has_the_defaults() {
-        for (gather_pull_min_bytes, combined_direct_min_bytes) in
-            [(16 << 10, 0), (usize::MAX, 128 << 10), (0, usize::MAX)]
+        for (gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes) in
+            [(16 << 10, 1, 0), (usize::MAX, 5, 128 << 10), (0, 0, usize::MAX)]
         {
-            let thresholds = Thresholds { gather_pull_min_bytes, combined_direct_min_bytes };
+            let thresholds =
+                Thresholds { gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes };
             assert_eq!(thresholds_in(notes_of(thresholds)), thresholds);
         }
         assert_eq!(thresholds_in([0; Arena::NOTES]), Thresholds::DEFAULT);

@@ -127,7 +127,8 @@ fn on_shared_cores(machine: Thresholds) -> Thresholds {
         usize::MAX => usize::MAX,
         bytes => bytes.min(PULL_ON_SHARED_CORES_BYTES),
     };
-    Thresholds { gather_pull_min_bytes, combined_direct_min_bytes }
+    let unchanged_pull_min_bytes = machine.unchanged_pull_min_bytes.min(gather_pull_min_bytes);
+    Thresholds { gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes }
 }
 
 /// Returns the thresholds by which protocols are chosen: those of options, and of the machine for the others.
@@ -137,6 +138,7 @@ fn protocols_of(config: &Config, machine: Thresholds) -> Protocols {
         Protocols::with_minima(pull.unwrap_or(usize::MAX), direct.unwrap_or(Config::DIRECT_MIN_BYTES));
     Protocols {
         gather_pull_min_bytes: pull.unwrap_or(machine.gather_pull_min_bytes),
+        unchanged_pull_min_bytes: pull.unwrap_or(machine.unchanged_pull_min_bytes),
         combined_direct_min_bytes: direct.map_or(machine.combined_direct_min_bytes, |_| 0),
         stream_min_bytes: config.stream_min_bytes.unwrap_or_else(|| Writes::streamed_from(Caches::here())),
         ..options
@@ -169,28 +171,37 @@ mod tests {
     /// of the time.
     #[test]
     fn ranks_that_share_cores_have_the_thresholds_of_others_up_to_a_limit() {
-        let found = |gather_pull_min_bytes, combined_direct_min_bytes| {
-            let machine = Thresholds { gather_pull_min_bytes, combined_direct_min_bytes };
+        let found = |[gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes]: [usize;
+                         3]| {
+            let machine =
+                Thresholds { gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes };
             let found = protocols_of(&Config::default(), on_shared_cores(machine));
-            (found.gather_pull_min_bytes, found.combined_direct_min_bytes)
+            [found.gather_pull_min_bytes, found.unchanged_pull_min_bytes, found.combined_direct_min_bytes]
         };
-        assert_eq!(found(32 << 10, 64 << 10), (32 << 10, 64 << 10));
-        assert_eq!(found(2 << 20, usize::MAX), (PULL_ON_SHARED_CORES_BYTES, DIRECT_ON_SHARED_CORES_BYTES));
-        assert_eq!(found(usize::MAX, 0), (usize::MAX, 0), "reading by system call gains nothing there");
+        assert_eq!(found([32 << 10, 16 << 10, 64 << 10]), [32 << 10, 16 << 10, 64 << 10]);
+        let (pull, direct) = (PULL_ON_SHARED_CORES_BYTES, DIRECT_ON_SHARED_CORES_BYTES);
+        assert_eq!(found([2 << 20, 1 << 20, usize::MAX]), [pull, pull, direct]);
+        let unchanged_alone = [usize::MAX, 64 << 10, 0];
+        assert_eq!(found(unchanged_alone), unchanged_alone, "reading changed ones gains nothing there");
     }
 
     #[test]
     fn thresholds_are_those_of_options_and_of_the_machine_for_the_others() {
-        let machine = Thresholds { gather_pull_min_bytes: 7, combined_direct_min_bytes: 8 };
+        let machine = Thresholds {
+            gather_pull_min_bytes: 7,
+            unchanged_pull_min_bytes: 6,
+            combined_direct_min_bytes: 8,
+        };
         let of = |config: &Config| protocols_of(config, machine);
         let found = of(&Config::default());
         assert_eq!((found.pull_min_bytes, found.gather_pull_min_bytes), (usize::MAX, 7));
-        assert_eq!(found.combined_direct_min_bytes, 8);
+        assert_eq!((found.unchanged_pull_min_bytes, found.combined_direct_min_bytes), (6, 8));
         assert_eq!(found.stream_min_bytes, Writes::streamed_from(Caches::here()));
         let mut config = Config { direct_min_bytes: Some(1), stream_min_bytes: Some(3), ..Config::default() };
         config.shm.pull_min_bytes = Some(2);
         let found = of(&config);
         assert_eq!((found.pull_min_bytes, found.gather_pull_min_bytes), (2, 2));
+        assert_eq!(found.unchanged_pull_min_bytes, 2);
         assert_eq!((found.direct_min_bytes, found.combined_direct_min_bytes), (1, 0));
         assert_eq!(found.stream_min_bytes, 3);
     }

@@ -13,6 +13,9 @@ pub(crate) struct Protocols {
     /// at most. Calibration measures those. Where data moves one way, a receiver reads one piece while the
     /// sender stages the next one, which makes up for the further copy.
     pub(crate) gather_pull_min_bytes: usize,
+    /// The same for messages of the program that it has not changed since it sent them last;
+    /// `gather_pull_min_bytes` at most.
+    pub(crate) unchanged_pull_min_bytes: usize,
     /// Operations of at least this many bytes move registered memory without copying it.
     pub(crate) direct_min_bytes: u64,
     /// Smallest message of such an operation from memory into which the operation combines.
@@ -23,14 +26,25 @@ pub(crate) struct Protocols {
     pub(crate) stream_min_bytes: usize,
 }
 
+/// Owner of the memory that a message comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// The program's input, which nobody but the program writes.
+    Program,
+    /// Memory that the call writes.
+    Call,
+}
+
 impl Protocols {
     /// Returns thresholds that are the same for all memory and all calls. Results stay in the caches.
     pub(crate) const fn with_minima(pull_min_bytes: usize, direct_min_bytes: u64) -> Protocols {
         let (gather_pull_min_bytes, combined_direct_min_bytes) = (pull_min_bytes, 0);
+        let unchanged_pull_min_bytes = pull_min_bytes;
         let stream_min_bytes = usize::MAX;
         Protocols {
             pull_min_bytes,
             gather_pull_min_bytes,
+            unchanged_pull_min_bytes,
             direct_min_bytes,
             combined_direct_min_bytes,
             counts_combined_pieces: false,
@@ -59,18 +73,18 @@ impl Protocols {
     /// Whether a message is copied wherever its bytes are.
     #[inline]
     pub(super) fn always_copies(&self, size: SizeClass, message_bytes: usize) -> bool {
-        size == SizeClass::Small && message_bytes < self.gather_pull_min_bytes
+        size == SizeClass::Small && message_bytes < self.unchanged_pull_min_bytes
     }
 
     /// Returns the protocol of a message, by the link's capabilities, the operation's size, and the
-    /// message's memory: whether its ranks exchange and combine nothing (`gathered`), whether its call
+    /// message's memory: whose it is if its ranks exchange and combine nothing (`gathered`), whether its call
     /// combines messages into this memory (`combined`), and whether it is registered.
     #[inline]
     pub(super) fn choose<'c>(
         &self,
         capabilities: impl FnOnce() -> &'c Capabilities,
         (size, message_bytes): (SizeClass, usize),
-        gathered: bool,
+        gathered: Option<Owner>,
         combined: impl FnOnce() -> bool,
         registered: impl FnOnce() -> bool,
     ) -> Protocol {
@@ -84,7 +98,12 @@ impl Protocols {
         if capabilities.direct && size == SizeClass::Bulk && may_be_direct() && registered() {
             return Protocol::Direct;
         }
-        let pull_min_bytes = if gathered { self.gather_pull_min_bytes } else { self.pull_min_bytes };
-        if capabilities.pull && message_bytes >= pull_min_bytes { Protocol::Pull } else { Protocol::Copy }
+        let pull_min_bytes = gathered.map_or(self.pull_min_bytes, |_| self.gather_pull_min_bytes);
+        match gathered {
+            _ if !capabilities.pull => Protocol::Copy,
+            _ if message_bytes >= pull_min_bytes => Protocol::Pull,
+            Some(Owner::Program) if message_bytes >= self.unchanged_pull_min_bytes => Protocol::PullUnchanged,
+            _ => Protocol::Copy,
+        }
     }
 }

@@ -31,7 +31,7 @@ pub(in crate::commands) trait Work {
     /// Returns a hash of this rank's output.
     fn fingerprint(&self) -> u64;
 
-    /// Stores all of this rank's input once more, which keeps its values.
+    /// Writes all of this rank's input, each time other values of the same kind.
     fn rewrite(&mut self, root: Rank);
 
     /// Sets all elements to zero, which repeated reductions in place leave unchanged.
@@ -211,7 +211,9 @@ impl<T: Value> Work for Task<'_, T> {
         self.for_each_input(root, |input| {
             for part in input.chunks_mut(block.len()) {
                 let copy = &mut block[..part.len()];
-                copy.copy_from_slice(part);
+                let (last, others) = part.split_last().expect("not empty");
+                copy[0] = *last;
+                copy[1..].copy_from_slice(others);
                 part.copy_from_slice(black_box(copy));
             }
         });
@@ -247,7 +249,7 @@ impl<T: Value> Work for Task<'_, T> {
     }
 }
 
-/// Work whose runs store to their input first.
+/// Work whose runs write their input first. What they receive is not checked.
 pub(super) struct Written<'a>(pub(super) &'a mut dyn Work);
 
 impl Work for Written<'_> {

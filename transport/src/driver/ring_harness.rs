@@ -168,8 +168,8 @@ pub fn feed(script: &[u8]) {
                 receive = Some((RecvState::new(DIGEST, len), memory, script.byte() & 1 == 1));
             }
             6 => {
-                let protocol =
-                    [Protocol::Copy, Protocol::Direct, Protocol::Pull][usize::from(script.byte() % 3)];
+                let protocols = [Protocol::Copy, Protocol::Direct, Protocol::Pull, Protocol::PullUnchanged];
+                let protocol = protocols[usize::from(script.byte() % 4)];
                 send = Some((SendState::new(DIGEST, protocol), vec![0x5a; script.len()]));
             }
             _ => {}

@@ -10,6 +10,7 @@
 //! The rings lie in arenas that the link keeps alive; see the constructor.
 
 mod brief;
+mod repeats;
 
 use super::pull::Puller;
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
     },
 };
 use brief::{BRIEF_BYTES, Found};
+use repeats::Repeats;
 
 /// Maximum bytes moved in one poll, so that a long message does not delay others.
 const POLL_BYTES: usize = 256 * 1024;
@@ -89,6 +91,8 @@ pub(super) struct RingLink {
     peer: u32,
     /// Reader of the peer's memory outside of the arena, if the system allows it.
     puller: Option<Puller>,
+    /// Messages that were sent, to find out which are sent again.
+    repeats: Repeats,
 }
 
 impl RingLink {
@@ -138,6 +142,7 @@ impl RingLink {
             theirs: theirs.clone(),
             peer,
             puller,
+            repeats: Repeats::default(),
         }
     }
 
@@ -362,13 +367,18 @@ impl Link for RingLink {
             return Ok(if done { SendProgress::Complete } else { SendProgress::Posted });
         }
         self.sender.take_swap(&self.receiver);
+        if state.protocol == Protocol::PullUnchanged {
+            state.protocol = if self.repeats.has(src) { Protocol::Pull } else { Protocol::Copy };
+        }
         let posted = match state.protocol {
             Protocol::Copy => return self.send_copy(state, src, src.len()),
             Protocol::Direct => match self.ours.locate(src.as_ptr(), src.len()) {
                 Some(offset) => self.sender.send_direct(state.digest, src.len(), offset)?,
                 None => return self.send_copy(state, src, src.len()),
             },
-            Protocol::Pull => self.sender.send_pull(state.digest, src.len(), src.as_ptr() as u64)?,
+            Protocol::Pull | Protocol::PullUnchanged => {
+                self.sender.send_pull(state.digest, src.len(), src.as_ptr() as u64)?
+            }
         };
         let Some(cell) = posted else { return Ok(SendProgress::Idle) };
         state.awaits = Some(cell);

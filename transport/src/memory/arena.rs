@@ -90,7 +90,7 @@ pub struct Arena {
 
 impl Arena {
     /// Number of words that a rank can leave for its peers.
-    pub const NOTES: usize = 2;
+    pub const NOTES: usize = 3;
 
     /// Creates an arena for ranks that are threads of this process.
     ///
@@ -238,11 +238,11 @@ mod tests {
         let layout = ArenaLayout { ranks: 2, lanes: 1, ring: RingLayout::default(), slab_bytes: 1 << 16 };
         let (ours, object) = Arena::shared(layout).expect("memory");
         let theirs = Arena::of_peer(layout, &object).expect("mapped");
-        assert_eq!(theirs.read_notes(), [0, 0]);
-        ours.leave_notes([7, u64::MAX]);
-        assert_eq!(theirs.read_notes(), [7, u64::MAX]);
+        assert_eq!(theirs.read_notes(), [0, 0, 0]);
+        ours.leave_notes([7, u64::MAX, 8]);
+        assert_eq!(theirs.read_notes(), [7, u64::MAX, 8]);
         assert!(!theirs.is_revoked(), "they are words of their own");
         ours.revoke();
-        assert_eq!(theirs.read_notes(), [7, u64::MAX]);
+        assert_eq!(theirs.read_notes(), [7, u64::MAX, 8]);
     }
 }

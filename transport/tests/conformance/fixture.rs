@@ -128,6 +128,15 @@ impl Pair {
         all.extend(can.pull.then_some(Protocol::Pull));
         all
     }
+
+    /// Returns the same, and the one that chooses between two of them.
+    pub(crate) fn all_protocols(&self) -> Vec<Protocol> {
+        let mut all = self.protocols();
+        if all.contains(&Protocol::Pull) {
+            all.push(Protocol::PullUnchanged);
+        }
+        all
+    }
 }
 
 pub(crate) fn pull_target(word: &u64) -> shm::PullTarget {

@@ -50,6 +50,7 @@ macro_rules! on_every_driver {
 on_every_driver! {
     delivery::every_size_arrives_whole_by_every_protocol,
     delivery::bytes_moved_and_copied_are_counted_exactly,
+    delivery::a_message_that_changed_where_no_sample_is_arrives_as_it_is,
     brief::brief_messages_and_polled_ones_are_the_same,
     traffic::messages_arrive_in_order_however_the_ends_are_polled,
     prefix::what_is_there_of_a_message_is_sent_on,

@@ -47,7 +47,9 @@ fn open_link(rank: u32, socket: &mut UnixStream) -> (Box<dyn Link>, Slab) {
 /// Sends messages of every size by every protocol, and receives them back. Returns the number received.
 fn exchange(rank: u32, link: &mut dyn Link, slab: &Slab) -> u8 {
     let mut protocols = vec![Protocol::Copy, Protocol::Direct];
-    protocols.extend(link.capabilities().pull.then_some(Protocol::Pull));
+    if link.capabilities().pull {
+        protocols.extend([Protocol::Pull, Protocol::PullUnchanged]);
+    }
     let until = Instant::now() + PATIENCE;
     let idle = || {
         assert!(Instant::now() < until, "stuck");

@@ -12,7 +12,7 @@ use super::{Run, link, observer::Observer};
 use crate::executor::{
     binding::Binding,
     program::{Followed, Program, Stream},
-    protocols::Protocols,
+    protocols::{Owner, Protocols},
 };
 use collectives::schedule::Buffer;
 use transport::{
@@ -99,7 +99,8 @@ pub(super) fn protocol_of(
     let registered = || slab.locate(src.as_ptr(), src.len()).is_some();
     let size = binding.constants.size_of(protocols, src.len());
     let combined = || binding.combines_into(buffer);
-    let exchanges = binding.constants.gathers && program.exchanges;
+    let owner = if buffer == Buffer::Input { Owner::Program } else { Owner::Call };
+    let gathered = (binding.constants.gathers && program.exchanges).then_some(owner);
     let message = (size, binding.constants.counted(src.len()));
-    (size, protocols.choose(|| link.capabilities(), message, exchanges, combined, registered))
+    (size, protocols.choose(|| link.capabilities(), message, gathered, combined, registered))
 }

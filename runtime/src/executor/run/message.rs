@@ -81,7 +81,7 @@ impl Executor {
         let registered = || self.slab.locate(src.as_ptr(), src.len()).is_some();
         let link = self.links.at(index);
         let message = (size, src.len());
-        (size, self.protocols.choose(|| link.capabilities(), message, false, || false, registered))
+        (size, self.protocols.choose(|| link.capabilities(), message, None, || false, registered))
     }
 
     /// Returns the state of a receive outside of programs.
