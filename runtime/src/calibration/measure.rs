@@ -9,6 +9,7 @@ use super::{
     record::{Combine, ExchangeCost, Gather, Seen},
 };
 use std::{
+    ops::Range,
     sync::atomic::{
         AtomicU64,
         Ordering::{Acquire, Release},
@@ -21,20 +22,20 @@ use transport::{Protocol, memory::ArenaLayout};
 /// Sizes of the messages that are exchanged. The longest ones exceed the caches of a core together with what
 /// is received, so that the ways compare as they do for any longer message.
 const SIZES: [usize; 8] = [4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 2 << 20];
-/// Messages beyond this size are exchanged in the first rounds only: they take most of the time of a round,
-/// and an interruption adds little to them.
-const LONG_BYTES: usize = 256 << 10;
-const LONG_ROUNDS: u64 = 3;
+/// Number of sizes that all rounds have. Longer messages take most of the time of a round, and are exchanged
+/// in the first rounds only, and again after an interruption.
+const SHORT_SIZES: usize = 6;
 /// Largest message that is combined in one stage, as selection does.
 const ONE_STAGE_BYTES: usize = 32 << 10;
 /// Bytes that a way exchanges in a batch, and its exchanges at least and at most. A batch is so short that
 /// the threads of a busy machine often run without an interruption, and so long that both ends have equal
-/// shares.
+/// shares. One of the longest messages is enough for that.
 const BATCH_BYTES: usize = 256 << 10;
 const BATCH_EXCHANGES: (usize, usize) = (2, 16);
-/// Rounds at least and at most. A round has a batch of each way of each size.
+/// Rounds before those of interrupted batches, and rounds at most. The first one has the longest messages,
+/// which use all pages for the first time, and does not count.
 const ROUNDS: (u64, u64) = (3, 50);
-/// Time after which no further round begins, and in which everything is measured or nothing.
+/// Time after which only interrupted batches are repeated, and in which everything is measured or nothing.
 const TIME: Duration = Duration::from_millis(90);
 const DEADLINE: Duration = Duration::from_millis(180);
 /// Round trips of a line in a batch, and batches of which the fastest counts.
@@ -42,8 +43,10 @@ const LINE_TRIPS: u64 = 50;
 const BATCHES: u64 = 40;
 /// Batches of yields, and yields of a batch.
 const YIELDS: (u32, u32) = (40, 20);
-/// Wakes that are timed, and the time in which the other thread falls asleep before each.
+/// Wakes that are timed at most, the time after which no further one is, and that in which the other thread
+/// falls asleep before each.
 const WAKES: u64 = 50;
+const WAKES_TIME: Duration = Duration::from_millis(10);
 const FALLS_ASLEEP: Duration = Duration::from_micros(50);
 
 /// A word with cache lines to itself.
@@ -73,6 +76,8 @@ struct Words {
     pong: Line,
     /// Rounds that may run; [`OVER`] at the end.
     rounds: Line,
+    /// Batches of the round, one bit each.
+    batches: Line,
     /// Wakes that were sent, and that were answered.
     wakes: Line,
     awake: Line,
@@ -94,11 +99,13 @@ pub(crate) fn measure(layout: ArenaLayout) -> Result<Option<Seen>, Stalled> {
     let (measured, answered) = thread::scope(|scope| {
         let other = scope.spawn(|| {
             bind(cores.get(1));
+            second.touch();
             answer(&mut second, &words)
         });
         let (sleeper, words, cores) = (other.thread().clone(), &words, &cores);
         let measuring = scope.spawn(move || {
             bind(cores.first());
+            first.touch();
             let seen = observe(&mut first, words, &sleeper);
             // Ends the other thread in any case.
             words.rounds.0.store(OVER, Release);
@@ -131,7 +138,7 @@ fn answer(end: &mut End, words: &Words) -> Result<(), Stalled> {
         if words.rounds.wait_for(round, end.deadline)? == OVER {
             break;
         }
-        run_round(end, round, |_, _| ())?;
+        run_round(end, words.batches.0.load(Acquire), |_, _| ())?;
     }
     for wake in 1..=WAKES {
         while words.wakes.0.load(Acquire) < wake {
@@ -167,15 +174,21 @@ fn exchanges(end: &mut End, words: &Words) -> Result<Vec<ExchangeCost>, Stalled>
     let mut fastest = [[f64::INFINITY; WAYS.len()]; SIZES.len()];
     let (least, most) = ROUNDS;
     for round in 1..=most {
-        if round > least && began.elapsed() > TIME {
+        let batches = match round {
+            1 => batches_of(SIZES.len() - 1..SIZES.len()),
+            _ if round <= least => u64::MAX,
+            _ if began.elapsed() < TIME => interrupted(&smooth(fastest)) | batches_of(0..SHORT_SIZES),
+            _ => interrupted(&smooth(fastest)),
+        };
+        if batches == 0 {
             break;
         }
         if Instant::now() > end.deadline {
             return Err(Stalled::new(TOO_BUSY));
         }
+        words.batches.0.store(batches, Release);
         words.rounds.0.store(round, Release);
-        // New pages are touched in the first round, which does not count.
-        run_round(end, round, |(size, way), us| {
+        run_round(end, batches, |(size, way), us| {
             if round > 1 {
                 fastest[size][way] = fastest[size][way].min(us);
             }
@@ -192,31 +205,47 @@ fn exchanges(end: &mut End, words: &Words) -> Result<Vec<ExchangeCost>, Stalled>
         let [fresh, rewritten, unchanged] = [0, 1, 2].map(gather);
         ExchangeCost { bytes, fresh, rewritten, unchanged, combined: Combine { staged_us, in_place_us } }
     };
-    smooth(&mut fastest);
-    if !is_plausible(&fastest) {
+    let fastest = smooth(fastest);
+    if interrupted(&fastest) != 0 {
         return Err(Stalled::new(TOO_BUSY));
     }
     Ok(SIZES.into_iter().zip(fastest).map(cost).collect())
 }
 
-/// Lowers times that are longer than those of longer messages: they were interrupted.
-fn smooth(times: &mut [[f64; WAYS.len()]]) {
+/// Returns the times, each at most that of longer messages: a longer one was interrupted.
+fn smooth(mut times: [[f64; WAYS.len()]; SIZES.len()]) -> [[f64; WAYS.len()]; SIZES.len()] {
     for size in (1..times.len()).rev() {
         let longer = times[size];
         for (time, longer) in times[size - 1].iter_mut().zip(longer) {
             *time = time.min(longer);
         }
     }
+    times
 }
 
-/// Whether no time exceeds that of shorter messages by far more than the sizes tell: all its batches were
-/// interrupted then. Where messages leave the caches of a core, twice the bytes take up to four times as
-/// long.
-fn is_plausible(times: &[[f64; WAYS.len()]]) -> bool {
-    times.windows(2).zip(SIZES.windows(2)).all(|(times, sizes)| {
-        let most = 3.0 * sizes[1] as f64 / sizes[0] as f64;
-        times[1].iter().zip(times[0]).all(|(longer, shorter)| *longer <= most * shorter)
-    })
+/// Returns the batches whose times exceed those of shorter messages by far more than the sizes tell: all of
+/// them were interrupted. Where messages leave the caches of a core, four times the bytes take up to eight
+/// times as long.
+fn interrupted(times: &[[f64; WAYS.len()]]) -> u64 {
+    let mut found = 0;
+    for size in 1..times.len() {
+        let most = 2.5 * SIZES[size] as f64 / SIZES[size - 1] as f64;
+        for (way, (longer, shorter)) in times[size].iter().zip(times[size - 1]).enumerate() {
+            found |= if *longer <= most * shorter { 0 } else { batch(size, way) };
+        }
+    }
+    found
+}
+
+/// Returns the bit of the batch of a size and a way.
+const fn batch(size: usize, way: usize) -> u64 {
+    const { assert!(SIZES.len() * WAYS.len() <= u64::BITS as usize) };
+    1 << (size * WAYS.len() + way)
+}
+
+/// Returns the batches of sizes, by their indices.
+fn batches_of(sizes: Range<usize>) -> u64 {
+    sizes.flat_map(|size| (0..WAYS.len()).map(move |way| batch(size, way))).sum()
 }
 
 /// An exchange of messages of a size.
@@ -242,15 +271,15 @@ fn combine(end: &mut End, way: Protocol, bytes: usize) -> Result<(), Stalled> {
     if bytes <= ONE_STAGE_BYTES { end.combine(way, bytes) } else { end.combine_in_stages(way, bytes) }
 }
 
-/// Runs all ways of all sizes of the round; `took` gets the indices of size and way, and the microseconds of
-/// an exchange.
-fn run_round(end: &mut End, round: u64, mut took: impl FnMut((usize, usize), f64)) -> Result<(), Stalled> {
+/// Runs batches; `took` gets the indices of size and way of each, and the microseconds of an exchange.
+fn run_round(end: &mut End, batches: u64, mut took: impl FnMut((usize, usize), f64)) -> Result<(), Stalled> {
     for (size, bytes) in SIZES.into_iter().enumerate() {
-        if bytes > LONG_BYTES && round > LONG_ROUNDS {
-            break;
-        }
-        let exchanges = (BATCH_BYTES / bytes).clamp(BATCH_EXCHANGES.0, BATCH_EXCHANGES.1);
+        let (least, most) = BATCH_EXCHANGES;
+        let exchanges = if size < SHORT_SIZES { (BATCH_BYTES / bytes).clamp(least, most) } else { 1 };
         for (index, exchange) in WAYS.into_iter().enumerate() {
+            if batches & batch(size, index) == 0 {
+                continue;
+            }
             // Both ends begin together after the first one.
             exchange(end, bytes)?;
             let began = Instant::now();
@@ -265,6 +294,7 @@ fn run_round(end: &mut End, round: u64, mut took: impl FnMut((usize, usize), f64
 
 fn wake_ns(words: &Words, sleeper: &Thread, deadline: Instant) -> Result<f64, Stalled> {
     let mut fastest = f64::INFINITY;
+    let over = Instant::now() + WAKES_TIME;
     for wake in 1..=WAKES {
         let asleep = Instant::now() + FALLS_ASLEEP;
         while Instant::now() < asleep {
@@ -275,7 +305,12 @@ fn wake_ns(words: &Words, sleeper: &Thread, deadline: Instant) -> Result<f64, St
         sleeper.unpark();
         words.awake.wait_for(wake, deadline)?;
         fastest = fastest.min(nanoseconds(began.elapsed()));
+        if Instant::now() > over {
+            break;
+        }
     }
+    words.wakes.0.store(OVER, Release);
+    sleeper.unpark();
     Ok(fastest)
 }
 
@@ -384,12 +419,12 @@ mod tests {
 
     #[test]
     fn interrupted_times_are_lowered_to_those_of_longer_messages_or_refused() {
-        let mut times = [1.0, 90.0, 6.0, 12.0, 24.0, 48.0, 200.0, 400.0].map(|time| [time; WAYS.len()]);
-        smooth(&mut times);
+        let times = [1.0, 90.0, 6.0, 12.0, 24.0, 48.0, 200.0, 400.0].map(|time| [time; WAYS.len()]);
+        let mut times = smooth(times);
         assert_eq!(times.map(|times| times[0]), [1.0, 6.0, 6.0, 12.0, 24.0, 48.0, 200.0, 400.0]);
-        assert!(is_plausible(&times));
+        assert_eq!(interrupted(&times), 0);
         times[5][3] = 200.0;
-        assert!(!is_plausible(&times), "twice the bytes take eight times as long");
+        assert_eq!(interrupted(&times), batch(5, 3), "twice the bytes take eight times as long");
     }
 
     #[cfg(target_os = "linux")]
