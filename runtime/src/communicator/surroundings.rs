@@ -116,8 +116,9 @@ const DIRECT_ON_SHARED_CORES_BYTES: usize = 512 << 10;
 ///
 /// Each byte is copied once by cores that are busy in any case. Four ranks on two cores of an Intel Xeon (2
 /// MiB of second-level cache), with input that they have just written, time as a part of that of staged
-/// messages: `all_to_all` 64 KiB to each peer 0.9, 256 KiB 0.7, 1 MiB 0.6, 4 MiB 0.85, `all_gather` 1.0, 1.1,
-/// 0.75 and 1.3. With input that they have not written: 0.75, 0.35, 0.27, 0.65 and 1.0, 0.8, 0.6, 1 to 2.5.
+/// messages: `all_to_all` of 64 KiB to each peer 2.0, 256 KiB 0.7, 1 MiB 0.6, 4 MiB 0.85, `all_gather` of 256
+/// KiB to 4 MiB 1.1, 0.75 and 1.3. With input that they have not written: `all_to_all` of 256 KiB to 4 MiB
+/// 0.35, 0.27, 0.65, `all_gather` 0.8, 0.6, 0.75 to 2.5, and 1.7 with 16 MiB.
 const PULL_ON_SHARED_CORES_BYTES: usize = 128 << 10;
 
 /// Returns the thresholds of a machine for ranks that share cores.
@@ -171,8 +172,8 @@ mod tests {
     /// of the time.
     #[test]
     fn ranks_that_share_cores_have_the_thresholds_of_others_up_to_a_limit() {
-        let found = |[gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes]: [usize;
-                         3]| {
+        let found = |thresholds: [usize; 3]| {
+            let [gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes] = thresholds;
             let machine =
                 Thresholds { gather_pull_min_bytes, unchanged_pull_min_bytes, combined_direct_min_bytes };
             let found = protocols_of(&Config::default(), on_shared_cores(machine));
