@@ -8,7 +8,7 @@
 //! call is done. The package `tbccl` does that for the objects it is given. Python's types cannot express it.
 
 use crate::{
-    calls::{CallNumbers, raw_call, raw_calls, with_timeout},
+    calls::{CallNumbers, raw_call, raw_calls, seconds, with_timeout},
     errors::{invalid_argument, to_exception, usage_error},
     in_flight::InFlight,
     interrupt::{check_fork, is_forked, run_interruptible, run_on_thread},
@@ -20,6 +20,7 @@ use pyo3::{exceptions::PyTypeError, prelude::*, types::PyDict};
 use std::{
     borrow::Cow,
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 use tbccl::{CallOptions, Counters, Numerics, P2p, P2pRequest, Rank, RawCall};
 
@@ -261,8 +262,13 @@ impl Communicator {
     ///
     /// Every further call raises an error; closing again does nothing. In a signal handler that has
     /// interrupted a wait on this communicator, aborts it instead; it is closed when the wait has ended.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    ///
+    /// Then it waits for sent messages to arrive, and in rank 0's process without a launcher for the other
+    /// ranks to close theirs: up to `within` seconds, or the communicator's limit if that is less.
+    #[pyo3(signature = (*, within = None))]
+    fn close(&self, py: Python<'_>, within: Option<f64>) -> PyResult<()> {
         check_fork()?;
+        let limit = within.map(seconds).transpose()?.flatten().unwrap_or(Duration::MAX);
         if self.state.is_closed.swap(true, Relaxed) {
             return Ok(());
         }
@@ -271,7 +277,7 @@ impl Communicator {
             return Ok(());
         }
         let state = Arc::clone(&self.state);
-        let closed = run_on_thread(py, move || state.finish());
+        let closed = run_on_thread(py, move || state.finish_within(limit));
         closed.inspect_err(|_| py.detach(|| self.state.abort()))
     }
 

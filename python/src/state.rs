@@ -12,9 +12,12 @@ use crate::{
     waits::{WaitGuard, WaitKind, is_waiting},
 };
 use pyo3::prelude::*;
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError, Weak,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 use tbccl::{Error, P2p, SharedCommunicator};
 
@@ -187,8 +190,18 @@ impl State {
     ///
     /// A failure is not reported here: the calls that failed have reported it.
     pub(crate) fn finish(&self) {
-        drop(self.shared.finalize());
+        self.finish_within(Duration::MAX);
+    }
+
+    /// As [`State::finish`]; after the issued calls it waits for a time at most, once for calls and once for
+    /// messages.
+    pub(crate) fn finish_within(&self, limit: Duration) {
+        drop(self.shared.finalize_within(limit));
         let p2p = lock(&self.p2p).take();
+        if let Some(p2p) = &p2p {
+            // Messages that have panicked are not delivered.
+            let _ = p2p.limit_close(limit);
+        }
         drop(p2p);
     }
 

@@ -157,11 +157,16 @@ class Communicator:
 
         Calls in progress and later ones raise AbortedError here, and an error on the other ranks.
         """
-    def close(self) -> None:
+    def close(self, *, within: float | None = None) -> None:
         """Waits for issued calls, then closes this rank's part of the communicator.
 
         In a signal handler that has interrupted a wait on the communicator, aborts it instead; it is closed
         when the wait has ended.
+
+        Args:
+            within: Seconds to wait at most, after the issued calls, for sent messages to arrive, and in rank
+                0's process without a launcher for the other ranks to close theirs; None: the communicator's
+                limit.
         """
     def async_error(self) -> Exception | None:
         """Returns the error that made the communicator fail, or None."""

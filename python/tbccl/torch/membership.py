@@ -20,6 +20,10 @@ from .joining import JoinRequest, join
 from .work import seconds
 
 
+#: Longest wait of a rank that leaves a communicator: for sent messages to arrive, and for others to leave.
+_LEAVE_SECONDS = 2.0
+
+
 class Membership:
     """Mixin of `ProcessGroup`: changes of its members."""
 
@@ -44,8 +48,9 @@ class Membership:
     def rejoin(self, store: dist.Store, rank: int, size: int, timeout: timedelta | None = None) -> None:
         """Leaves the communicator, also a failed one, and joins the ranks that come to a store, in place.
 
-        Calls in flight fail, on this rank and on those that are still in the old communicator. Each new
-        member calls it, or `tbccl.torch.create_process_group`, with the same store and size. Other groups
+        Calls in flight fail, on this rank and on those that need it for them. If this rank's calls have all
+        succeeded, it leaves in good order: others complete the calls that it has completed. Each new member
+        calls it, or `tbccl.torch.create_process_group`, with the same store and size. Other groups
         whose messages this group carries have to be made anew.
 
         Args:
@@ -164,10 +169,16 @@ class Membership:
         return self._default_timeout or self._communicator_timeout
 
     def _leave(self) -> None:
-        """Aborts and closes the communicator, and waits until its calls have failed."""
+        """Closes the communicator in good order if its calls have succeeded; otherwise aborts it first, and
+        waits until its calls have failed.
+
+        An abort fails the calls that are in progress on any rank, also those that this rank has completed: a
+        rank that came out of a call first would fail it for the others.
+        """
         if self._closed:
             return
-        self.abort()
+        if self._uses_memory() or self._comm.async_error() is not None:
+            self.abort()
         for work in list(self._in_flight):
             with contextlib.suppress(Error):
                 work.wait()
@@ -176,5 +187,5 @@ class Membership:
         if self._stager is not None:
             self._stager.close()
         with contextlib.suppress(Error):
-            self._comm.close()
+            self._comm.close(within=_LEAVE_SECONDS)
         self._closed = True

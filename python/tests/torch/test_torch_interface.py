@@ -44,3 +44,11 @@ def test_a_training_loses_a_rank_and_takes_in_a_new_one(tmp_path: Path) -> None:
     result = run([sys.executable, str(HERE / "engines" / "replaced.py"), str(tmp_path)])
     result.expect_success()
     assert {line[0] for line in result.lines("trained")} == {"0", "1", "2"}, result.output[-4000:]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_rank_that_has_completed_its_calls_leaves_without_failing_those_of_others(
+    tmp_path: Path, transport: str
+) -> None:
+    result = job("rejoining.py", str(tmp_path / "store"), ranks=3, transport=transport)
+    check_all_ranks_print(result, "@rejoined", 3)

@@ -287,6 +287,13 @@ impl Communicator {
         }
         communicator
     }
+
+    /// Shortens the time that the close takes at most: for sent messages to arrive, and for other ranks to
+    /// leave a rendezvous in this process.
+    pub(crate) fn limit_departure(&mut self, limit: Duration) {
+        self.departure_timeout = self.departure_timeout.min(limit);
+    }
+
     /// Returns this rank.
     #[must_use]
     pub fn rank(&self) -> Rank {

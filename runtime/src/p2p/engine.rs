@@ -67,6 +67,8 @@ pub(super) struct Engine {
     /// The latest request posted, or the latest that was waited for long.
     latest: Option<RequestInfo>,
     pub(super) progress_thread: ProgressThread,
+    /// Longest wait of the close for queued frames.
+    close_timeout: Duration,
 }
 
 impl Engine {
@@ -86,8 +88,15 @@ impl Engine {
             requests: 0,
             latest: None,
             progress_thread: ProgressThread::NotStarted,
+            close_timeout: links.timeout(),
             links,
         }
+    }
+
+    /// Shortens the time that the close waits for queued frames, and then for sent ones to arrive.
+    pub(super) fn limit_close(&mut self, limit: Duration) {
+        self.close_timeout = self.close_timeout.min(limit);
+        self.links.communicator_mut().limit_departure(limit);
     }
 
     pub(super) fn links(&mut self) -> &mut LinkAccess {
@@ -285,7 +294,7 @@ impl Engine {
     /// message that is only partly sent or received by then is lost, which is a failure.
     pub(super) fn close(&mut self) {
         let began = Instant::now();
-        while self.failed.is_none() && self.has_queued_frames() && began.elapsed() < self.links.timeout() {
+        while self.failed.is_none() && self.has_queued_frames() && began.elapsed() < self.close_timeout {
             if !self.drive() {
                 std::thread::sleep(Duration::from_micros(100));
                 self.drop_closed_peers();

@@ -266,6 +266,18 @@ impl P2p {
         self.0.core.with(|engine| Ok(engine.links().communicator().stats()))
     }
 
+    /// Shortens the time that the close of this state takes at most to deliver sent messages; the default is
+    /// the communicator's timeout.
+    ///
+    /// # Errors
+    /// [`Error::Defect`] after a panic of an operation.
+    pub fn limit_close(&self, limit: Duration) -> Result<()> {
+        self.0.core.with(|engine| {
+            engine.limit_close(limit);
+            Ok(())
+        })
+    }
+
     /// Aborts the messages of all ranks: every incomplete request here gives [`Error::Aborted`], and those of
     /// other ranks an error that names this rank. Does not wait.
     pub fn abort(&self) {

@@ -256,8 +256,20 @@ impl SharedCommunicator {
     /// The communicator's error, if it has failed; it is closed in any case. [`Error::InvalidArgument`] if it
     /// was closed before.
     pub fn finalize(&self) -> Result<()> {
+        self.finalize_within(Duration::MAX)
+    }
+
+    /// As [`SharedCommunicator::finalize`], and takes at most `limit` after the queued calls.
+    ///
+    /// A close waits for sent messages to arrive, and in the process of the rendezvous for the other ranks to
+    /// leave. Both waits end at the communicator's timeout in any case.
+    ///
+    /// # Errors
+    /// As [`SharedCommunicator::finalize`].
+    pub fn finalize_within(&self, limit: Duration) -> Result<()> {
         let core = &self.0.core;
-        let comm = core.in_turn(Option::take)?.ok_or_else(closed)?;
+        let mut comm = core.in_turn(Option::take)?.ok_or_else(closed)?;
+        comm.limit_departure(limit);
         let failed = comm.failure();
         core.control.publish_final(&comm);
         drop(comm);
