@@ -11,15 +11,15 @@ use pyo3::{prelude::*, types::PyTuple};
 use std::time::Duration;
 use tbccl::{Blocks, CallKind, CallOptions, DType, Operation, Rank, RawCall, VectorCounts};
 
-/// Returns the duration of a timeout in seconds, or None for infinity.
-pub(crate) fn seconds(given: f64) -> PyResult<Option<Duration>> {
+/// Returns the duration of an argument in seconds, or None for infinity.
+pub(crate) fn seconds(argument: &str, given: f64) -> PyResult<Option<Duration>> {
     if given == f64::INFINITY {
         return Ok(None);
     }
     let limit = Duration::try_from_secs_f64(given);
     limit
         .map(Some)
-        .map_err(|_| invalid_argument(format!("timeout is {given}; it must be seconds, at least 0")))
+        .map_err(|_| invalid_argument(format!("{argument} is {given}; it must be seconds, at least 0")))
 }
 
 /// Returns the options, with the timeout replaced if one is given.
@@ -27,7 +27,8 @@ pub(crate) fn with_timeout(options: &CallOptions, timeout: Option<f64>) -> PyRes
     let mut options = options.clone();
     if let Some(given) = timeout {
         // Infinity becomes 136 years: None would select the communicator's timeout.
-        options.timeout = Some(seconds(given)?.unwrap_or(Duration::from_secs(u64::from(u32::MAX))));
+        options.timeout =
+            Some(seconds("timeout", given)?.unwrap_or(Duration::from_secs(u64::from(u32::MAX))));
     }
     Ok(options)
 }

@@ -264,11 +264,13 @@ impl Communicator {
     /// interrupted a wait on this communicator, aborts it instead; it is closed when the wait has ended.
     ///
     /// Then it waits for sent messages to arrive, and in rank 0's process without a launcher for the other
-    /// ranks to close theirs: up to `within` seconds, or the communicator's limit if that is less.
+    /// ranks to close theirs. Each wait takes up to `within` seconds, or the communicator's limit if that is
+    /// less.
     #[pyo3(signature = (*, within = None))]
     fn close(&self, py: Python<'_>, within: Option<f64>) -> PyResult<()> {
         check_fork()?;
-        let limit = within.map(seconds).transpose()?.flatten().unwrap_or(Duration::MAX);
+        let limit = within.map(|given| seconds("within", given)).transpose()?.flatten();
+        let limit = limit.unwrap_or(Duration::MAX);
         if self.state.is_closed.swap(true, Relaxed) {
             return Ok(());
         }

@@ -31,7 +31,7 @@ pub(crate) fn config(timeout: Option<f64>, options: Option<BTreeMap<String, Stri
         options.unwrap_or_default().into_iter().map(|(name, value)| (environment_name(&name), value));
     let mut config = Config::from_vars(environment.chain(explicit)).map_err(|error| to_exception(&error))?;
     if let Some(given) = timeout {
-        config.timeout = match seconds(given)? {
+        config.timeout = match seconds("timeout", given)? {
             Some(Duration::ZERO) => return Err(invalid_argument("timeout is 0; it must be longer")),
             Some(limit) => limit,
             // Infinity becomes 136 years, which no job outlasts.

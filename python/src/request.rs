@@ -81,7 +81,7 @@ impl Request {
         if let Some(result) = self.operation.test() {
             return self.complete(result);
         }
-        let limit = timeout.map(seconds).transpose()?.flatten();
+        let limit = timeout.map(|given| seconds("timeout", given)).transpose()?.flatten();
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let state = self.state.upgrade();
         if limit.is_none()

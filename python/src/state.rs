@@ -193,13 +193,12 @@ impl State {
         self.finish_within(Duration::MAX);
     }
 
-    /// As [`State::finish`]; after the issued calls it waits for a time at most, once for calls and once for
-    /// messages.
+    /// As [`State::finish`], with a limit for each wait for other ranks after the issued calls.
     pub(crate) fn finish_within(&self, limit: Duration) {
         drop(self.shared.finalize_within(limit));
         let p2p = lock(&self.p2p).take();
         if let Some(p2p) = &p2p {
-            // Messages that have panicked are not delivered.
+            // After a panic of an operation nothing is delivered anyway.
             let _ = p2p.limit_close(limit);
         }
         drop(p2p);

@@ -164,9 +164,13 @@ class Communicator:
         when the wait has ended.
 
         Args:
-            within: Seconds to wait at most, after the issued calls, for sent messages to arrive, and in rank
-                0's process without a launcher for the other ranks to close theirs; None: the communicator's
-                limit.
+            within: Longest wait in seconds, after the issued calls, for sent messages to arrive, and then in
+                rank 0's process without a launcher for the other ranks to close theirs; None: the
+                communicator's limit. Messages that have not arrived by then may be lost. The others can go
+                on with calls that do not need this rank, as long as its process runs.
+
+        Raises:
+            InvalidArgumentError: ``within`` is negative or not a number. The communicator stays open.
         """
     def async_error(self) -> Exception | None:
         """Returns the error that made the communicator fail, or None."""

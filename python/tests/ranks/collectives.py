@@ -210,7 +210,15 @@ def splits(comm: tbccl.Communicator) -> None:
     half = comm.split(comm.rank % 2, key=-comm.rank)
     ranks = np.arange(comm.size)[comm.rank % 2 :: 2][::-1]
     assert_equal(half.all_gather(np.array([comm.rank])).ravel(), ranks, "split")
-    half.close()
+    for wrong in (-1.0, float("nan")):
+        try:
+            half.close(within=wrong)
+        except tbccl.InvalidArgumentError as error:
+            assert "within is" in str(error), error
+        else:
+            raise AssertionError(f"{wrong} seconds were accepted")
+    half.barrier()
+    half.close(within=1.0)
     assert (comm.split(None if comm.rank == 0 else 1) is None) == (comm.rank == 0)
 
 

@@ -7,6 +7,7 @@ Each rank prints `@rejoined RANK` after its checks.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -22,8 +23,8 @@ FIRST, LAST = 0, SIZE - 1
 LIMIT = timedelta(seconds=60)
 #: Longest time that a rank takes to leave a group; a wait for the group's time limit takes longer.
 LEAVE_SECONDS = 20.0
-#: Delay of ranks that come late.
-LATE_SECONDS = 0.5
+#: Delays of ranks that come late. The last one exceeds the time for which a rank waits that leaves.
+LATE_SECONDS = (0.5, 3.0)
 
 
 class Meetings:
@@ -37,20 +38,35 @@ class Meetings:
         return dist.PrefixStore(f"meeting {self._count}", self._store)
 
 
-def check_calls_go_on_without_a_rank_that_has_completed_them(group: dist.ProcessGroup) -> None:
-    """The root of a broadcast and the sender of a message leave before the others ask for the bytes."""
+def check_calls_go_on_without_a_rank_that_has_completed_them(
+    group: dist.ProcessGroup, leaves: int, late_seconds: float
+) -> None:
+    """The root of a broadcast and the sender of a message leaves before the others ask for the bytes."""
+    receives = SIZE - 1 - leaves
     tensor = torch.full((1000,), float(RANK))
     message = torch.full((10,), float(RANK))
-    if RANK == LAST:
-        group.send([message], FIRST, 7).wait()
-        group.broadcast(tensor, LAST).wait()
+    if RANK == leaves:
+        group.send([message], receives, 7).wait()
+        group.broadcast(tensor, leaves).wait()
         return
-    time.sleep(LATE_SECONDS)
-    group.broadcast(tensor, LAST).wait()
-    assert tensor.eq(LAST).all(), tensor
-    if RANK == FIRST:
-        group.recv([message], LAST, 7).wait()
-        assert message.eq(LAST).all(), message
+    time.sleep(late_seconds)
+    group.broadcast(tensor, leaves).wait()
+    assert tensor.eq(leaves).all(), tensor
+    if RANK == receives:
+        group.recv([message], leaves, 7).wait()
+        assert message.eq(leaves).all(), message
+
+
+def check_others_go_on_with_a_call_that_a_rank_has_completed(group: dist.ProcessGroup) -> None:
+    """Rank 0 leaves, and with it the rendezvous, while the last rank waits for one that comes late."""
+    if RANK not in (FIRST, LAST):
+        time.sleep(LATE_SECONDS[-1])
+    blocks = [[torch.zeros(1000) for _ in range(SIZE)]] if RANK == LAST else []
+    options = dist.GatherOptions()
+    options.rootRank = LAST
+    group.gather(blocks, [torch.full((1000,), float(RANK))], options).wait()
+    for rank, block in enumerate(blocks[0] if blocks else []):
+        assert block.eq(rank).all(), (rank, block)
 
 
 def check_a_call_fails_whose_rank_has_left(group: dist.ProcessGroup) -> None:
@@ -79,12 +95,15 @@ def rejoin(group: dist.ProcessGroup, meeting: dist.Store, rank: int, size: int) 
 def main() -> None:
     meetings = Meetings(sys.argv[1])
     group = tbccl.torch.create_process_group(meetings.next(), RANK, SIZE, LIMIT)
-    for _ in range(3):
-        check_calls_go_on_without_a_rank_that_has_completed_them(group)
+    # Rank 0 serves the rendezvous of the group.
+    for leaves, late_seconds in itertools.product((FIRST, LAST), LATE_SECONDS):
+        check_calls_go_on_without_a_rank_that_has_completed_them(group, leaves, late_seconds)
         rejoin(group, meetings.next(), RANK, SIZE)
+    check_others_go_on_with_a_call_that_a_rank_has_completed(group)
+    rejoin(group, meetings.next(), RANK, SIZE)
     check_a_call_fails_whose_rank_has_left(group)
     rejoin(group, meetings.next(), RANK, SIZE)
-    # Rank 0, which serves the rendezvous, leaves while the others stay and neither call nor leave.
+    # Rank 0 leaves while the others stay and neither call nor leave.
     done, alone = meetings.next(), meetings.next()
     if RANK == FIRST:
         rejoin(group, alone, 0, 1)

@@ -8,6 +8,9 @@
 //! Where a process has several communicators, peers may first wait for its next call on another one. So only
 //! the last communicator waits: for all rendezvous that still have ranks, and for communicators that close in
 //! the background ([`close_in_background`]).
+//!
+//! A program may limit the wait of a close. The rendezvous then goes on in the background until its ranks
+//! have left or a later close has waited for them: ranks that are still in a call would fail without it.
 
 use super::{Communicator, watch::Peers};
 use bootstrap::Server;
@@ -73,6 +76,7 @@ pub(super) fn close_in_background(mut comm: Communicator) {
         return;
     }
     comm.in_background = true;
+    let limit = comm.departure_limit;
     let name = format!("tbccl-closing-{}", comm.rank());
     // Without a thread, this thread closes it.
     let began = thread::Builder::new().name(name).spawn(|| drop(comm));
@@ -83,13 +87,13 @@ pub(super) fn close_in_background(mut comm: Communicator) {
     let is_last = open.communicators == 0;
     drop(open);
     if is_last {
-        wait_for_rest();
+        wait_for_rest(limit);
     }
 }
 
-/// Counts a closed communicator. `server` is its rendezvous, if it runs in this process, and the time that
-/// other ranks have to leave.
-pub(super) fn closed(server: Option<(Server, Duration)>, in_background: bool) {
+/// Counts a closed communicator, and waits up to `limit` if it was the last one. `server` is its rendezvous,
+/// if it runs in this process, and the time that other ranks have to leave.
+pub(super) fn closed(server: Option<(Server, Duration)>, limit: Duration, in_background: bool) {
     let mut open = open();
     open.servers.extend(server.map(|(server, timeout)| (server, Instant::now().checked_add(timeout))));
     if !in_background {
@@ -97,35 +101,44 @@ pub(super) fn closed(server: Option<(Server, Duration)>, in_background: bool) {
     }
     if !in_background && open.communicators == 0 {
         drop(open);
-        return wait_for_rest();
+        return wait_for_rest(limit);
     }
-    let ended = open.servers.extract_if(.., |(server, _)| has_no_ranks(server)).collect();
+    let is_past = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
+    let is_over = |(server, until): &mut _| has_left(server, Duration::ZERO) || is_past(*until);
+    let ended: Vec<_> = open.servers.extract_if(.., is_over).collect();
     drop(open);
-    wait_and_end(ended);
+    // Ends them without the lock.
+    drop(ended);
 }
 
 /// Waits for communicators that close in the background, and for other ranks to leave. Called when no
-/// communicator is open.
-fn wait_for_rest() {
+/// communicator is open. What has not ended within `limit` goes on.
+fn wait_for_rest(limit: Duration) {
+    let until = Instant::now().checked_add(limit);
     let background = std::mem::take(&mut open().background);
     for closing in background {
-        // A panic of the thread has been reported by the thread.
-        let _ = closing.join();
+        while until.is_some_and(|until| !closing.is_finished() && Instant::now() < until) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if until.is_none() || closing.is_finished() {
+            // A panic of the thread has been reported by the thread.
+            let _ = closing.join();
+        } else {
+            open().background.push(closing);
+        }
     }
     let servers = std::mem::take(&mut open().servers);
-    wait_and_end(servers);
-}
-
-/// Waits until all ranks of these rendezvous have left, and ends them.
-fn wait_and_end(servers: Vec<(Server, Option<Instant>)>) {
-    for (server, until) in servers {
-        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        server.wait_until(|status| status.gone == status.joined, left);
+    for (server, deadline) in servers {
+        let end = [until, deadline].into_iter().flatten().min();
+        let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+        if !has_left(&server, left) && deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            open().servers.push((server, deadline));
+        }
     }
 }
 
-/// Whether all ranks of a rendezvous have left.
-fn has_no_ranks(server: &Server) -> bool {
-    let status = server.wait_until(|_| true, Duration::ZERO);
+/// Whether all ranks of a rendezvous leave within a time.
+fn has_left(server: &Server, within: Duration) -> bool {
+    let status = server.wait_until(|status| status.gone == status.joined, within);
     status.is_over || status.gone == status.joined
 }

@@ -136,6 +136,8 @@ pub struct Communicator {
     failed: Option<Error>,
     /// Time that other ranks have to leave when this is closed, if this process runs their rendezvous.
     departure_timeout: Duration,
+    /// Longest wait of the close, if the program has limited it.
+    departure_limit: Duration,
     /// Whether a background thread closes it, so that the program need not wait.
     in_background: bool,
     /// The process that has the communicator; its forked children do not.
@@ -275,6 +277,7 @@ impl Communicator {
             message_programs: vec![None; 2 * size as usize],
             failed: None,
             departure_timeout: config.timeout,
+            departure_limit: Duration::MAX,
             in_background: false,
             origin: Origin::here(),
             rejoin: parts.rejoin,
@@ -288,10 +291,10 @@ impl Communicator {
         communicator
     }
 
-    /// Shortens the time that the close takes at most: for sent messages to arrive, and for other ranks to
-    /// leave a rendezvous in this process.
+    /// Limits each wait of the close: for sent messages to arrive, and for other ranks to leave a rendezvous
+    /// in this process.
     pub(crate) fn limit_departure(&mut self, limit: Duration) {
-        self.departure_timeout = self.departure_timeout.min(limit);
+        self.departure_limit = limit;
     }
 
     /// Returns this rank.
@@ -491,7 +494,8 @@ impl Drop for Communicator {
             return;
         }
         if let Some(endpoint) = self.endpoint.as_mut().filter(|_| self.failed.is_none()) {
-            closing::drain(&mut **endpoint, &mut self.peers, self.departure_timeout, self.in_background);
+            let timeout = self.departure_timeout.min(self.departure_limit);
+            closing::drain(&mut **endpoint, &mut self.peers, timeout, self.in_background);
         }
         announce::closed(self);
         traces::end(self);
@@ -499,7 +503,8 @@ impl Drop for Communicator {
         self.peers.control.publish_final(self);
         live::deregister(&self.peers.control);
         let timeout = if self.failed.is_some() { closing::CLOSE_TIMEOUT } else { self.departure_timeout };
-        closing::closed(self.server.take().map(|server| (server, timeout)), self.in_background);
+        let server = self.server.take().map(|server| (server, timeout));
+        closing::closed(server, self.departure_limit, self.in_background);
     }
 }
 

@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// Shortens the time that the close waits for queued frames, and then for sent ones to arrive.
+    /// Limits the waits of the close for queued frames, and then for sent ones to arrive.
     pub(super) fn limit_close(&mut self, limit: Duration) {
         self.close_timeout = self.close_timeout.min(limit);
         self.links.communicator_mut().limit_departure(limit);

@@ -266,8 +266,8 @@ impl P2p {
         self.0.core.with(|engine| Ok(engine.links().communicator().stats()))
     }
 
-    /// Shortens the time that the close of this state takes at most to deliver sent messages; the default is
-    /// the communicator's timeout.
+    /// Limits each wait of the close, as [`crate::SharedCommunicator::finalize_within`]: for queued messages
+    /// to be sent, and for sent ones to arrive. The communicator's timeout limits them in any case.
     ///
     /// # Errors
     /// [`Error::Defect`] after a panic of an operation.

@@ -259,10 +259,13 @@ impl SharedCommunicator {
         self.finalize_within(Duration::MAX)
     }
 
-    /// As [`SharedCommunicator::finalize`], and takes at most `limit` after the queued calls.
+    /// As [`SharedCommunicator::finalize`], for a process that goes on and may be needed elsewhere: limits
+    /// each wait for other ranks that follows the queued calls.
     ///
     /// A close waits for sent messages to arrive, and in the process of the rendezvous for the other ranks to
-    /// leave. Both waits end at the communicator's timeout in any case.
+    /// leave. Both waits end at the communicator's timeout in any case. Messages that have not arrived within
+    /// `limit` may be lost. The rendezvous of other ranks goes on, and the close of a later communicator
+    /// waits for them. Ending connections takes up to two seconds more.
     ///
     /// # Errors
     /// As [`SharedCommunicator::finalize`].
