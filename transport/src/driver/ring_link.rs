@@ -474,9 +474,10 @@ impl Link for RingLink {
     #[inline]
     fn await_reply(&mut self, len: usize) {
         if len <= self.capabilities.inline_bytes {
-            self.replies.wait(|| self.sender.fetch_next(self.sent_bytes, &self.receiver, &self.buffers));
+            let fetch = || self.sender.fetch_next(self.sent_bytes, &self.receiver, &self.buffers);
+            self.replies.wait(len, fetch);
         } else {
-            self.replies.wait_for_piece();
+            self.replies.wait_for_piece(len);
         }
     }
 

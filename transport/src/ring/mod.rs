@@ -42,10 +42,12 @@ mod buffers;
 mod cell;
 mod costs;
 mod demotions;
+mod fences;
 mod fetches;
 mod layout;
 mod polls;
 mod receiver;
+mod replies;
 mod sender;
 mod stores;
 
@@ -53,9 +55,9 @@ pub(crate) use buffers::Buffers;
 pub(crate) use cell::{Content, INLINE_BYTES, LONG_BYTES};
 pub(crate) use costs::{TimedRead, Way};
 pub use layout::{RingLayout, Stores};
-pub(crate) use polls::ReplyTimer;
 pub use polls::end_speculation;
 pub(crate) use receiver::{Publish, RingReceiver};
+pub(crate) use replies::ReplyTimer;
 pub(crate) use sender::RingSender;
 
 #[cfg(all(test, loom))]
